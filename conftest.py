@@ -81,17 +81,20 @@ def tiny_cache(tmp_path: Path) -> Path:
     import numpy as np
     from numpy.typing import NDArray
 
-    from extract.inputs.joined import digest_texts
-    from extract.store.create import create_store
+    from extract.inputs.joined_text import digest_texts
+    from extract.store.format import create_store
     from extract.store.manifest import Manifest
     from extract.store.writer import StoreWriter
 
     texts = ["ice", "snow", "water"]
     layers = ["embedding", "block_01", "final_norm"]
     identity = {
-        "decoder": {"width": 4}, "poolings": ["mean"], "layers": layers,
-        "storage_dtype": "float32", "n_rows": len(texts),
-    }  # fmt: skip
+        "decoder": {"width": 4},
+        "poolings": ["mean"],
+        "layers": layers,
+        "storage_dtype": "float32",
+        "n_rows": len(texts),
+    }
     path = tmp_path / "tiny.h5"
     create_store(path, Manifest(identity))
     writer = StoreWriter(path)

@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from probes.logistic.options import SolverOptions
-from probes.logistic.result import LogisticFit
+from probes.logistic.problem import LogisticFit, SolverOptions
 from probes.logistic.solver import fit_logistic
 
 TIGHT: dict[str, Any] = {"tol": 1e-9, "gap_tol": 1e-11, "precision": "float64", "max_iterations": 5000}
@@ -168,9 +167,13 @@ def _solution(fit: LogisticFit, layer: int, c: int) -> tuple[NDArray[np.float64]
 
 
 def _compare(
-    rows: ProbeRows, scaled: NDArray[np.float64], others: NDArray[np.float64], model: LogisticRegression,
-    solution: tuple[NDArray[np.float64], NDArray[np.float64]], C: float,
-) -> _OneProblem:  # fmt: skip
+    rows: ProbeRows,
+    scaled: NDArray[np.float64],
+    others: NDArray[np.float64],
+    model: LogisticRegression,
+    solution: tuple[NDArray[np.float64], NDArray[np.float64]],
+    C: float,
+) -> _OneProblem:
     gold, both = rows.codes.numpy(), (solution, (model.coef_, model.intercept_))
     own, other = (_objective(scaled, gold, *pair, C=C) for pair in both)
     given = [_logits(others, *pair).argmax(1) for pair in both]

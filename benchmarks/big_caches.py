@@ -25,25 +25,22 @@ from numpy.typing import NDArray
 from benchmarks.machine import describe_machine
 from benchmarks.shards import WINDOW, name_texts
 from benchmarks.tokens import SENTENCE_WORDS, Sizes, synthetic_task, write_word_cache
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
-from extract.store.cache import LatentCache
-from extract.store.create import create_store
+from extract.store.cache import LatentCache, describe_shard, open_cache
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.shards.cache import describe_shard, open_cache
-from extract.store.shards.index import ShardIndex, shard_file, shared_identity
+from extract.store.reader import ShardIndex, shard_file, shared_identity
 from extract.store.writer import StoreWriter
-from probes.fitting.epochs import FitOptions
-from probes.fitting.layer_fit import fit_layers
-from probes.fitting.trainer import run_trainer
-from probes.heads.words.fitting import fit_token_head
-from probes.heads.words.options import TokenOptions
+from probes.fitting.fit import fit_layers, run_trainer
+from probes.fitting.fit_options import FitOptions
+from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import WordLatents
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.token_heads import TokenClassifier
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.token_networks import TokenClassifier
 
 OUT = Path(__file__).parent / "results" / "cpu-big-caches.json"
 BLOCK_ROWS = 2048
@@ -60,19 +57,32 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
     """Write a whole cache of random latents of texts, a block at a time."""
     layers = list(layer_names(sizes.n_layers - 2))
     decoder: dict[str, Any] = {
-        "name": "synthetic", "revision": "", "adapter": "", "family": "none", "n_layers": sizes.n_layers - 2,
-        "width": sizes.width, "dtype": "float32", "attention": "none", "weight_digest": "w" * 64,
+        "name": "synthetic",
+        "revision": "",
+        "adapter": "",
+        "family": "none",
+        "n_layers": sizes.n_layers - 2,
+        "width": sizes.width,
+        "dtype": "float32",
+        "attention": "none",
+        "weight_digest": "w" * 64,
         "tokenizer_digest": "t" * 64,
-    }  # fmt: skip
+    }
     digests = digest_texts(texts)
     identity = build_identity(
-        decoder=decoder, plan="causal", architecture="inplace", template=InputTemplate().to_dict(),
+        decoder=decoder,
+        plan="causal",
+        architecture="inplace",
+        template=InputTemplate().to_dict(),
         contents={
-            "poolings": ["mean"], "layers": layers, "storage_dtype": sizes.storage_dtype, "n_rows": len(texts),
+            "poolings": ["mean"],
+            "layers": layers,
+            "storage_dtype": sizes.storage_dtype,
+            "n_rows": len(texts),
             "text_digest": digest_rows(digests),
         },
         versions={"icecore": "0"},
-    )  # fmt: skip
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     shape = (len(layers), 1, BLOCK_ROWS, sizes.width)
@@ -80,8 +90,10 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
     for first in range(0, len(texts), BLOCK_ROWS):
         some = digests[first : first + BLOCK_ROWS]
         rows: dict[str, NDArray[Any]] = {
-            "digest": some, "n_tokens": np.ones(len(some), np.int32), "is_truncated": np.zeros(len(some), np.uint8),
-        }  # fmt: skip
+            "digest": some,
+            "n_tokens": np.ones(len(some), np.int32),
+            "is_truncated": np.zeros(len(some), np.uint8),
+        }
         writer.write_rows(first, block[:, :, : len(some)], poolings=["mean"], layers=layers, rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()

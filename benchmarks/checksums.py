@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
-from extract.inputs.joined import JoinedText
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.inputs.joined_text import JoinedText
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 
 SPEC = ExtractionSpec(poolings=("last", "mean"))
 

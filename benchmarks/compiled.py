@@ -16,11 +16,10 @@ from torch import Tensor
 from benchmarks.extraction import N_SENTENCES, choose_sentences, make_batches
 from benchmarks.machine import describe_machine
 from benchmarks.timing import compare, seconds_of
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import first_line
-from extract.inputs.batching import Batch
+from extract.inputs.batches import Batch
 from extract.linear import QuickLinear
 from extract.wiring.forward import forward_inputs
 
@@ -86,9 +85,14 @@ def with_forwards(decoder: Decoder, forwards: list[Any], run: Callable[[], objec
 
 
 def compare_ways(
-    decoder: Decoder, ways: Mapping[str, Way], *, plain: Callable[[], object], run: Callable[[], object],
-    look: Callable[[], Tensor], repeats: int,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    decoder: Decoder,
+    ways: Mapping[str, Way],
+    *,
+    plain: Callable[[], object],
+    run: Callable[[], object],
+    look: Callable[[], Tensor],
+    repeats: int,
+) -> Iterator[dict[str, Any]]:
     """Compare compiled blocks with plain ones, and what they compute; a way that does not work says why.
 
     Args:
@@ -114,9 +118,11 @@ def compare_ways(
             drift = float((found.pop() - wanted).abs().max() / wanted.abs().max())
             ratio = compare(f"plain vs {name} blocks", (("plain", plain), (name, side)), bar="> 1", repeats=repeats)
             yield {
-                "name": name, "largest_difference": drift, "start_up_seconds": first - ratio.seconds[name],
+                "name": name,
+                "largest_difference": drift,
+                "start_up_seconds": first - ratio.seconds[name],
                 "comparison": ratio.to_dict(),
-            }  # fmt: skip
+            }
         except Exception as error:  # whatever a compiler raises
             yield {"name": name, "failed": first_line(error)}
         finally:
@@ -163,8 +169,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "failed" not in way:
             way["rows_to_pay"] = rows_to_pay(way, n_rows)
     results = {
-        "decoder": asked.decoder, "n_rows": n_rows, "ways": ways, **describe_machine(),
-    }  # fmt: skip
+        "decoder": asked.decoder,
+        "n_rows": n_rows,
+        "ways": ways,
+        **describe_machine(),
+    }
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(ways, indent=1))
 

@@ -18,13 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import paired_scores, unit_counts
-from probes.metrics.significance import bootstrap_p_value, permutation_p_value, variance_components
-from probes.metrics.unit_scorer import correlation_scorer
-from probes.runs.record import describe_program
-from probes.tasks.units import find_units
+from probes.data.units import find_units
+from probes.metrics.bootstrap import Resampling, correlation_scorer, paired_scores, unit_counts
+from probes.metrics.significance import (
+    best_set,
+    bootstrap_p_value,
+    joint_intervals,
+    permutation_p_value,
+    variance_components,
+)
+from probes.runs.folder import describe_program
 
 OUT = Path(__file__).parent / "results" / "error_rates.json"
 FOLDER = Path(__file__).parent.parent / "docs" / "tables"
@@ -114,9 +117,15 @@ def rate(hits: Sequence[bool], nominal: float) -> dict[str, float]:
 
 
 def error_rates(
-    world: str, n_units: int, size: int = 1, *, n_simulations: int = 1000, n_resamples: int = 1000,
-    n_permutations: int = 499, ignores_units: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    world: str,
+    n_units: int,
+    size: int = 1,
+    *,
+    n_simulations: int = 1000,
+    n_resamples: int = 1000,
+    n_permutations: int = 499,
+    ignores_units: bool = False,
+) -> dict[str, Any]:
     """Measure the coverage of the interval of a score, and the size of both tests of two systems that are equal.
 
     `ignores_units` draws and swaps single rows of a world of groups, which is wrong.
@@ -129,9 +138,13 @@ def error_rates(
         units = rows if ignores_units else drawn.units
         sentences = rows if ignores_units and metric != "span-f1" else drawn.sentences
         values, resampled = paired_scores(
-            drawn.systems, drawn.gold, metric=metric, units=units, sentences=sentences,
+            drawn.systems,
+            drawn.gold,
+            metric=metric,
+            units=units,
+            sentences=sentences,
             resampling=Resampling(n_resamples, seed=number),
-        )  # fmt: skip
+        )
         low, high = np.nanquantile(resampled[0], [LEVEL / 2, 1 - LEVEL / 2])  # as every score has it
         covered.append(bool(low <= drawn.truth <= high))
         found.append(bootstrap_p_value(float(values[0] - values[1]), resampled[0] - resampled[1]) < LEVEL)
@@ -140,9 +153,13 @@ def error_rates(
             p_value = permutation_p_value(counts[0], counts[1], of_sums, n_permutations=n_permutations, seed=number)
             told.append(p_value < LEVEL)
     return {
-        "world": world, "n_units": n_units, "rows_of_a_unit": size, "coverage": rate(covered, 1 - LEVEL),
-        "bootstrap_test": rate(found, LEVEL), **({"permutation_test": rate(told, LEVEL)} if told else {}),
-    }  # fmt: skip
+        "world": world,
+        "n_units": n_units,
+        "rows_of_a_unit": size,
+        "coverage": rate(covered, 1 - LEVEL),
+        "bootstrap_test": rate(found, LEVEL),
+        **({"permutation_test": rate(told, LEVEL)} if told else {}),
+    }
 
 
 LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
@@ -191,9 +208,15 @@ ERRORS: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 
 def layer_rates(
-    ladder: str, n_layers: int, n_rows: int, *, errors: str = NEIGHBOURS, n_simulations: int = 1000,
-    n_resamples: int = 1000, choose: Callable[..., NDArray[np.int64]] = best_set,
-) -> dict[str, Any]:  # fmt: skip
+    ladder: str,
+    n_layers: int,
+    n_rows: int,
+    *,
+    errors: str = NEIGHBOURS,
+    n_simulations: int = 1000,
+    n_resamples: int = 1000,
+    choose: Callable[..., NDArray[np.int64]] = best_set,
+) -> dict[str, Any]:
     """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
 
     Where several layers are tied for the best, the rate is the mean over them, and that of the one that is left out
@@ -217,13 +240,20 @@ def layer_rates(
     is_in = np.array(members, np.float64)
     shares = is_in[:, best].mean(1)
     return {
-        "world": ladder, "n_layers": n_layers, "n_rows": n_rows, "errors": errors, "n_simulations": n_simulations,
+        "world": ladder,
+        "n_layers": n_layers,
+        "n_rows": n_rows,
+        "errors": errors,
+        "n_simulations": n_simulations,
         "best_is_in_set": {
-            "rate": float(shares.mean()), "error": float(shares.std() / np.sqrt(n_simulations)), "nominal": 1 - LEVEL,
+            "rate": float(shares.mean()),
+            "error": float(shares.std() / np.sqrt(n_simulations)),
+            "nominal": 1 - LEVEL,
         },
-        "least_of_tied": float(is_in[:, best].mean(0).min()), "mean_size_of_set": float(is_in.sum(1).mean()),
+        "least_of_tied": float(is_in[:, best].mean(0).min()),
+        "mean_size_of_set": float(is_in.sum(1).mean()),
         "joint_intervals": rate(covered, 1 - LEVEL),
-    }  # fmt: skip
+    }
 
 
 def copied(rng: np.random.Generator) -> NDArray[np.int64]:
@@ -278,10 +308,12 @@ def sharing_rates(world: str, *, n_simulations: int = 1000, n_resamples: int = 5
             covered[kind].append(bool(low <= RHO <= high))
             false[kind].append(bootstrap_p_value(float(values[0] - values[1]), resampled[0] - resampled[1]) < LEVEL)
     return {
-        "world": world, "n_rows": texts.shape[1], "n_units": float(np.mean(n_units)),
+        "world": world,
+        "n_rows": texts.shape[1],
+        "n_units": float(np.mean(n_units)),
         **{f"coverage_of_{kind}": rate(hits, 1 - LEVEL) for kind, hits in covered.items()},
         **{f"test_of_{kind}": rate(hits, LEVEL) for kind, hits in false.items()},
-    }  # fmt: skip
+    }
 
 
 def seed_rates(n_seeds: int, n_rows: int, *, spread: float = 0.03, n_simulations: int = 1000) -> dict[str, Any]:
@@ -300,9 +332,12 @@ def seed_rates(n_seeds: int, n_rows: int, *, spread: float = 0.03, n_simulations
         of_rows.append(bool(low <= RHO <= high))
         of_both.append(bool(found.low <= RHO <= found.high))
     return {
-        "n_seeds": n_seeds, "n_rows": n_rows, "spread_of_seeds": spread, "rows_alone": rate(of_rows, 1 - LEVEL),
+        "n_seeds": n_seeds,
+        "n_rows": n_rows,
+        "spread_of_seeds": spread,
+        "rows_alone": rate(of_rows, 1 - LEVEL),
         "rows_and_seeds": rate(of_both, 1 - LEVEL),
-    }  # fmt: skip
+    }
 
 
 def shown(found: dict[str, float]) -> str:
@@ -392,8 +427,12 @@ def _sharing(**how: Any) -> list[dict[str, Any]]:
 
 
 TABLES: dict[str, Callable[..., list[dict[str, Any]]]] = {
-    "scores": _scores, "layers": _layers, "seeds": _seeds, "units": _units, "sharing": _sharing,
-}  # fmt: skip
+    "scores": _scores,
+    "layers": _layers,
+    "seeds": _seeds,
+    "units": _units,
+    "sharing": _sharing,
+}
 
 
 def main() -> None:

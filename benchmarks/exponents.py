@@ -69,9 +69,14 @@ def fit_growth(sizes: Sequence[float], costs: Sequence[float]) -> Growth:
     freedom = max(1, len(x) - 3)
     spread = 2 * found.cost / freedom * np.linalg.pinv(found.jac.T @ found.jac)
     return Growth(
-        float(exponent), float(np.sqrt(spread[2, 2])), float(fixed * y0), float(factor * y0 / x0**exponent), local,
-        ratio, False,
-    )  # fmt: skip
+        float(exponent),
+        float(np.sqrt(spread[2, 2])),
+        float(fixed * y0),
+        float(factor * y0 / x0**exponent),
+        local,
+        ratio,
+        False,
+    )
 
 
 def _fit(x: NDArray[np.float64], y: NDArray[np.float64], start: float) -> Any:

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch, collate, group_by_length
+from extract.inputs.batches import Batch, collate, group_by_length
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
+from extract.inputs.tokens import TextEncoder
 from extract.linear import QuickLinear
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, batch_limits
-from extract.wiring.capture import pool_batch
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, batch_limits
 from extract.wiring.forward import forward_inputs
-from probes.tasks import load_task
+from extract.wiring.states import pool_batch
+from probes.data.task_table import load_task
 
 N_SENTENCES = 512
 POOLINGS = ("last", "mean")

@@ -25,13 +25,13 @@ from benchmarks.machine import describe_machine
 from benchmarks.masks import compare_plans
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.inputs.batching import Batch
-from extract.poolings.transfer import HostCopies, HostCopy
-from extract.run.pipeline import Sink
-from extract.run.spec import ExtractionSpec, batch_limits
-from extract.store.rounding import round_latents
-from extract.wiring.capture import pool_batch
-from extract.wiring.probe_rows import plain_batch
+from extract.inputs.batches import Batch
+from extract.poolings.memory import HostCopies, HostCopy
+from extract.run.extraction import Sink
+from extract.run.extraction_spec import ExtractionSpec, batch_limits
+from extract.store.exports import round_latents
+from extract.wiring.forward import plain_batch
+from extract.wiring.states import pool_batch
 
 POOLINGS = ("mean", "last")
 LENGTHS = (16, 512)
@@ -59,10 +59,16 @@ class Shape:
     def make(self, device: torch.device) -> Decoder:
         """Draw the weights and put the decoder on a device, in bfloat16."""
         config = LlamaConfig(
-            vocab_size=self.vocabulary, hidden_size=self.width, intermediate_size=self.inner,
-            num_hidden_layers=self.n_blocks, num_attention_heads=self.n_heads, num_key_value_heads=self.n_key_heads,
-            max_position_embeddings=max(LENGTHS), bos_token_id=1, eos_token_id=2,
-        )  # fmt: skip
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            intermediate_size=self.inner,
+            num_hidden_layers=self.n_blocks,
+            num_attention_heads=self.n_heads,
+            num_key_value_heads=self.n_key_heads,
+            max_position_embeddings=max(LENGTHS),
+            bos_token_id=1,
+            eos_token_id=2,
+        )
         torch.manual_seed(0)
         with torch.device(device):
             model: Any = LlamaModel(config)

@@ -26,7 +26,7 @@ import torch
 from benchmarks.exponents import fit_growth
 from benchmarks.machine import describe_machine
 from benchmarks.training_free_page import ROOT, filled
-from extract.poolings.pages import trim_heap
+from extract.poolings.memory import trim_heap
 
 OUT = ROOT / "benchmarks" / "results" / "cpu-growth.json"
 PAGE = ROOT / "docs" / "speed.md"
@@ -36,7 +36,9 @@ SIZES: dict[str, tuple[dict[str, int], dict[str, tuple[int, ...]]]] = {
     "extraction": (
         {"N": 128, "T": 32, "L": 4, "D": 128},
         {
-            "N": (64, 128, 256, 512, 1024, 2048), "T": (16, 32, 64, 128, 256, 512, 1024), "L": (2, 4, 8, 16, 32, 64),
+            "N": (64, 128, 256, 512, 1024, 2048),
+            "T": (16, 32, 64, 128, 256, 512, 1024),
+            "L": (2, 4, 8, 16, 32, 64),
             "D": (64, 128, 256, 512, 1024),
         },
     ),
@@ -47,7 +49,7 @@ SIZES: dict[str, tuple[dict[str, int], dict[str, tuple[int, ...]]]] = {
         )
         for head in ("logistic probe", "siamese cosine", "autoencoder", "token classifier", "layer cosine")
     },
-}  # fmt: skip
+}
 """What is fixed, and what each variable goes through, by what is measured."""
 ITERATIONS = 20
 """L-BFGS iterations of every logistic probe: how many it takes to converge depends on the data, not on the size."""
@@ -56,14 +58,18 @@ Run = Callable[[], object]
 
 def prepare_extraction(folder: Path, *, N: int, T: int, L: int, D: int) -> Run:
     """Extract `N` texts of `T` tokens with a random Llama of `L` blocks of width `D`, whole caches and all."""
-    from extract.run.runner import extract_latents
-    from extract.run.spec import ExtractionSpec
+    from extract.run.extraction import extract_latents
+    from extract.run.extraction_spec import ExtractionSpec
     from tests.extract.tiny_decoders import make_decoder
 
     sizes: dict[str, Any] = {
-        "hidden_size": D, "intermediate_size": 3 * D, "num_hidden_layers": L, "num_attention_heads": D // 32,
-        "num_key_value_heads": D // 32, "max_position_embeddings": 2048,
-    }  # fmt: skip
+        "hidden_size": D,
+        "intermediate_size": 3 * D,
+        "num_hidden_layers": L,
+        "num_attention_heads": D // 32,
+        "num_key_value_heads": D // 32,
+        "max_position_embeddings": 2048,
+    }
     decoder = make_decoder(**sizes)
     drawn = np.random.default_rng(0).integers(0, len(LETTERS), (N, T))
     texts = ["".join(LETTERS[k] for k in row) for row in drawn]
@@ -79,7 +85,7 @@ def prepare_extraction(folder: Path, *, N: int, T: int, L: int, D: int) -> Run:
 
 def prepare_logistic(_: Path, *, N: int, L: int, D: int) -> Run:
     """Fit probes of 4 classes and one C on latents in memory, with a fixed number of iterations."""
-    from probes.logistic.options import SolverOptions
+    from probes.logistic.problem import SolverOptions
     from probes.logistic.solver import fit_logistic
 
     latents, codes = torch.randn(L, N, D), torch.arange(N) % 4
@@ -90,20 +96,20 @@ def prepare_logistic(_: Path, *, N: int, L: int, D: int) -> Run:
 def prepare_pairs(folder: Path, *, N: int, L: int, D: int, head: str) -> Run:
     """Fit a head of pairs on `N` training pairs: an epoch, or what it takes without training."""
     from extract.store.cache import LatentCache
-    from probes.fitting.epochs import EpochOptions
-    from probes.fitting.trainer import fit_head
-    from probes.latents.pair_latents import PairLatents
-    from probes.networks.layer_cosine import LayerCosine
-    from probes.networks.siamese_cosine import SiameseCosine
-    from probes.tasks.pairs.task import PairTask, build_splits
+    from probes.data.pair_task import PairTask, build_splits
+    from probes.fitting.fit import fit_head
+    from probes.fitting.fit_options import EpochOptions
+    from probes.latents.text_latents import PairLatents
+    from probes.networks.pair_networks import LayerCosine, SiameseCosine
 
     columns: dict[str, dict[str, list[Any]]] = {
         split: {
-            "sentence1": [f"{split} {i} a" for i in range(n)], "sentence2": [f"{split} {i} b" for i in range(n)],
+            "sentence1": [f"{split} {i} a" for i in range(n)],
+            "sentence2": [f"{split} {i} b" for i in range(n)],
             "score": [float(i % 6) for i in range(n)],
         }
         for split, n in (("train", N), ("validation", 64))
-    }  # fmt: skip
+    }
     task = PairTask("synthetic", build_splits(columns), (0.0, 5.0), "made up")
     texts = [text for part in columns.values() for side in ("sentence1", "sentence2") for text in part[side]]
     cache: LatentCache = _write_texts(folder / "pairs.h5", texts, L=L, D=D)
@@ -118,10 +124,10 @@ def prepare_pairs(folder: Path, *, N: int, L: int, D: int, head: str) -> Run:
 
 def prepare_autoencoder(folder: Path, *, N: int, L: int, D: int) -> Run:
     """Fit the default autoencoders for an epoch."""
-    from probes.fitting.epochs import FitOptions
-    from probes.fitting.layer_fit import fit_layers
+    from probes.fitting.fit import fit_layers
+    from probes.fitting.fit_options import FitOptions
     from probes.latents.text_latents import TextLatents
-    from probes.networks.autoencoder import LayerAutoencoder
+    from probes.networks.layerwise_networks import LayerAutoencoder
 
     cache = _write_texts(folder / "texts.h5", [f"text {i}" for i in range(N)], L=L, D=D)
     options = FitOptions(batch_size=64, max_epochs=1)
@@ -135,10 +141,9 @@ def prepare_autoencoder(folder: Path, *, N: int, L: int, D: int) -> Run:
 def prepare_tokens(folder: Path, *, N: int, L: int, D: int) -> Run:
     """Fit token classifiers of all layers on sentences of 15 words for an epoch."""
     from benchmarks.tokens import Sizes, synthetic_task, write_word_cache
-    from probes.heads.words.fitting import fit_token_head
-    from probes.heads.words.options import TokenOptions
+    from probes.heads.word_fits import TokenOptions, fit_token_head
     from probes.latents.word_latents import WordLatents
-    from probes.networks.token_heads import TokenClassifier
+    from probes.networks.token_networks import TokenClassifier
 
     sizes = Sizes(n_sentences=N, n_layers=L, width=D, storage_dtype="float32")
     task = synthetic_task(sizes)
@@ -166,9 +171,11 @@ def prepare(what: str, folder: Path, sizes: Mapping[str, int]) -> Run:
     if what in ("siamese cosine", "layer cosine"):
         return prepare_pairs(folder, **sizes, head=what)
     made: dict[str, Callable[..., Run]] = {
-        "extraction": prepare_extraction, "logistic probe": prepare_logistic, "autoencoder": prepare_autoencoder,
+        "extraction": prepare_extraction,
+        "logistic probe": prepare_logistic,
+        "autoencoder": prepare_autoencoder,
         "token classifier": prepare_tokens,
-    }  # fmt: skip
+    }
     return made[what](folder, **sizes)
 
 
@@ -220,12 +227,14 @@ def measure_curve(what: str, variable: str, *, repeats: int, folder: Path) -> di
         order = range(len(values)) if k % 2 == 0 else reversed(range(len(values)))
         rounds.append(dict(sorted((i, _seconds(runs[i])) for i in order)))
     return {
-        "what": what, "variable": variable, "values": list(values),
+        "what": what,
+        "variable": variable,
+        "values": list(values),
         "fixed": {key: value for key, value in fixed.items() if key != variable},
         "seconds": [statistics.median(each[i] for each in rounds) for i in range(len(values))],
         "ranges": [[min(each[i] for each in rounds), max(each[i] for each in rounds)] for i in range(len(values))],
         "peak_bytes": peaks,
-    }  # fmt: skip
+    }
 
 
 def _seconds(run: Run) -> float:
@@ -276,10 +285,16 @@ def table(curves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         seconds, peak = curve["seconds"][-1], curve["peak_bytes"][-1]
         fixed = curve["seconds_growth"]["fixed"]
         cells = [
-            curve["what"], curve["variable"], f"{curve['values'][0]:,}", f"{curve['values'][-1]:,}",
-            exponent_cell(curve["seconds_growth"]), "-" if fixed is None else f"{fixed:.2f} s", f"{seconds:.2f} s",
-            exponent_cell(curve["peak_bytes_growth"]), f"{peak / 1e6:,.0f} MB",
-        ]  # fmt: skip
+            curve["what"],
+            curve["variable"],
+            f"{curve['values'][0]:,}",
+            f"{curve['values'][-1]:,}",
+            exponent_cell(curve["seconds_growth"]),
+            "-" if fixed is None else f"{fixed:.2f} s",
+            f"{seconds:.2f} s",
+            exponent_cell(curve["peak_bytes_growth"]),
+            f"{peak / 1e6:,.0f} MB",
+        ]
         yield f"| {' | '.join(cells)} |"
 
 

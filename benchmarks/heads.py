@@ -8,10 +8,8 @@ from torch import Tensor, nn
 
 from benchmarks.extraction import matmul_rate
 from benchmarks.timing import Comparison, compare
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.layerwise import LayerGroups, LayerwiseLinear, LayerwiseNorm
-from probes.networks.losses import log_variance_loss
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.networks.layerwise_networks import LayerAutoencoder, LayerGroups, LayerwiseLinear, LayerwiseNorm
+from probes.networks.pair_networks import SiameseCosine, log_variance_loss
 
 L, D = 32, 576  # SmolLM2-135M: embedding, 30 blocks, final norm
 TEXTS, TEXTS_PER_BATCH = 20_000, 64

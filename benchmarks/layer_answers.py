@@ -15,7 +15,7 @@ from probes.layers.findings import load_findings
 from probes.report.layer_figures import draw_alone, findings_note
 from probes.report.style import Album, on_panel
 from probes.report.write import without_nan
-from probes.runs.finished import read_finished
+from probes.runs.folder import read_finished
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "layer_answers.json"
@@ -32,10 +32,15 @@ def main() -> None:
         for found in load_findings(folder):
             header, name = run.scores.header, f"{folder.name}_{found.head}".replace("-", "_")
             values = {**found.to_dict(), "curves": [each for each in found.to_dict()["curves"] if each["view"] in KEPT]}
-            results[name] = without_nan({
-                "task": header.task["name"], "n_rows": header.task["n_rows"], "decoder": header.decoder["name"],
-                "plan": run.scores.cache["plan"], **values,
-            })  # fmt: skip
+            results[name] = without_nan(
+                {
+                    "task": header.task["name"],
+                    "n_rows": header.task["n_rows"],
+                    "decoder": header.decoder["name"],
+                    "plan": run.scores.cache["plan"],
+                    **values,
+                }
+            )
             title = f"{header.task['name']}: every layer alone, {run.scores.cache['plan']}"
             note, frame = findings_note(found, has_set=True), pd.DataFrame(found.rows())
             album.add(name, on_panel(draw_alone), frame, title=title, note=note)

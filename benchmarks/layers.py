@@ -15,12 +15,11 @@ import torch
 
 from benchmarks.machine import describe_machine
 from extract.linear import estimated_products
-from probes.heads.pairs.parts import Muted
+from probes.heads.pair_heads import Muted
 from probes.layers.shapley import shapley_values
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.unit_scorer import correlation_scorer
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.metrics.bootstrap import Resampling, correlation_scorer
+from probes.metrics.significance import best_set, joint_intervals
+from probes.networks.pair_networks import SiameseCosine
 
 OUT = Path(__file__).parent / "results" / "layers.json"
 N_LAYERS, N_PAIRS, WIDTH = 32, 1379, 576
@@ -58,9 +57,14 @@ def main() -> None:
 
     found = {"alone": seconds(alone), "shapley": seconds(shapley)}
     results = {
-        "n_layers": N_LAYERS, "n_pairs": N_PAIRS, "n_resamples": 1000, "n_orders": 200, "seconds": found,
-        "medians": {name: median(each) for name, each in found.items()}, **describe_machine(),
-    }  # fmt: skip
+        "n_layers": N_LAYERS,
+        "n_pairs": N_PAIRS,
+        "n_resamples": 1000,
+        "n_orders": 200,
+        "seconds": found,
+        "medians": {name: median(each) for name, each in found.items()},
+        **describe_machine(),
+    }
     OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(results["medians"]))
 

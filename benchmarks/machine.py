@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import torch
 
-from probes.runs.record import describe_program
+from probes.runs.folder import describe_program
 
 CPU = Path("/proc/cpuinfo")
 

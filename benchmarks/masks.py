@@ -9,13 +9,12 @@ from torch import Tensor
 from benchmarks.extraction import POOLINGS
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch
-from extract.masks.grid import plans_over_k, plans_over_k_and_k0
-from extract.masks.plan import MaskPlan, parse_plan
+from extract.inputs.batches import Batch
+from extract.masks.mask_plan import MaskPlan, parse_plan, plans_over_k, plans_over_k_and_k0
 from extract.run.sweep import sweep_cost
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.interface import wired
+from extract.wiring.attention import wired
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from extract.wiring.tree import Kinds, walk_plans
 
 PLANS = ("bidirectional", "backward", "nosink-bidirectional:10", "nosink-causal")
@@ -103,9 +102,13 @@ def _difference(decoder: Decoder, batch: Batch, plans: list[MaskPlan]) -> float:
     options: dict[str, Any] = {"poolings": POOLINGS, "layers": decoder.layers}
     with wired(decoder.module, decoder.blocks, kinds[plans[0]], family=decoder.description.family) as wiring:
         walk_plans(
-            decoder, wiring, batch, list(kinds.values()), **options,
+            decoder,
+            wiring,
+            batch,
+            list(kinds.values()),
+            **options,
             emit=lambda kind, latents: found.update({kind: latents.clone()}),
-        )  # fmt: skip
+        )
     worst = 0.0
     for plan in plans:
         with plan_in_force(decoder, plan), torch.inference_mode():

@@ -17,12 +17,10 @@ from accelerate import cpu_offload
 
 from benchmarks.machine import describe_machine
 from benchmarks.timing import seconds_of
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
-from extract.decoders.placement import is_offloaded
-from extract.decoders.spec import DecoderSpec
-from extract.wiring.capture import pool_batch
-from extract.wiring.probe_rows import plain_batch, probe_ids
+from extract.decoders.decoder import Decoder, is_offloaded, load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.wiring.forward import plain_batch, probe_ids
+from extract.wiring.states import pool_batch
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cpu-offload.json"
 SHAPES = ((1, 16), (4, 64))
@@ -64,10 +62,11 @@ def measure(sides: dict[str, Decoder], *, shape: tuple[int, int], rounds: int) -
         if name != "whole"
     }
     return {
-        "n_rows": n_rows, "n_tokens": n_tokens,
+        "n_rows": n_rows,
+        "n_tokens": n_tokens,
         "seconds": {name: statistics.median(taken) for name, taken in seconds.items()},
         "ratios": {name: {"median": statistics.median(each), "all": each} for name, each in ratios.items()},
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -81,9 +80,12 @@ def main() -> None:
         sides = load_sides(asked.decoder, folder)
         batches = [measure(sides, shape=shape, rounds=asked.rounds) for shape in SHAPES]
     content = {
-        "batches": batches, "rounds": asked.rounds, "load": os.getloadavg()[0],
-        "decoder": sides["whole"].description.to_dict(), **describe_machine(),
-    }  # fmt: skip
+        "batches": batches,
+        "rounds": asked.rounds,
+        "load": os.getloadavg()[0],
+        "decoder": sides["whole"].description.to_dict(),
+        **describe_machine(),
+    }
     asked.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -19,10 +19,10 @@ import torch
 
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
-from extract.inputs.joined import join_words
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
-from probes.export.sentence_folder import export_sentence_transformer, load_sentence_transformer
+from extract.inputs.joined_text import join_words
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
+from probes.export.sentence_transformers import export_sentence_transformer, load_sentence_transformer
 
 MEAN = ExtractionSpec(poolings=("mean",))
 CLOSE = 1e-3

@@ -16,21 +16,20 @@ from typing import Any
 
 import yaml
 
-from extract.decoders.spec import DecoderSpec
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import MaskPlan, parse_plan
-from extract.run.runner import unique_texts
-from extract.run.spec import ExtractionSpec
+from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.run.extraction import unique_texts
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from probes.data.task import Task
 from probes.heads.result import HeadResult
-from probes.plans.plan_scores import evaluate_plan
-from probes.plans.plan_search import STRATEGIES, Search, Trial, search_plans
-from probes.plans.plan_space import PlanSpace, draw_rows, space_of
-from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
-from probes.runs.obtain import load_run_task
-from probes.tasks.base import Task
+from probes.runs.plan_runs import evaluate_plan
+from probes.runs.plan_search import STRATEGIES, PlanSpace, Search, Trial, draw_rows, search_plans, space_of
+from probes.runs.run import load_run_task
+from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 
 @dataclass

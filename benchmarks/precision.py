@@ -15,12 +15,12 @@ import torch
 from benchmarks.extraction import POOLINGS, choose_sentences, make_batches
 from benchmarks.machine import describe_machine
 from benchmarks.timing import compare
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
-from extract.wiring.capture import pool_batch
+from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.wiring.states import pool_batch
 from probes.cli.main import main as icecore
-from probes.runs.finished import read_finished
-from probes.runs.paired_tests import paired_tests
+from probes.runs.compare import paired_tests
+from probes.runs.folder import read_finished
 
 OUT = Path(__file__).parent / "results" / "cpu-precision.json"
 Dtype = Literal["float32", "bfloat16"]
@@ -58,9 +58,10 @@ def compare_heads(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     for head, score in read_finished(folders[0]).scores.heads.items():
         row = paired_tests(folders, head=head, against=folders[0].name).to_dict("records")[0]
         found[head] = {
-            "metric": score.metric, "float32": score.summary["test"][score.metric].mean,
+            "metric": score.metric,
+            "float32": score.summary["test"][score.metric].mean,
             **{key: float(row[key]) for key in ("difference", "low", "high", "bootstrap")},
-        }  # fmt: skip
+        }
     return found
 
 

@@ -15,12 +15,11 @@ from benchmarks.agreement import ProbeRows, agree_tightly, agreement, describe_a
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder
 from extract.run.embed import embed_texts
-from extract.run.spec import ExtractionSpec
-from probes.logistic.options import SolverOptions
-from probes.logistic.result import LogisticFit
+from extract.run.extraction_spec import ExtractionSpec
+from probes.data.domains import load_banking77
+from probes.data.sources import find_local
+from probes.logistic.problem import LogisticFit, SolverOptions
 from probes.logistic.solver import fit_logistic
-from probes.readers.local import find_local
-from probes.tasks.classes.finance import load_banking77
 
 DATASET = "banking77"
 N_ROWS = 3000

@@ -18,21 +18,20 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.machine import describe_machine
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
-from extract.inputs.batching import collate, group_texts
-from extract.inputs.text_encoder import TextEncoder
-from extract.masks.plan import parse_plan
-from extract.poolings.reba_options import RebaOptions
-from extract.proofs import certificate
-from extract.proofs.batch_proof import MOST_ROWS, BatchProof
+from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.inputs.batches import collate, group_texts
+from extract.inputs.tokens import TextEncoder
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import RebaOptions
 from extract.run import extraction
-from extract.run.runner import extract_latents, unique_texts
-from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from probes.tasks import load_task
+from extract.run.extraction import extract_latents, unique_texts
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
+from extract.wiring import certificate
+from extract.wiring.batch_proof import MOST_ROWS, BatchProof
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
+from probes.data.task_table import load_task
 
 OUT = Path(__file__).parent / "results" / "cpu-proofs.json"
 POOLINGS = ("last", "mean")
@@ -40,8 +39,10 @@ N_TOKENS = 14
 """Length of the rows of the batch that is proved as a whole."""
 PLANS = ("causal", "nosink-bidirectional:10")
 AT_START = (
-    (extraction, "check_influence"), (extraction, "check_batch_invariance"), (extraction, "require_reading"),
-)  # fmt: skip
+    (extraction, "check_influence"),
+    (extraction, "check_batch_invariance"),
+    (extraction, "require_reading"),
+)
 """Proofs before the first batch."""
 UNWATCHED = (
     (certificate, "_require_equal_when_watched"),

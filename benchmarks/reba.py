@@ -8,13 +8,13 @@ import torch
 
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch, collate
-from extract.inputs.roles import TEXT
-from extract.inputs.tokenised import EncodedText
-from extract.masks.plan import CAUSAL
-from extract.wiring.capture import pool_batch
-from extract.wiring.interface import wired
-from extract.wiring.probe_rows import probe_ids
+from extract.inputs.batches import Batch, collate
+from extract.inputs.spans import TEXT
+from extract.inputs.tokens import EncodedText
+from extract.masks.mask_plan import CAUSAL
+from extract.wiring.attention import wired
+from extract.wiring.forward import probe_ids
+from extract.wiring.states import pool_batch
 
 TOKENS = (512, 1024)  # of a row, both copies together
 ROW_TOKENS = 1024  # of a batch

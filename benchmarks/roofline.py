@@ -11,10 +11,10 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.extraction import POOLINGS, make_batches, whole_extraction
 from benchmarks.timing import seconds_of
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch
+from extract.inputs.batches import Batch
 from extract.linear import QuickLinear, is_quick, round_rows
-from extract.wiring.capture import pool_batch
 from extract.wiring.forward import forward_inputs
+from extract.wiring.states import pool_batch
 
 PRODUCTS = ("mkldnn::_linear_pointwise", "aten::mm", "aten::addmm", "aten::linear")
 ATTENTION = ("scaled_dot_product",)

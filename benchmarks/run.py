@@ -30,11 +30,10 @@ from benchmarks.roofline import break_down
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder, quiet_loading
-from extract.decoders.locate import locate_decoder
-from extract.decoders.spec import DecoderSpec
-from probes.logistic.options import SolverOptions
+from extract.decoders.decoder import Decoder, load_decoder, quiet_loading
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.decoders.fetch import locate_decoder
+from probes.logistic.problem import SolverOptions
 
 N_CHECKED = 96
 """Sentences of the section `checksums`."""
@@ -130,10 +129,18 @@ def measure_peers(decoder: Decoder, asked: argparse.Namespace) -> Found:
 
 
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
-    "extraction": measure_extraction, "masks": measure_masks, "heads": measure_heads, "probes": measure_probes,
-    "words": measure_words, "tokens": measure_tokens, "memory": measure_memory, "checksums": measure_checksums,
-    "reba": measure_reba, "peers": measure_peers, "roofline": measure_roofline,
-}  # fmt: skip
+    "extraction": measure_extraction,
+    "masks": measure_masks,
+    "heads": measure_heads,
+    "probes": measure_probes,
+    "words": measure_words,
+    "tokens": measure_tokens,
+    "memory": measure_memory,
+    "checksums": measure_checksums,
+    "reba": measure_reba,
+    "peers": measure_peers,
+    "roofline": measure_roofline,
+}
 
 
 def main() -> None:
@@ -155,9 +162,12 @@ def main() -> None:
     for name in asked.only or (QUICK if asked.quick else SECTIONS):
         comparisons, facts = SECTIONS[name](decoder, asked)
         results = {
-            **facts, **describe_machine(decoder.device), "decoder": decoder.description.to_dict(),
-            "repeats": asked.repeats, "comparisons": [item.to_dict() for item in comparisons],
-        }  # fmt: skip
+            **facts,
+            **describe_machine(decoder.device),
+            "decoder": decoder.description.to_dict(),
+            "repeats": asked.repeats,
+            "comparisons": [item.to_dict() for item in comparisons],
+        }
         show(comparisons, results)
         out = folder / f"{decoder.device.type}-{name}.json"
         out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -24,15 +24,15 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import describe_machine
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
 from extract.run.extraction import Extraction
-from extract.store.create import create_store
+from extract.store.cache import ShardedCache, describe_shard
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.shards.cache import ShardedCache, describe_shard
-from extract.store.shards.index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 WINDOW = 4096
@@ -51,26 +51,48 @@ def name_texts(n_texts: int) -> Iterator[str]:
 def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
     """Write shards of random latents, without a decoder."""
     decoder = {
-        "name": "random", "adapter": "", "family": "llama", "n_layers": N_LAYERS - 2, "width": width,
-        "dtype": "float32", "revision": "", "attention": "sdpa", "weight_digest": "", "tokenizer_digest": "",
-    }  # fmt: skip
+        "name": "random",
+        "adapter": "",
+        "family": "llama",
+        "n_layers": N_LAYERS - 2,
+        "width": width,
+        "dtype": "float32",
+        "revision": "",
+        "attention": "sdpa",
+        "weight_digest": "",
+        "tokenizer_digest": "",
+    }
     layers = list(layer_names(N_LAYERS - 2))
     shape = (N_LAYERS, 1, WINDOW, width)
     latents = np.random.default_rng(0).standard_normal(shape, np.float32)  # the same ones in every shard
     texts, index = name_texts(n_rows), None
     for number, first in enumerate(range(0, n_rows, WINDOW)):
         digests = digest_texts([next(texts) for _ in range(min(WINDOW, n_rows - first))])
-        contents = {"poolings": ["mean"], "layers": layers, "storage_dtype": "float32", "n_rows": len(digests),
-                    "text_digest": digest_rows(digests)}  # fmt: skip
-        identity = build_identity(decoder=decoder, plan="causal", architecture="inplace", contents=contents,
-                                  template=InputTemplate().to_dict(), versions={})  # fmt: skip
+        contents = {
+            "poolings": ["mean"],
+            "layers": layers,
+            "storage_dtype": "float32",
+            "n_rows": len(digests),
+            "text_digest": digest_rows(digests),
+        }
+        identity = build_identity(
+            decoder=decoder,
+            plan="causal",
+            architecture="inplace",
+            contents=contents,
+            template=InputTemplate().to_dict(),
+            versions={},
+        )
         manifest = Manifest(identity, {"decoder": decoder})
         index = index or ShardIndex(shared_identity(identity), manifest.provenance, WINDOW)
         path = folder / f"shard-{number:06d}.h5"
         create_store(path, manifest)
         writer = StoreWriter(path)
-        rows: dict[str, NDArray[Any]] = {"digest": digests, "n_tokens": np.ones(len(digests), np.int32),
-                "is_truncated": np.zeros(len(digests), np.uint8)}  # fmt: skip
+        rows: dict[str, NDArray[Any]] = {
+            "digest": digests,
+            "n_tokens": np.ones(len(digests), np.int32),
+            "is_truncated": np.zeros(len(digests), np.uint8),
+        }
         writer.write_rows(0, latents[:, :, : len(digests)], poolings=["mean"], layers=layers, rows=rows)
         writer.write_certificate({"frozen": {"is_bit_identical": True}})
         writer.close()
@@ -139,13 +161,15 @@ def measure_reading(folder: Path, *, is_cold: bool) -> dict[str, Any]:
     cache.rows_of(list(name_texts(BATCH)))
     return {
         "pages": "dropped before each batch" if is_cold else "in memory",
-        "open_seconds": statistics.median(opened), "open_seconds_first": opened[0],
+        "open_seconds": statistics.median(opened),
+        "open_seconds_first": opened[0],
         "first_lookup_seconds": time.perf_counter() - began,
-        "gather_seconds": medians["gather"], "plain_seconds": medians["plain"],
+        "gather_seconds": medians["gather"],
+        "plain_seconds": medians["plain"],
         "share_of_plain": medians["plain"] / medians["gather"],
         "share_range": [min(shares), max(shares)],
         "gather_mb_per_second": n_bytes / medians["gather"] / 1e6,
-    }  # fmt: skip
+    }
 
 
 class Simulated(Extraction):
@@ -156,9 +180,10 @@ class Simulated(Extraction):
         manifest = self.writer.manifest
         shape = (len(self.layers), len(self.poolings), len(self.texts), manifest.width(self.layers[0]))
         rows: dict[str, NDArray[Any]] = {
-            "digest": digest_texts(self.texts), "n_tokens": np.ones(len(self.texts), np.int32),
+            "digest": digest_texts(self.texts),
+            "n_tokens": np.ones(len(self.texts), np.int32),
             "is_truncated": np.zeros(len(self.texts), np.uint8),
-        }  # fmt: skip
+        }
         zeros = np.zeros(shape, np.float16)
         self.writer.write_rows(0, zeros, poolings=self.poolings, layers=self.layers, rows=rows)
         self.writer.write_certificate({"frozen": {"is_bit_identical": True}})
@@ -166,12 +191,17 @@ class Simulated(Extraction):
 
 def extract_tiny(n_texts: int, *, computes: bool) -> dict[str, Any]:
     """Extract so many texts with a decoder of one small block; return rows, seconds and peak memory."""
+    from extract.run.extraction_spec import ExtractionSpec
     from extract.run.shards import extract_shards
-    from extract.run.spec import ExtractionSpec
     from tests.extract.tiny_decoders import make_decoder
 
-    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-                             "num_attention_heads": 1, "num_key_value_heads": 1}  # fmt: skip
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+    }
     decoder = make_decoder(**sizes)
     spec = ExtractionSpec(layers=("final_norm",), storage_dtype="float16", batch_tokens=16384)
     with tempfile.TemporaryDirectory() as folder:
@@ -202,9 +232,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--texts", type=int, nargs="*", default=[20_000, 100_000], help="texts that are extracted")
     parser.add_argument(
-        "--simulated", type=int, nargs="*", default=[100_000, 1_000_000],
+        "--simulated",
+        type=int,
+        nargs="*",
+        default=[100_000, 1_000_000],
         help="texts that are extracted with zeros in place of what the decoder would compute",
-    )  # fmt: skip
+    )
     parser.add_argument("--simulate", action="store_true", help="with --tiny: write zeros, compute nothing")
     parser.add_argument("--tiny", type=int, default=0, help="extract so many texts in this process, and print JSON")
     parser.add_argument("--folder", default=None, help="where shards are written; a temporary folder when absent")
@@ -219,10 +252,14 @@ def main() -> None:
             folder = Path(name)
             write_shards(folder, n_rows=asked.rows, width=asked.width)
             results["reading"] = {
-                "n_rows": asked.rows, "n_layers": N_LAYERS, "width": asked.width, "batch": BATCH,
+                "n_rows": asked.rows,
+                "n_layers": N_LAYERS,
+                "width": asked.width,
+                "batch": BATCH,
                 "n_bytes": sum(path.stat().st_size for path in folder.iterdir()),
-                "warm": measure_reading(folder, is_cold=False), "cold": measure_reading(folder, is_cold=True),
-            }  # fmt: skip
+                "warm": measure_reading(folder, is_cold=False),
+                "cold": measure_reading(folder, is_cold=True),
+            }
     if asked.texts:
         results["memory"] = measure_memory(asked.texts, computes=True)
     if asked.simulated:

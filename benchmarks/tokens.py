@@ -21,19 +21,18 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.timing import Comparison, compare
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.store.cache import LatentCache
-from extract.store.create import create_store
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.writer import StoreWriter
-from probes.heads.words.fitting import fit_token_head
-from probes.heads.words.options import TokenOptions
+from probes.data.word_task import WordTask, build_word_splits
+from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_heads import TokenClassifier
-from probes.runs.record import describe_program
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.networks.token_networks import TokenClassifier
+from probes.runs.folder import describe_program
 
 POOLING = "mean"
 SENTENCE_WORDS = 15
@@ -162,22 +161,34 @@ def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, s
     """Write a whole cache of random latents of words, a block at a time; each text has `SENTENCE_WORDS` of them."""
     layers = list(layer_names(sizes.n_layers - 2))
     decoder: dict[str, Any] = {
-        "name": "synthetic", "revision": "", "adapter": "", "family": "none", "n_layers": sizes.n_layers - 2,
-        "width": sizes.width, "dtype": "float32", "attention": "none", "weight_digest": "w" * 64,
+        "name": "synthetic",
+        "revision": "",
+        "adapter": "",
+        "family": "none",
+        "n_layers": sizes.n_layers - 2,
+        "width": sizes.width,
+        "dtype": "float32",
+        "attention": "none",
+        "weight_digest": "w" * 64,
         "tokenizer_digest": "t" * 64,
-    }  # fmt: skip
+    }
     digests = digest_texts(texts)
     n_words = len(texts) * SENTENCE_WORDS
     identity = build_identity(
-        decoder=decoder, plan="causal", architecture="inplace",
+        decoder=decoder,
+        plan="causal",
+        architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
         contents={
-            "poolings": [], "layers": layers, "storage_dtype": sizes.storage_dtype, "n_rows": len(texts),
+            "poolings": [],
+            "layers": layers,
+            "storage_dtype": sizes.storage_dtype,
+            "n_rows": len(texts),
             "text_digest": digest_rows(digests),
             "words": {"poolings": [POOLING], "shift": False, "on_lost": "error", "n_words": n_words},
         },
         versions={"icecore": "0"},
-    )  # fmt: skip
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     rng = np.random.default_rng(seed)
@@ -186,10 +197,13 @@ def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, s
     for first in range(0, len(texts), rows_at_once):
         n = min(rows_at_once, len(texts) - first)
         rows: dict[str, NDArray[Any]] = {
-            "digest": digests[first : first + n], "n_tokens": np.full(n, SENTENCE_WORDS, np.int32),
-            "is_truncated": np.zeros(n, np.uint8), "n_words": np.full(n, SENTENCE_WORDS, np.int32),
-            "first_word": (first + np.arange(n)) * SENTENCE_WORDS, "word_start": np.zeros(n, np.int32),
-        }  # fmt: skip
+            "digest": digests[first : first + n],
+            "n_tokens": np.full(n, SENTENCE_WORDS, np.int32),
+            "is_truncated": np.zeros(n, np.uint8),
+            "n_words": np.full(n, SENTENCE_WORDS, np.int32),
+            "first_word": (first + np.arange(n)) * SENTENCE_WORDS,
+            "word_start": np.zeros(n, np.int32),
+        }
         words = (first * SENTENCE_WORDS, np.zeros(n * SENTENCE_WORDS, np.uint8))
         writer.write_rows(
             first, block[:, :, : n * SENTENCE_WORDS], poolings=[POOLING], layers=layers, rows=rows, words=words

@@ -15,10 +15,8 @@ import numpy as np
 
 from probes.cli.main import main as icecore
 from probes.report.document import best_result
-from probes.runs.existing import find_cache_of_run
-from probes.runs.finished import read_finished
-from probes.runs.paired_tests import paired_tests
-from probes.runs.record import describe_program
+from probes.runs.compare import paired_tests
+from probes.runs.folder import describe_program, find_cache_of_run, read_finished
 
 OUT = Path(__file__).parent / "results" / "training_free.json"
 
@@ -83,9 +81,11 @@ ENCODERS: dict[str, Encoder] = {
 """Encoder to what `icecore run` is told to make it; blocks are shares of the depth."""
 SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
 TASKS: dict[str, str] = {
-    "stsb": "layer-cosine", "banking77": "few-shot-probe", "banking77-clusters": "layer-clusters",
+    "stsb": "layer-cosine",
+    "banking77": "few-shot-probe",
+    "banking77-clusters": "layer-clusters",
     "odd-sample": "layer-odd",
-}  # fmt: skip
+}
 """Task to the head that scores it without training, or on a few rows."""
 TRANSFORMED = ("stsb",)
 """Tasks whose head is shown transformed latents too."""

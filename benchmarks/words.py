@@ -9,14 +9,14 @@ from typing import Any
 
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch, collate, group_by_length
-from extract.inputs.joined import JoinedText
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec, batch_limits
-from extract.run.word_encoder import make_encoder
+from extract.inputs.batches import Batch, collate, group_by_length
+from extract.inputs.joined_text import JoinedText
+from extract.run.encode import make_encoder
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec, batch_limits
 from extract.store.cache import LatentCache
-from extract.wiring.capture import pool_batch
-from probes.tasks.words import load_wnut17, load_words_sample
+from extract.wiring.states import pool_batch
+from probes.data.word_files import load_wnut17, load_words_sample
 
 N_SENTENCES = 512
 POOLINGS = ("mean",)

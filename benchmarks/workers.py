@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.extraction import POOLINGS, choose_sentences
 from benchmarks.machine import describe_machine
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
 
 OUT = Path(__file__).parent / "results" / "cpu-workers.json"
 BAR = ">= 1.6"
@@ -30,10 +30,10 @@ SIDES = (1, 2)
 
 def extract_here(decoder_name: str, folder: Path, *, n_texts: int, window: int) -> dict[str, Any]:
     """Load the decoder, say so, wait for the word to begin, and extract; return rows and seconds."""
-    from extract.decoders.loading import load_decoder
-    from extract.run.progress import ExtractionProgress
+    from extract.decoders.decoder import load_decoder
+    from extract.run.extraction import ExtractionProgress
+    from extract.run.extraction_spec import ExtractionSpec
     from extract.run.shards import extract_shards
-    from extract.run.spec import ExtractionSpec
 
     class Counted(ExtractionProgress):
         n_rows = n_tokens = 0
@@ -71,8 +71,12 @@ def extract_with(n_workers: int, folder: Path, arguments: list[str]) -> dict[str
         worker.stdin.write("\n")
         worker.stdin.flush()
     own = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in workers]
-    return {"whole": time.perf_counter() - started, "extraction": max(each["seconds"] for each in own),
-            "loading": began - started, "workers": own}  # fmt: skip
+    return {
+        "whole": time.perf_counter() - started,
+        "extraction": max(each["seconds"] for each in own),
+        "loading": began - started,
+        "workers": own,
+    }
 
 
 def require_equal(one: ShardedCache, other: ShardedCache) -> int:
@@ -128,11 +132,14 @@ def main() -> None:
     arguments = ["--decoder", asked.decoder, "--texts", str(asked.texts), "--window", str(asked.window)]
     source, texts = choose_sentences(asked.texts)
     result = {
-        "texts": {"source": source, "n": len(texts), "window": asked.window}, "decoder": asked.decoder,
-        "poolings": list(POOLINGS), "repeats": asked.repeats,
-        **describe_machine(), "device": "cpu, one thread a process",
+        "texts": {"source": source, "n": len(texts), "window": asked.window},
+        "decoder": asked.decoder,
+        "poolings": list(POOLINGS),
+        "repeats": asked.repeats,
+        **describe_machine(),
+        "device": "cpu, one thread a process",
         **compare_workers(arguments, asked.folder, repeats=asked.repeats),
-    }  # fmt: skip
+    }
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for part in ("extraction", "whole"):
         print(f"{part}: two processes are {result[part]['ratio']:.2f} times as fast as one ({result[part]['seconds']})")

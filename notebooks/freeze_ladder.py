@@ -23,15 +23,18 @@ from IPython.display import Image, Markdown, display
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
 import icecore
-from probes.runs.config import PretrainingSpec, TaskSpec
+from probes.runs.run_config import PretrainingSpec, TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
 fit: dict[str, Any] = {"batch_size": 32, "max_epochs": 30, "patience": 8}
 where: dict[str, Any] = {
-    "decoder": decoder, "task": TaskSpec("sts-sample"), "seeds": (0, 1), "caches": str(folder / "caches"),
+    "decoder": decoder,
+    "task": TaskSpec("sts-sample"),
+    "seeds": (0, 1),
+    "caches": str(folder / "caches"),
     "runs": str(folder / "runs"),
-}  # fmt: skip
+}
 
 # %% [markdown]
 # ## Rungs 1 to 3: one layer, all layers, an encoder for each

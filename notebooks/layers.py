@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 import icecore
 from probes.layers.findings import load_findings
 from probes.report.layer_figures import draw_alone, draw_view
-from probes.runs.config import TaskSpec
+from probes.runs.run_config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))

@@ -24,11 +24,11 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 
 import icecore
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.wiring.attention_maps import attention_maps
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.tree import attention_maps
 from probes.report.decoder_figures import draw_sink_mass
 from probes.report.style import Album
-from probes.runs.config import TaskSpec
+from probes.runs.run_config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.load_decoder(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))

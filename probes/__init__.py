@@ -7,86 +7,86 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probes.export.hub import push_run as push_run
-    from probes.export.hub import stage_run as stage_run
-    from probes.export.mteb_run import as_mteb_encoder as as_mteb_encoder
-    from probes.export.mteb_run import fill_task as fill_task
-    from probes.export.mteb_run import run_mteb as run_mteb
-    from probes.export.pair_scorer import PairScorer as PairScorer
-    from probes.export.sentence_folder import export_sentence_transformer as export_sentence_transformer
-    from probes.export.sentence_folder import load_sentence_transformer as load_sentence_transformer
-    from probes.fitting.epochs import EpochOptions as EpochOptions
-    from probes.geometry.geometry import cosine_with_gold as cosine_with_gold
-    from probes.geometry.geometry import measure_geometry as measure_geometry
-    from probes.geometry.similarity import similarity_of_layers as similarity_of_layers
-    from probes.heads.entries import HeadEntry as HeadEntry
-    from probes.heads.registry import pair_head as pair_head
-    from probes.heads.registry import register_head as register_head
-    from probes.heads.registry import token_head as token_head
-    from probes.heads.saved import load_head as load_head
+    from probes.data.task_table import load_task as load_task
+    from probes.export.hub_export import push_run as push_run
+    from probes.export.hub_export import stage_run as stage_run
+    from probes.export.mteb import as_mteb_encoder as as_mteb_encoder
+    from probes.export.mteb import fill_task as fill_task
+    from probes.export.mteb import run_mteb as run_mteb
+    from probes.export.sentence_transformers import PairScorer as PairScorer
+    from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
+    from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer
+    from probes.fitting.fit_options import EpochOptions as EpochOptions
+    from probes.heads.context import load_head as load_head
+    from probes.heads.head_table import HeadEntry as HeadEntry
+    from probes.heads.head_table import pair_head as pair_head
+    from probes.heads.head_table import register_head as register_head
+    from probes.heads.head_table import token_head as token_head
+    from probes.layers.geometry import cosine_with_gold as cosine_with_gold
+    from probes.layers.geometry import measure_geometry as measure_geometry
+    from probes.layers.geometry import similarity_of_layers as similarity_of_layers
     from probes.layers.study import StudyOptions as StudyOptions
     from probes.logistic.estimator import LogisticProbe as LogisticProbe
-    from probes.networks.cosine_heads import CosineLinear as CosineLinear
-    from probes.runs.across import centres_of_gravity as centres_of_gravity
-    from probes.runs.across import layers_across as layers_across
-    from probes.runs.across import rank_systems as rank_systems
-    from probes.runs.comparison import Comparison as Comparison
-    from probes.runs.comparison import compare as compare
-    from probes.runs.config import PretrainingSpec as PretrainingSpec
-    from probes.runs.config import RunConfig as RunConfig
-    from probes.runs.config import TaskSpec as TaskSpec
-    from probes.runs.layers import compare_at_layers as compare_at_layers
-    from probes.runs.layers import compare_layers as compare_layers
-    from probes.runs.loaded import LoadedRun as LoadedRun
-    from probes.runs.loaded import load_run as load_run
-    from probes.runs.pages.reports import write_report as write_report
-    from probes.runs.paired_tests import paired_tests as paired_tests
+    from probes.networks.pair_networks import CosineLinear as CosineLinear
+    from probes.runs.compare import Comparison as Comparison
+    from probes.runs.compare import centres_of_gravity as centres_of_gravity
+    from probes.runs.compare import compare as compare
+    from probes.runs.compare import layers_across as layers_across
+    from probes.runs.compare import paired_tests as paired_tests
+    from probes.runs.compare import rank_systems as rank_systems
+    from probes.runs.compare import write_report as write_report
+    from probes.runs.layer_studies import compare_at_layers as compare_at_layers
+    from probes.runs.layer_studies import compare_layers as compare_layers
+    from probes.runs.predict import LoadedRun as LoadedRun
+    from probes.runs.predict import load_run as load_run
+    from probes.runs.predict import load_scorer as load_scorer
     from probes.runs.results import expected_validation as expected_validation
     from probes.runs.results import results as results
     from probes.runs.run import run as run
-    from probes.runs.scorer import load_scorer as load_scorer
-    from probes.tasks.table import load_task as load_task
+    from probes.runs.run_config import PretrainingSpec as PretrainingSpec
+    from probes.runs.run_config import RunConfig as RunConfig
+    from probes.runs.run_config import TaskSpec as TaskSpec
 
 _HOMES = {
-    "Comparison": "probes.runs.comparison",
-    "CosineLinear": "probes.networks.cosine_heads",
-    "EpochOptions": "probes.fitting.epochs",
-    "HeadEntry": "probes.heads.entries",
-    "LoadedRun": "probes.runs.loaded",
+    "Comparison": "probes.runs.compare",
+    "CosineLinear": "probes.networks.pair_networks",
+    "EpochOptions": "probes.fitting.fit_options",
+    "HeadEntry": "probes.heads.head_table",
+    "LoadedRun": "probes.runs.predict",
     "LogisticProbe": "probes.logistic.estimator",
-    "PairScorer": "probes.export.pair_scorer",
-    "PretrainingSpec": "probes.runs.config",
-    "RunConfig": "probes.runs.config",
+    "PairScorer": "probes.export.sentence_transformers",
+    "PretrainingSpec": "probes.runs.run_config",
+    "RunConfig": "probes.runs.run_config",
     "StudyOptions": "probes.layers.study",
-    "TaskSpec": "probes.runs.config",
-    "as_mteb_encoder": "probes.export.mteb_run",
-    "centres_of_gravity": "probes.runs.across",
-    "compare": "probes.runs.comparison",
-    "compare_at_layers": "probes.runs.layers",
-    "compare_layers": "probes.runs.layers",
-    "cosine_with_gold": "probes.geometry.geometry",
+    "TaskSpec": "probes.runs.run_config",
+    "as_mteb_encoder": "probes.export.mteb",
+    "centres_of_gravity": "probes.runs.compare",
+    "compare": "probes.runs.compare",
+    "compare_at_layers": "probes.runs.layer_studies",
+    "compare_layers": "probes.runs.layer_studies",
+    "cosine_with_gold": "probes.layers.geometry",
     "expected_validation": "probes.runs.results",
-    "export_sentence_transformer": "probes.export.sentence_folder",
-    "fill_task": "probes.export.mteb_run",
-    "layers_across": "probes.runs.across",
-    "load_head": "probes.heads.saved",
-    "load_run": "probes.runs.loaded",
-    "load_scorer": "probes.runs.scorer",
-    "load_sentence_transformer": "probes.export.sentence_folder",
-    "load_task": "probes.tasks.table",
-    "measure_geometry": "probes.geometry.geometry",
-    "pair_head": "probes.heads.registry",
-    "paired_tests": "probes.runs.paired_tests",
-    "push_run": "probes.export.hub",
-    "rank_systems": "probes.runs.across",
-    "register_head": "probes.heads.registry",
+    "export_sentence_transformer": "probes.export.sentence_transformers",
+    "fill_task": "probes.export.mteb",
+    "layers_across": "probes.runs.compare",
+    "load_head": "probes.heads.context",
+    "load_run": "probes.runs.predict",
+    "load_scorer": "probes.runs.predict",
+    "load_sentence_transformer": "probes.export.sentence_transformers",
+    "load_task": "probes.data.task_table",
+    "measure_geometry": "probes.layers.geometry",
+    "pair_head": "probes.heads.head_table",
+    "paired_tests": "probes.runs.compare",
+    "push_run": "probes.export.hub_export",
+    "rank_systems": "probes.runs.compare",
+    "register_head": "probes.heads.head_table",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
-    "run_mteb": "probes.export.mteb_run",
-    "similarity_of_layers": "probes.geometry.similarity",
-    "stage_run": "probes.export.hub",
-    "token_head": "probes.heads.registry",
-    "write_report": "probes.runs.pages.reports",
+    "run_mteb": "probes.export.mteb",
+    "similarity_of_layers": "probes.layers.geometry",
+    "stage_run": "probes.export.hub_export",
+    "token_head": "probes.heads.head_table",
+    "write_report": "probes.runs.compare",
 }
 
 import_module("extract.moved").find_moved()

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("extract", "probes")
 PLACE = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+:\w+")
-"""An object that `extract.names.later` imports when it is used."""
+"""An object that `extract.registry.later` imports when it is used."""
 
 Graph = Mapping[str, Mapping[str, object]]
 """Importer to imported; what an arrow maps to names its place, and differs from graph to graph."""
@@ -76,7 +76,7 @@ def _imported_names(module: str, path: Path) -> Iterator[tuple[str, int]]:
                 bare = name.lstrip(".")
                 yield absolute(bare, len(name) - len(bare)), node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACE.fullmatch(node.value):
-            yield node.value.replace(":", "."), node.lineno
+            yield node.value, node.lineno
 
 
 def nearest_module(name: str, known: dict[str, Path]) -> str | None:
@@ -87,14 +87,20 @@ def nearest_module(name: str, known: dict[str, Path]) -> str | None:
 
 
 def import_graph(known: dict[str, Path]) -> dict[str, dict[str, int]]:
-    """Map each module to the modules it imports, each with the first line that does."""
+    """Map each module to the modules it imports, each with the first line that does.
+
+    An object named by its place counts where it is in another folder: within one, a table names what reads the table.
+    """
     graph: dict[str, dict[str, int]] = {}
     for module, path in known.items():
         edges = graph.setdefault(module, {})
         for name, line in imported_names(module, path):
-            target = nearest_module(name, known)
-            if target is not None and target != module:
-                edges.setdefault(target, line)
+            target = nearest_module(name.replace(":", "."), known)
+            if target is None or target == module:
+                continue
+            if ":" in name and folder_of(target, known[target]) == folder_of(module, path):
+                continue
+            edges.setdefault(target, line)
     return graph
 
 

@@ -42,9 +42,14 @@ SHOWN = 12
 VARYING = ("seconds", "commit", "versions", "products", "command", "sha256", "config_sha256", "record_sha256", "source")
 """Keys that differ between two runs, or sum up files that hold such keys."""
 FITTED: dict[str, dict[str, Any]] = {
-    "cosine-mlp": FEW, "cosine-linear": FEW, "siamese-cosine": {**FEW, "hidden": 8}, "token-classifier": TOKENS,
-    "token-mix": TOKENS, "token-normed": TOKENS, "few-shot-probe": {"rows": 1, "draws": 2},
-}  # fmt: skip
+    "cosine-mlp": FEW,
+    "cosine-linear": FEW,
+    "siamese-cosine": {**FEW, "hidden": 8},
+    "token-classifier": TOKENS,
+    "token-mix": TOKENS,
+    "token-normed": TOKENS,
+    "few-shot-probe": {"rows": 1, "draws": 2},
+}
 PLANS = """backward bidirectional:1 nosink-causal local3:1+backward [causal,bidirectional] extend/backward:1
 extra/bidirectional:1 inter-stack/bidirectional:1 inter-block/bidirectional:1 causal~tp1-2 causal~kv1-2
 causal~skip1@1"""

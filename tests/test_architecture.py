@@ -118,18 +118,19 @@ def test_a_cycle_would_be_found(tmp_path: Path) -> None:
         "extract.c": "import importlib\nimportlib.import_module('extract.a')\n",
         "extract.d": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import extract.e\n",
         "extract.e": "import extract.d\n",
-        "extract.f": "from extract.names import later\nTABLE = {'last': later('extract.a:late')}\n",
+        "extract.f": "TABLE = {'last': later('extract.a:late')}\n",
+        "extract.g": "",
+        "extract.g.f": "TABLE = {'last': later('extract.a:late')}\n",
     }
-    known = {name: tmp_path / f"{name}.py" for name in texts}
-    for name, path in known.items():
-        path.write_text(texts[name], encoding="utf-8")
+    known = write_modules(tmp_path, texts)
     graph = import_graph(known)
     assert graph["extract.a"] == {"extract.b": 2}
     assert graph["extract.b"] == {"extract.c": 1}
     assert graph["extract.c"] == {"extract.a": 2}
     assert graph["extract.d"] == {}
     assert graph["extract.e"] == {"extract.d": 1}
-    assert graph["extract.f"] == {"extract.a": 2}, "an object named by its place is an import too"
+    assert graph["extract.g.f"] == {"extract.a": 1}, "an object named by its place is an import too"
+    assert graph["extract.f"] == {}, "but within its folder, where tables name what reads them"
     cycle = find_cycle(graph)
     assert set(cycle) == {"extract.a", "extract.b", "extract.c"}
     assert all(target in graph[importer] for importer, target in pairwise(cycle))
@@ -165,19 +166,22 @@ def test_nested_folders_form_a_dag_among_themselves() -> None:
 
 def test_a_cycle_between_folders_would_be_found(tmp_path: Path) -> None:
     """No file of it is in a cycle, so the test between files is silent."""
-    known = write_modules(tmp_path, {
-        "probes": "",
-        "probes.tasks": "",
-        "probes.tasks.pairs": "",
-        "probes.tasks.pairs.rows": "from probes.heads.names import NAMES\n",
-        "probes.tasks.words": "",
-        "probes.tasks.words.rows": "from probes.tasks.pairs import rows\n",
-        "probes.tasks.pairs.late": "def late():\n    import probes.tasks.words.rows\n",
-        "probes.tasks.table": "import probes.tasks.words.rows\n",
-        "probes.heads": "",
-        "probes.heads.names": "",
-        "probes.heads.fit": "from ..tasks import table\n",
-    })  # fmt: skip
+    known = write_modules(
+        tmp_path,
+        {
+            "probes": "",
+            "probes.tasks": "",
+            "probes.tasks.pairs": "",
+            "probes.tasks.pairs.rows": "from probes.heads.names import NAMES\n",
+            "probes.tasks.words": "",
+            "probes.tasks.words.rows": "from probes.tasks.pairs import rows\n",
+            "probes.tasks.pairs.late": "def late():\n    import probes.tasks.words.rows\n",
+            "probes.tasks.table": "import probes.tasks.words.rows\n",
+            "probes.heads": "",
+            "probes.heads.names": "",
+            "probes.heads.fit": "from ..tasks import table\n",
+        },
+    )
     assert not find_cycle(import_graph(known))
     graph = folder_graph(known)
     assert set(graph) == {"probes", "probes.tasks", "probes.heads"}
@@ -200,17 +204,20 @@ def test_the_page_shows_the_folders_and_arrows_of_the_code() -> None:
 
 
 def test_the_drawing_follows_the_code(tmp_path: Path) -> None:
-    known = write_modules(tmp_path, {
-        "extract": '"""The package."""\n',
-        "extract.errors": "",
-        "extract.run": '"""Runs\nextractions.\n\nMore.\n"""\nimport extract.masks.plan\nimport extract.errors\n',
-        "extract.run.one": "",
-        "extract.masks": '"""Mask plans."""\n',
-        "extract.masks.plan": "",
-        "probes": "",
-        "probes.cli": '"""The command."""\n',
-        "probes.cli.main": "import extract.run.one, extract.masks.plan\n",
-    })  # fmt: skip
+    known = write_modules(
+        tmp_path,
+        {
+            "extract": '"""The package."""\n',
+            "extract.errors": "",
+            "extract.run": '"""Runs\nextractions.\n\nMore.\n"""\nimport extract.masks.plan\nimport extract.errors\n',
+            "extract.run.one": "",
+            "extract.masks": '"""Mask plans."""\n',
+            "extract.masks.plan": "",
+            "probes": "",
+            "probes.cli": '"""The command."""\n',
+            "probes.cli.main": "import extract.run.one, extract.masks.plan\n",
+        },
+    )
     drawn = draw(("extract.masks", "extract.run", "probes.cli"), known)
     assert drawn.splitlines()[2:5] == [
         "| `extract/masks/` | Mask plans. | |",

@@ -51,9 +51,23 @@ def contents(unpacked: Path) -> Any:
 
 
 RUNS = (
-    "pairs", "masked", "released", "own", "classes", "labelled", "numbers", "words", "tagged", "retrieval", "reranking",
-    "clustering", "alike", "bitext", "odd", "plans-sweep",
-)  # fmt: skip
+    "pairs",
+    "masked",
+    "released",
+    "own",
+    "classes",
+    "labelled",
+    "numbers",
+    "words",
+    "tagged",
+    "retrieval",
+    "reranking",
+    "clustering",
+    "alike",
+    "bitext",
+    "odd",
+    "plans-sweep",
+)
 OFTEN = ("own", "numbers")
 """Runs of the default suite; the others are `long`."""
 EACH_RUN = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in RUNS]
@@ -195,7 +209,7 @@ def test_recorded_layers_stay_in_the_report() -> None:
 @pytest.mark.filterwarnings("default")
 def test_an_exported_encoder_gives_the_latents_of_its_cache() -> None:
     package: Any = pytest.importorskip("sentence_transformers.base.modules", reason="needs the extra")
-    from probes.export import load_sentence_transformer
+    from probes.export.sentence_transformers import load_sentence_transformer
 
     texts = [str(text) for text in icecore.load_task("sts-sample").texts()[:4]]
     cache = icecore.extract_latents(

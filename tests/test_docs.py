@@ -224,8 +224,13 @@ def test_files_of_a_drawn_tree_exist(page: Path) -> None:
 def test_trees_are_read() -> None:
     drawn = "extract/\n├── cache.py    reads\nprobes/\n├── heads/\n│   └── base.py  # all\n└── run.py\n"
     assert list(tree_paths(drawn)) == [
-        "extract/", "extract/cache.py", "probes/", "probes/heads/", "probes/heads/base.py", "probes/run.py",
-    ]  # fmt: skip
+        "extract/",
+        "extract/cache.py",
+        "probes/",
+        "probes/heads/",
+        "probes/heads/base.py",
+        "probes/run.py",
+    ]
     indented = "docs/   pages\n  protocol.md, a.md   how\n               further words\nMakefile  targets\n"
     assert list(tree_paths(indented)) == ["docs/", "docs/protocol.md", "docs/a.md", "Makefile"]
 
@@ -244,7 +249,7 @@ def test_a_page_imports_from_icecore_alone(page: Path) -> None:
 
 @pytest.mark.long
 def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
-    from probes.tasks import load_stsb_local
+    from probes.data.pair_task import load_stsb_local
 
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     shown = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]

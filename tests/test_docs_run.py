@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.decoders import loading
-from extract.decoders.known import KNOWN_DECODERS
-from extract.decoders.locate import Located, locate_decoder
-from extract.masks.kinds import KINDS
-from extract.names import resolve
-from extract.own import names as own
-from extract.poolings.table import POOLINGS
+from extract import registry as own
+from extract.decoders import decoder as loading
+from extract.decoders.decoder_spec import KNOWN_DECODERS
+from extract.decoders.fetch import Located, locate_decoder
+from extract.masks.mask_kinds import KINDS
+from extract.poolings.pooling_table import POOLINGS
+from extract.registry import resolve
 from probes.cli.main import main
-from probes.heads.registry import HEADS
+from probes.data.task_table import TASKS
+from probes.heads.head_table import HEADS
 from probes.report.style import Album
-from probes.tasks.table import TASKS
 from tests.extract.tiny_decoders import save_decoder
 from tests.pages import (
     NOT_RUN,

@@ -1,22 +1,192 @@
-"""A frozen decoder and its description."""
+"""Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
 
 import inspect
-from dataclasses import asdict, dataclass
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from extract.decoders.bidirectional import bidirectional_flags
-from extract.decoders.layers import layer_names
-from extract.decoders.locate import Located
-from extract.decoders.placement import computing_device
-from extract.decoders.spec import MergePart
-from extract.digest import digest_module, digest_tokenizer
+from extract.decoders.decoder_spec import COMPUTE_DTYPES, DecoderSpec, MergePart, layer_names
+from extract.decoders.fetch import Located, locate_decoder
 from extract.errors import DecoderError
+from extract.files import digest_module, digest_tokenizer, hooks_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Decoders larger than one device: where blocks compute, where their weights wait, and what loads them that way.
+
+META = torch.device("meta")
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+"""What torchrun sets in the environment of every process."""
+
+
+def computing_device(module: nn.Module) -> torch.device:
+    """Return the device a module computes on: where accelerate brings its first inputs, else that of its weights."""
+    for part in module.modules():
+        for hook in hooks_of(part):
+            if hook.execution_device is not None:
+                return torch.device(hook.execution_device)
+        for tensor in part.parameters(recurse=False):
+            return tensor.device
+    return torch.device("cpu")
+
+
+def is_offloaded(module: nn.Module) -> bool:
+    """Whether weights of a module wait in main memory or on disk and are brought in while it runs."""
+    return any(parameter.device == META for parameter in module.parameters())
+
+
+def is_split(module: nn.Module) -> bool:
+    """Whether weights of a module are split over processes (tensor parallel), so that all of them compute together."""
+    return any(type(parameter).__name__ == "DTensor" for parameter in module.parameters())
+
+
+def count_places(blocks: tuple[nn.Module, ...]) -> dict[str, int]:
+    """Count the blocks by the device that they compute on, and those whose weights are offloaded."""
+    places = [f"{computing_device(block)}{', offloaded' if is_offloaded(block) else ''}" for block in blocks]
+    return {place: places.count(place) for place in dict.fromkeys(places)}
+
+
+def describe_offload(blocks: tuple[nn.Module, ...]) -> str:
+    """Say what offloading costs, in one line; empty where no block is offloaded."""
+    waiting = [block for block in blocks if is_offloaded(block)]
+    if not waiting:
+        return ""
+    size = sum(p.numel() * p.element_size() for block in waiting for p in block.parameters() if p.device == META)
+    return (
+        f"{len(waiting)} of {len(blocks)} blocks are on cpu/disk; expect {size / 1e9:.2g} GB of weights to be brought "
+        "in for every batch, however small it is (docs/scaling.md has measured ratios)."
+    )
+
+
+def main_device(spec: DecoderSpec, chosen: torch.device) -> torch.device:
+    """Return the device that decides the compute dtype: the CPU where a map names nothing but `cpu` and `disk`."""
+    places = set(spec.device_map.values()) if isinstance(spec.device_map, dict) else {"auto"}
+    return torch.device("cpu") if places <= {"cpu", "disk"} else chosen
+
+
+def placing_options(spec: DecoderSpec, config: Any, dtype: torch.dtype | str) -> dict[str, Any]:
+    """Build the arguments by which `from_pretrained` spreads, splits or quantises a decoder, if that is asked for.
+
+    Raises:
+        DecoderError: A package, a GPU, a plan of the family or a launcher that this takes is missing.
+    """
+    options: dict[str, Any] = {}
+    if spec.device_map is not None:
+        if find_spec("accelerate") is None:
+            raise DecoderError(
+                "decoder.device_map needs the extra package accelerate; install it with: pip install accelerate."
+            )
+        memory = {_numbered(key): most for key, most in (spec.max_memory or {}).items()} or None
+        options |= {"device_map": _places(spec), "max_memory": memory, "offload_folder": spec.offload_folder}
+    if spec.tp_plan is not None:
+        options["distributed_config"] = _tensor_parallel(config)
+    if spec.quantization is not None:
+        options["quantization_config"] = _quantization(spec.quantization, dtype)
+        options.setdefault("device_map", {"": torch.accelerator.current_device_index()})
+    return options
+
+
+def dispatch(model: Any, spec: DecoderSpec) -> None:
+    """Spread a decoder that is whole in main memory: one that was merged, adapted or drawn at random."""
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    options = placing_options(spec, model.config, model.dtype)
+    places = options["device_map"]
+    whole = {"no_split_module_classes": list(model._no_split_modules or ())}
+    if isinstance(places, str):
+        memory = get_balanced_memory(model, options["max_memory"], **whole)
+        places = infer_auto_device_map(model, memory, **whole)
+    if "disk" in places.values() and spec.offload_folder is None:
+        raise DecoderError(
+            f"decoder {spec.name!r} is made in memory, and decoder.device_map puts parts of it on disk; set "
+            "decoder.offload_folder to a folder for them."
+        )
+    folder = None
+    if spec.offload_folder is not None:  # a folder of its own: accelerate reads what it finds in one that was used
+        Path(spec.offload_folder).mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(dir=spec.offload_folder)
+        kept = model.get_input_embeddings()  # a part that stays when the language-model head goes
+        weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
+    dispatch_model(model, places, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
+
+
+def _places(spec: DecoderSpec) -> Any:
+    if not isinstance(spec.device_map, dict):
+        return spec.device_map
+    return {module: _numbered(device) for module, device in spec.device_map.items()}
+
+
+def _numbered(device: str | int) -> str | int:
+    """Read the number of a GPU, as accelerate takes it; YAML gives numbers already."""
+    return int(device) if str(device).isdecimal() else device
+
+
+def _tensor_parallel(config: Any) -> Any:
+    text_config = config.get_text_config()
+    if not text_config.base_model_tp_plan:
+        raise DecoderError(
+            f"the family {text_config.model_type!r} has no tensor-parallel plan in this release of transformers; leave "
+            "decoder.tp_plan out, and spread its blocks with decoder.device_map: auto."
+        )
+    if any(name not in os.environ for name in LAUNCHED):
+        raise DecoderError(
+            "decoder.tp_plan splits every block over processes, and this is one process; start the command with "
+            "torchrun --nproc-per-node N."
+        )
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    return DistributedConfig(tp_plan="auto")
+
+
+def _quantization(asked: dict[str, Any], dtype: torch.dtype | str) -> Any:
+    if find_spec("bitsandbytes") is None:
+        raise DecoderError(
+            "decoder.quantization needs the extra package bitsandbytes; install it: pip install bitsandbytes."
+        )
+    if not torch.cuda.is_available():
+        raise DecoderError("decoder.quantization needs a GPU, and torch finds none; leave it out.")
+    import transformers
+
+    make: Any = transformers.BitsAndBytesConfig
+    given = {f"load_in_{asked['bits']}bit": True, **{key: value for key, value in asked.items() if key != "bits"}}
+    known = inspect.signature(make).parameters
+    if unknown := sorted(given.keys() - known.keys()):
+        raise DecoderError(
+            f"decoder.quantization has {unknown[0]!r}; allowed: bits, and the arguments of BitsAndBytesConfig "
+            f"({', '.join(sorted(known))})."
+        )
+    compute = {"bnb_4bit_compute_dtype": dtype} if isinstance(dtype, torch.dtype) else {}
+    return make(**{**compute, **given})
+
+
+# A frozen decoder and its description.
 
 RARE = ("merge", "quantization", "bidirectional")
 """What is recorded only of decoders that have it: the identities of others stay what they were."""
@@ -113,9 +283,14 @@ class Decoder:
 
 
 def wrap_decoder(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, located: Located | None = None, adapter: str = "",
-    merge: tuple[MergePart, ...] = (), quantization: dict[str, Any] | None = None,
-) -> Decoder:  # fmt: skip
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    located: Located | None = None,
+    adapter: str = "",
+    merge: tuple[MergePart, ...] = (),
+    quantization: dict[str, Any] | None = None,
+) -> Decoder:
     """Freeze and describe a causal language model that is already in memory.
 
     Args:
@@ -197,3 +372,445 @@ def _window(config: Any) -> int:
         if isinstance(value, int) and value > 0:
             return value
     return UNBOUNDED
+
+
+# Merging checkpoints by a weighted sum of their parameters, and how alike two checkpoints are, block by block.
+
+PARTS = {"attention": ("attn", "attention"), "mlp": ("mlp", "feed_forward", "ffn", "fc1", "fc2", "block_sparse_moe")}
+"""Parts of a block, by what the names of their modules hold."""
+CHUNK = 1 << 24
+"""Numbers of a tensor that are widened to float64 at a time."""
+
+
+class WeightSum:
+    """The weighted sum of the parameters of several checkpoints, in float32.
+
+    The sum takes the place of the first checkpoint's parameters, and each further checkpoint is emptied as it is added:
+    no more than two are in memory.
+    """
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._name = ""
+        self._is_empty = True  # nothing with a weight was added yet
+
+    def add(self, model: nn.Module, *, weight: float, name: str) -> None:
+        """Add a checkpoint, whose parameters are gone afterwards unless it is the first.
+
+        Raises:
+            DecoderError: Its parameters have other names or shapes than those of the first, or its positions differ.
+        """
+        if self._model is None:
+            self._model, self._name = model, name
+        else:
+            self._require_alike(model, name)
+        given = dict(model.named_parameters())
+        for key, total in self._model.named_parameters():
+            if self._is_empty:
+                total.data = given[key].data.float() * weight
+            elif weight:  # a part that weighs nothing must not turn -0.0 into 0.0
+                total.data.add_(given[key].data.float(), alpha=weight)
+            if model is not self._model:
+                given[key].data = torch.empty(0)
+        self._is_empty = self._is_empty and weight == 0
+
+    def finished(self, dtype: torch.dtype) -> Any:
+        """Return the merged checkpoint, its parameters in a dtype."""
+        for parameter in self._model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        return self._model
+
+    def _require_alike(self, model: nn.Module, name: str) -> None:
+        mine, other = ({key: tuple(p.shape) for key, p in each.named_parameters()} for each in (self._model, model))
+        unequal = sorted(key for key in mine.keys() | other.keys() if mine.get(key) != other.get(key))
+        if unequal:
+            key = unequal[0]
+            raise DecoderError(
+                f"{self._name!r} and {name!r} cannot be merged: {len(unequal)} of their parameters have other names or "
+                f"shapes, such as {key!r}, which is {_shape(mine.get(key))} in the first and "
+                f"{_shape(other.get(key))} in the other; allowed: checkpoints of one architecture and size."
+            )
+        buffers = dict(body_of(model).named_buffers())
+        for key, buffer in body_of(self._model).named_buffers():
+            if key not in buffers or not torch.equal(buffer.cpu(), buffers[key].cpu()):
+                raise DecoderError(
+                    f"{self._name!r} and {name!r} cannot be merged: their {key!r} differ, so they were trained with "
+                    "other settings (such as rope_theta); allowed: checkpoints with one configuration."
+                )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else "x".join(map(str, shape))
+
+
+def compare_weights(one: Decoder, other: Decoder) -> "pd.DataFrame":
+    """Compare two checkpoints of one architecture block by block.
+
+    The weights of a part of a block are read as one long vector, matrices and their biases, as BidirLM's F.2 does.
+
+    Returns:
+        A row per block and part (`attention`, `mlp` and both together, `block`), for `block` also `embedding`: `layer`,
+        `part`, `cosine` of the two vectors, `distance` (the length of their difference over that of the first), and
+        `n_parameters`.
+
+    Raises:
+        DecoderError: They have other blocks, or weights of other shapes.
+
+    Example:
+        >>> compare_weights(load_decoder("A"), load_decoder("B"))  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    pairs = list(_pairs(one, other))
+    sums: dict[tuple[str, str], Tensor] = {}
+    for layer, part, a, b in pairs:
+        found = _products(a, b)
+        for where in dict.fromkeys([part, "block"]):
+            sums[layer, where] = sums.get((layer, where), torch.zeros(4, dtype=torch.float64)) + found
+    rows = []
+    for (layer, part), (dot, a, b, n) in ((key, value.tolist()) for key, value in sums.items()):
+        distance = max(a + b - 2 * dot, 0.0) ** 0.5
+        cosine = dot / (a * b) ** 0.5 if a and b else float("nan")
+        relative = distance / a**0.5 if a else float("nan")
+        rows.append((layer, part, cosine, relative, int(n)))
+    return pd.DataFrame(rows, columns=["layer", "part", "cosine", "distance", "n_parameters"])
+
+
+def _pairs(one: Decoder, other: Decoder) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    """Yield every two tensors to compare, with their layer and part; norms are left out, as in the paper."""
+    if len(one.blocks) != len(other.blocks):
+        raise DecoderError(
+            f"{one.description.name!r} has {len(one.blocks)} blocks and {other.description.name!r} "
+            f"{len(other.blocks)}; allowed: checkpoints of one architecture and size."
+        )
+    embeddings: Any = [each.module.get_input_embeddings() for each in (one, other)]  # type: ignore[operator]
+    yield "embedding", "block", *_same("embedding", embeddings[0].weight, embeddings[1].weight)
+    for layer, first, second in zip(one.layers[1:-1], one.blocks, other.blocks, strict=True):
+        others = dict(second.named_parameters())
+        for key, tensor in first.named_parameters():
+            part = next((part for part, words in PARTS.items() if any(word in key for word in words)), "")
+            if part and "norm" not in key:
+                yield layer, part, *_same(f"{layer}.{key}", tensor, others.get(key))
+
+
+def _same(key: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    if b is None or a.shape != b.shape:
+        shape = None if b is None else tuple(b.shape)
+        raise DecoderError(
+            f"{key!r} is {_shape(tuple(a.shape))} in one checkpoint and {_shape(shape)} in the other; allowed: "
+            "checkpoints of one architecture and size."
+        )
+    return a, b
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """Return a.b, a.a, b.b and the number of values, in float64."""
+    total = torch.zeros(4, dtype=torch.float64)
+    one, other = a.detach().flatten(), b.detach().flatten()
+    for start in range(0, len(one), CHUNK):
+        u, v = (each[start : start + CHUNK].cpu().double() for each in (one, other))
+        total += torch.stack([u @ v, u @ u, v @ v, torch.tensor(float(len(u)), dtype=torch.float64)])
+    return total
+
+
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
+DEFAULT_SPEC = DecoderSpec()
+IN_MEMORY = "in-memory"
+FILES_WANTED = (
+    "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
+)
+UNTESTED = ("mps",)
+"""Devices that are refused by name."""
+
+
+def load_decoder(
+    spec: DecoderSpec | str | nn.Module = DEFAULT_SPEC,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    name: str = IN_MEMORY,
+    report: Callable[[str], None] = lambda _: None,
+) -> Decoder:
+    """Load a decoder onto its device, frozen and described, or take one that is in memory already.
+
+    Args:
+        spec: What to load; a string stands for `DecoderSpec(name)`. Or a causal language model of transformers, which
+            stays where it is and in its dtype; its weights are frozen.
+        tokenizer: The fast tokenizer of a model in memory.
+        name: What to call a model in memory, in files and reports.
+        report: Receives one-line remarks (where the decoder comes from).
+
+    Raises:
+        DecoderError: It cannot be found, read or wired; the sentence says what was tried.
+
+    Example:
+        >>> decoder = load_decoder(model, tokenizer, name="mine")  # doctest: +SKIP
+    """
+    if isinstance(spec, nn.Module):
+        return _remarked(_take_model(spec, tokenizer, name), report)
+    if tokenizer is not None:
+        raise DecoderError(f"a tokenizer was given for {spec!r}; it is for a model in memory, as the first argument.")
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    device = main_device(spec, choose_device(spec.device))
+    if spec.merge:
+        model, tokenizer, located = _merge(spec, device, report)
+    else:
+        located = locate_decoder(spec.name, revision=spec.revision, report=report)
+        with _loading(located, spec):
+            tokenizer = _read_tokenizer(located, spec)
+            model = _read_adapted(located, spec, device)
+    with _loading(located, spec):
+        if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
+            for parameter in model.parameters():
+                if parameter.dtype == torch.float16:  # massive activations overflow float16
+                    parameter.data = parameter.data.to(torch.bfloat16)
+        if spec.device_map is not None and spec.is_made:
+            dispatch(model, spec)
+        elif not spec.is_placed:
+            model = model.to(device)
+    made = wrap_decoder(
+        model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge, quantization=spec.quantization
+    )
+    if cost := describe_offload(made.blocks):
+        report(cost)
+    return _remarked(made, report)
+
+
+def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
+    if flags := decoder.description.bidirectional:
+        report(
+            f"{decoder.description.name} was trained to attend to both sides "
+            f"({', '.join(f'{name}: {value}' for name, value in flags.items())}): the plan 'bidirectional' is the "
+            "decoder as it was trained, and 'causal', the default, is not"
+        )
+    return decoder
+
+
+def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+    model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
+    return _merge_adapter(model, spec.adapter) if spec.adapter else model
+
+
+def _merge(spec: DecoderSpec, device: torch.device, report: Callable[[str], None]) -> Any:
+    """Merge checkpoints in memory; beside the sum, one of them is held at a time."""
+    summed, tokenizer, asked = WeightSum(), None, _load_dtype(spec, device)
+    dtype = torch.float32
+    for part in spec.merge:
+        located = locate_decoder(part.name, revision=part.revision, report=report)
+        own = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
+        with _loading(located, own):
+            if tokenizer is None:
+                tokenizer = _read_tokenizer(located, own)
+                config = AutoConfig.from_pretrained(located.path, **_options(located, own))
+                dtype = (config.dtype or torch.float32) if asked == "auto" else asked
+            model = _read_adapted(located, own, torch.device("cpu"))
+        summed.add(model, weight=part.weight, name=located.name)
+        del model
+    return summed.finished(dtype), tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
+
+
+def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str) -> Decoder:
+    """Wrap a model in memory."""
+    if not isinstance(model, PreTrainedModel):
+        raise DecoderError(
+            f"the model is a {type(model).__name__}; allowed: a causal language model of transformers, as "
+            "AutoModelForCausalLM.from_pretrained gives."
+        )
+    if tokenizer is None or not tokenizer.is_fast:
+        found = "no tokenizer was given" if tokenizer is None else f"{type(tokenizer).__name__} is not a fast tokenizer"
+        raise DecoderError(f"{found}; give that of the model, as AutoTokenizer.from_pretrained gives.")
+    _require_supported(computing_device(model))
+    return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision=""))
+
+
+def _require_supported(device: torch.device) -> torch.device:
+    if device.type in UNTESTED:
+        raise DecoderError(
+            f"device {str(device)!r} is not supported: nothing here was tested on it, and it has no float64, which the "
+            "probes use; allowed: auto, cpu, cuda."
+        )
+    return device
+
+
+def load_tokenizer(
+    spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a decoder and not the decoder, as `load_decoder`."""
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    if spec.merge:
+        spec = replace(spec, name=spec.merge[0].name, revision=spec.merge[0].revision, merge=())
+    located = locate_decoder(spec.name, revision=spec.revision, report=report)
+    with _loading(located, spec):
+        return _read_tokenizer(located, spec)
+
+
+def choose_device(name: str) -> torch.device:
+    """Resolve a device name; `auto` is the accelerator torch reports where it is supported, else the CPU.
+
+    Raises:
+        DecoderError: A device torch does not know or does not have, or one that is not supported (MPS).
+    """
+    if name == "auto":
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if found is None or found.type in UNTESTED else found
+    try:
+        device = _require_supported(torch.device(name))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise DecoderError(
+            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); allowed: auto, cpu"
+            f"{', cuda' if torch.cuda.is_available() else ''}."
+        ) from error
+    return device
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Silence progress bars and reports of transformers until the `with` block ends; `_require_whole` has its own."""
+    from transformers.utils import logging as untyped
+
+    logging: Any = untyped
+
+    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerBase:
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(located.path, **_options(located, spec))
+    return tokenizer
+
+
+def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
+    revision = {"revision": located.revision} if located.source == "hub" and located.revision else {}
+    return {"trust_remote_code": spec.trust_remote_code, **revision}
+
+
+def _auto_class(config: Any) -> Any:
+    """Choose what loads a checkpoint: one of images and text is loaded whole, and its text decoder taken."""
+    is_of_images = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    is_of_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
+
+
+@contextmanager
+def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
+    """Load without progress bars, and turn what can go wrong into a sentence."""
+    try:
+        with quiet_loading():
+            yield
+    except DecoderError:
+        raise
+    except Exception as error:  # transformers, accelerate, torch and pickle raise a dozen types on foreign files
+        raise DecoderError(
+            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
+            + ("Check decoder.device_map, or set it to auto." if isinstance(spec.device_map, dict) else FILES_WANTED)
+        ) from error
+
+
+def _require_whole(model: nn.Module, loaded: Mapping[str, Collection[Any]], spec: DecoderSpec) -> None:
+    """Refuse a checkpoint that leaves weights of the decoder random; those of its language-model head are not used."""
+    body = body_of(model)
+    prefix = next((f"{name}." for name, module in model.named_modules() if module is body and name), "")
+    missing = sorted(key for key in loaded["missing_keys"] if key.startswith(prefix))
+    unknown = sorted(key for key in loaded["unexpected_keys"] if prefix and key.startswith(prefix))
+    other = sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded["mismatched_keys"])
+    for keys, what in (
+        (missing, "lacks"),
+        (other, "has another shape for"),
+        (unknown, "has, and the decoder does not,"),
+    ):
+        if keys:
+            raise DecoderError(
+                f"decoder {spec.name!r} would be loaded in part: its checkpoint {what} {len(keys)} weights, such as "
+                f"{keys[0]!r}, so layers would hold random numbers. Give the checkpoint that belongs to config.json."
+            )
+
+
+def _read(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+    dtype, options = _load_dtype(spec, device), _options(located, spec)
+    config = AutoConfig.from_pretrained(located.path, **options)
+    placing = {} if spec.is_made else placing_options(spec, config, dtype)
+    found: Any = _auto_class(config).from_pretrained(
+        located.path, dtype=dtype, output_loading_info=True, **options, **placing
+    )
+    model, loaded = found
+    _require_whole(model, loaded, spec)
+    return model
+
+
+def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+    """Make a decoder of the same configuration with the random weights of a seed."""
+    if spec.adapter:
+        raise DecoderError(f"decoder {spec.name!r} has random weights, which adapter {spec.adapter!r} is not made for.")
+    options, dtype = _options(located, spec), _load_dtype(spec, device)
+    config = AutoConfig.from_pretrained(located.path, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(located.random_seed or 0)
+        model = _auto_class(config).from_config(config, dtype=torch.float32, trust_remote_code=spec.trust_remote_code)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to((config.dtype or torch.float32) if dtype == "auto" else dtype)
+    return model
+
+
+def _merge_adapter(model: Any, adapter: str) -> Any:
+    """Merge an adapter into the part of a model that it was saved on; every place must get its tensor."""
+    try:
+        from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+        from peft.utils import load_peft_weights
+    except ImportError as error:
+        raise DecoderError(
+            f"adapter {adapter!r} needs the extra package peft; install it with: pip install peft accelerate."
+        ) from error
+    keys = set(load_peft_weights(adapter, device="cpu"))
+    part: Any = _adapted_part(model, keys)
+    config = PeftConfig.from_pretrained(adapter)
+    config.inference_mode = True
+    tuned = PeftModel(part, config)
+    mapping = getattr(part, "_checkpoint_conversion_mapping", {})
+    try:
+        loaded = tuned.load_adapter(adapter, "default", key_mapping=mapping)
+    except KeyError as error:  # peft looks up modules that were saved whole by their names
+        raise _half_applied(adapter, "lacks", [str(error.args[0])]) from error
+    # peft reports tensors of its own that are missing, but not the model's biases that were trained beside them
+    saved = get_peft_model_state_dict(tuned, save_embedding_layers=False)
+    biases = set() if mapping else {key for key in saved if key.endswith(".bias")} - keys
+    if missing := sorted({*loaded.missing_keys, *biases}):
+        raise _half_applied(adapter, "lacks", missing)
+    if loaded.unexpected_keys:
+        raise _half_applied(adapter, "has, and the decoder has no place for,", sorted(loaded.unexpected_keys))
+    merged = tuned.merge_and_unload()
+    return merged if part is model else model
+
+
+def _adapted_part(model: nn.Module, keys: Collection[str]) -> nn.Module:
+    """Return what an adapter was saved on: the model, or a module on the way to its body, as LLM2Vec saves."""
+    body = body_of(model)
+    names = next((name for name, module in model.named_modules() if module is body), "").split(".")
+    roots = {key.removeprefix("base_model.model.").partition(".")[0] for key in keys}
+    parts = [model, *(model.get_submodule(".".join(names[: depth + 1])) for depth in range(len(names)))]
+    return max(parts, key=lambda part: len(roots & {name for name, _ in part.named_children()}))  # the outermost
+
+
+def _half_applied(adapter: str, verb: str, keys: list[str]) -> DecoderError:
+    return DecoderError(
+        f"adapter {adapter!r} would be applied in part: it {verb} {len(keys)} tensors, such as {keys[0]!r}. "
+        "Give a whole adapter that was made for this decoder, saved on its causal LM or on its body."
+    )
+
+
+def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:
+    # The dtype is given to the loader, never to module.to(): that would round the rotary frequencies as well.
+    if spec.dtype != "auto":
+        return TORCH_DTYPES[spec.dtype]
+    return "auto" if device.type == "cuda" else torch.float32
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0].rstrip(".") if lines else type(error).__name__) + "."

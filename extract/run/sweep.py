@@ -14,29 +14,29 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, ConfigError
-from extract.inputs.batching import Batch
-from extract.inputs.joined import JoinedText
-from extract.masks.plan import MaskPlan
-from extract.poolings.reba_options import REBA
-from extract.poolings.transfer import HostCopies
-from extract.run.extraction import Extraction, open_store
-from extract.run.pipeline import Ahead, Sink
-from extract.run.progress import ExtractionProgress
-from extract.run.runner import (
+from extract.inputs.batches import Batch
+from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_plan import MaskPlan
+from extract.poolings.memory import HostCopies
+from extract.poolings.pooling_table import REBA
+from extract.run.extraction import (
+    Ahead,
+    Extraction,
+    ExtractionProgress,
+    Sink,
     check_texts,
     count_rows,
     describe_extraction,
     extract_latents,
+    open_store,
     unique_texts,
     warn_truncated,
 )
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.session import Session
-from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
-from extract.store.mean import MeanCache
-from extract.store.reuse import cache_path, find_cache
-from extract.wiring.applied import masks_in_force, rest_in_force
-from extract.wiring.interface import Wiring
+from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
+from extract.wiring.attention import Wiring
+from extract.wiring.plan_wiring import masks_in_force, rest_in_force
 from extract.wiring.tree import Kinds, count_blocks, route_of, walk_plans
 
 

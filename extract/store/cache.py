@@ -2,7 +2,10 @@
 
 import copy
 import json
-from collections.abc import Iterable, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +17,27 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.layers import select_from
-from extract.errors import CacheError, CacheIncompleteError, unknown_name
-from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from extract.inputs.joined import JoinedText
-from extract.store.checksums import require_sound
-from extract.store.dtypes import STORAGE_DTYPES
+from extract.decoders.decoder_spec import select_from
+from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line, unknown_name
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
 from extract.store.exports import Selection, arrow_table, export_cache
-from extract.store.layout import latent_path, rows_that_count
-from extract.store.manifest import Manifest, require_same
-from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys, ranges
+from extract.store.format import latent_path, read_layout, rows_that_count
+from extract.store.manifest import STORAGE_DTYPES, Manifest, flatten, require_same
+from extract.store.reader import (
+    INDEX,
+    LocalFiles,
+    RowLookup,
+    Shard,
+    ShardsReader,
+    StoreReader,
+    WordPlaces,
+    digest_file,
+    place_keys,
+    ranges,
+    require_shard,
+    require_sound,
+    shard_file,
+)
 
 if TYPE_CHECKING:
     import datasets
@@ -233,9 +247,14 @@ class LatentCache:
         return self._torch(self._file.pick(self._array(layer, pooling), rows.numpy()))
 
     def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",
+        self,
+        start: int,
+        stop: int,
+        pooling: str,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
         out: Float[Tensor, "L B D"] | None = None,
-    ) -> Float[Tensor, "L B D"]:  # fmt: skip
+    ) -> Float[Tensor, "L B D"]:
         """Read consecutive latents of many layers into memory, for streaming through a cache of any size.
 
         Nothing is mapped, so the memory of the process does not grow with what has been read.
@@ -311,7 +330,7 @@ class LatentCache:
 
     @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:
-        """`(W,)` bits of `extract.inputs.alignment` for every word; CacheError if the cache holds whole texts."""
+        """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
         self._require_words()
         return self._file.map("/words/flags")
 
@@ -348,9 +367,12 @@ class LatentCache:
         return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
 
     def to_dataset(
-        self, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        self,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
+        poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
-    ) -> "datasets.Dataset":  # fmt: skip
+    ) -> "datasets.Dataset":
         """Return latents as a `datasets.Dataset` (Arrow): columns `POOLING/LAYER` beside those of `to_frame`.
 
         Without `texts` nothing is copied: float32 and float16 latents stay in the file until they are touched.
@@ -365,9 +387,13 @@ class LatentCache:
         return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
 
     def export(
-        self, file: str | Path, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        self,
+        file: str | Path,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
+        poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
         return export_cache(Selection(self, layers, poolings, texts), file)
 
@@ -427,3 +453,317 @@ class LatentCache:
         if outside.size:
             raise CacheError(f"{noun} {outside[0]} is outside this cache; allowed: 0 to {self._n_places - 1}.")
         return torch.as_tensor(places.astype(np.int64))
+
+
+# Several caches of the same texts as one that holds the mean of their latents; nothing is copied.
+
+MEAN_OF = "mean_of"
+OF_PARTS = ("template", "poolings", "layers", "words", "chat")
+"""In what caches may differ, or hold more, whose mean is read."""
+
+
+class MeanCache(LatentCache):
+    """The mean of several caches of the same texts, as of prompts whose latents are averaged (MetaEOL).
+
+    Rows and places are those of the first cache. Each read takes the mean of what is read, in float32.
+
+    Args:
+        parts: Whole caches, extracted alike but for their templates.
+        identity: What the mean is, of which all parts hold the poolings and layers; that of the first part with all
+            templates when absent.
+
+    Raises:
+        CacheIdentityError: Caches that differ in more than their templates.
+        CacheError: No caches, or caches of other texts.
+    """
+
+    def __init__(self, parts: Sequence[LatentCache], *, identity: dict[str, Any] | None = None) -> None:
+        if not parts:
+            raise CacheError("there are no caches to take the mean of; give at least one.")
+        first = parts[0]
+        for part in parts[1:]:
+            one, other = ({k: v for k, v in each.identity.items() if k not in OF_PARTS} for each in (part, first))
+            require_same(one, other, where=repr(str(part.path)))
+        templates = [{k: v for k, v in part.identity["template"].items() if k != "window"} for part in parts]
+        made = {**first.identity, "template": {**first.identity["template"], MEAN_OF: templates}}
+        provenance = {**first.manifest.provenance, MEAN_OF: [part.manifest.id for part in parts]}
+        self.parts = tuple(parts)
+        self.path, self._file = first.path, first._file
+        self.manifest = Manifest(identity or made, provenance)
+        self._rows = [_match(first._row_digests, part._row_digests, part) for part in parts]
+        self._places = [_match(first.keys, part.keys, part) for part in parts]
+
+    @property
+    def read_dtype(self) -> str:
+        """float32, whatever the parts are stored in."""
+        return "float32"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of every part."""
+        return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all files; those of a part that is read twice count once."""
+        return sum({part.path: part.n_bytes for part in self.parts}.values())
+
+    @property
+    def n_done(self) -> int:
+        """Rows that are done in every part."""
+        return min(part.n_done for part in self.parts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every part is whole."""
+        return all(part.is_complete for part in self.parts)
+
+    def verify(self) -> None:
+        """Compare every part with its checksums; raises as `LatentCache.verify`."""
+        for part in self.parts:
+            part.verify()
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """The certificate of the first part, and the identities of all."""
+        return {**self.parts[0].certificate, MEAN_OF: self.manifest.provenance[MEAN_OF]}
+
+    @property
+    def n_tokens(self) -> NDArray[np.int32]:
+        """`(N,)` tokens per text, over all parts."""
+        found = [part.n_tokens[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
+        counts: NDArray[np.int32] = np.stack(found).sum(0, dtype=np.int32)
+        return counts
+
+    @property
+    def is_truncated(self) -> NDArray[np.bool_]:
+        """`(N,)` whether text tokens of the row were dropped in any part."""
+        found = [part.is_truncated[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
+        is_truncated: NDArray[np.bool_] = np.logical_or.reduce(found)
+        return is_truncated
+
+    def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
+        """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
+        return self.gather(np.arange(self._n_places), pooling, layers=layer)[0]
+
+    def _gather(
+        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+    ) -> Float[Tensor, "L B D"]:
+        for name in layers:
+            self._array(name, pooling)  # one that is not there is refused by this cache's own names
+        total = torch.zeros(len(layers), len(rows), width)
+        for part, places in zip(self.parts, self._places, strict=True):
+            total += part.gather(places[rows.numpy()], pooling, layers=layers)
+        return total / len(self.parts)
+
+    def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
+        slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
+
+    @property
+    def word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of every word in any part."""
+        found = [part.word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
+        flags: NDArray[np.uint8] = np.bitwise_or.reduce(found)
+        return flags
+
+
+def mean_parts(identity: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the identities of the caches that one is the mean of; none where it is a cache of its own."""
+    template = identity["template"]
+    own = {key: template[key] for key in ("window",) if key in template}
+    plain = {key: value for key, value in identity.items() if key != "chat"}
+    return [
+        {**(identity if "chat" in part else plain), "template": {**part, **own}} for part in template.get(MEAN_OF, ())
+    ]
+
+
+def _match(keys: NDArray[Any], others: NDArray[Any], part: LatentCache) -> Int[np.ndarray, " P"]:
+    """Find the place of each key of one cache in another."""
+    order, other = np.lexsort(keys.T), np.lexsort(others.T)
+    if keys.shape != others.shape or (keys[order] != others[other]).any():
+        raise CacheError(f"cache {str(part.path)!r} holds other texts than the first; take the mean of the same texts.")
+    places = np.empty(len(keys), np.int64)
+    places[order] = other
+    return places
+
+
+# Shards read as one cache, and the one way to open a cache of either kind.
+
+
+class ShardedCache(LatentCache):
+    """The shards of one extraction as one cache; nothing is copied, and opening reads the index alone.
+
+    Rows are those of the first shard, then those of the second, and so on. A text that several windows hold has a row
+    in each; `rows_of` gives the first. Its identity is that of a cache in one file but for `text_digest`.
+
+    Args:
+        place: The `index.json`, its folder, or its address, such as `s3://bucket/folder`.
+        expected: Identity the cache must have; any when absent.
+        allow_partial: Read the shards that are there while others are missing.
+
+    Raises:
+        CacheError: No index there, or it is damaged.
+        CacheIdentityError: The shards hold something other than `expected`; names the differing fields.
+        CacheIncompleteError: Some windows have no shard and `allow_partial` is off.
+    """
+
+    def __init__(
+        self, place: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
+    ) -> None:
+        folder = str(place).removesuffix(INDEX).rstrip("/") or "."
+        self._file: ShardsReader = ShardsReader(folder)
+        self.path, self.manifest = self._file.path, self._file.manifest
+        if expected is not None:
+            require_same(self.manifest.identity, expected, where=repr(folder))
+        if not allow_partial and not self.is_complete:
+            raise CacheIncompleteError(
+                f"cache {folder!r} is half done: {len(self)} rows in {self.n_shards} shards, the rest is missing. "
+                "Run the extraction again to go on where it stopped."
+            )
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards."""
+        return len(self._file.index.shards)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The index and every shard."""
+        return (self.path / INDEX, *(self.path / shard.file for shard in self._file.index.shards))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.n_bytes for shard in self._file.index.shards)
+
+    @property
+    def n_done(self) -> int:
+        """Rows that are done: those of the shards that are listed."""
+        return len(self)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the shards hold all texts."""
+        return self._file.index.is_complete
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """The certificate of the first shard, and how many shards there are, each with its own."""
+        return {**super().certificate, "n_shards": self.n_shards}
+
+    def verify(self) -> None:
+        """Compare the SHA-256 of every shard with the index, which reads all of them.
+
+        Raises:
+            CacheError: A shard is not what was written; names it.
+        """
+        for shard in self._file.index.shards:
+            require_shard(self._file.files, shard, self._file.index, where=str(self.path))
+
+    def _gather(
+        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+    ) -> Float[Tensor, "L B D"]:
+        del width  # the index has it
+        found = self._file.take([self._array(name, pooling) for name in layers], rows.numpy())
+        return self._torch(found).to(torch.float32)
+
+
+def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None = None) -> Shard:
+    """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
+    cache = LatentCache(path, expected=expected)
+    return Shard(
+        window=window,
+        file=shard_file(window),
+        n_rows=len(cache),
+        n_words=cache.n_words,
+        n_bytes=path.stat().st_size,
+        sha256=digest_file(LocalFiles(path.parent), path.name),
+        text_digest=str(cache.identity["text_digest"]),
+        n_tokens=int(cache.n_tokens.sum()),
+        n_truncated=int(cache.is_truncated.sum()),
+        layout=read_layout(path)[1],
+    )
+
+
+def open_cache(source: LatentCache | str | Path, *, allow_partial: bool = False) -> LatentCache:
+    """Open a cache in one file or in shards, the same way; one that is open already is returned.
+
+    Args:
+        source: A cache file, the `index.json` of shards, the folder it is in, or the address of either of the latter.
+        allow_partial: Read a half-done cache.
+
+    Raises:
+        CacheError: As by `LatentCache` and `ShardedCache`.
+    """
+    if isinstance(source, LatentCache):
+        return source
+    is_index = "://" in str(source) or Path(source).name == INDEX or (Path(source) / INDEX).is_file()
+    kind = ShardedCache if is_index else LatentCache
+    return kind(source, allow_partial=allow_partial)
+
+
+# Finding a cache that already holds what is wanted.
+
+
+def cache_path(folder: Path, manifest: Manifest) -> Path:
+    """Name a cache by its decoder, plan and identity."""
+    name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
+    plan = re.sub(r"[^a-z0-9-]+", "_", str(manifest.identity["plan"])).strip("_")[:60]
+    return folder / f"{name}-{plan}-{manifest.short_id}.h5"
+
+
+def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
+    """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
+
+    It may hold further poolings, word poolings or layers, which are left out of what is returned. It is compared with
+    its checksums before that. What is the mean of several is found where each of them is.
+    """
+    parts = mean_parts(identity)
+    if parts:
+        found = [find_cache(folder, part) for part in parts]
+        whole = [cache for cache in found if cache is not None]
+        return MeanCache(whole, identity=identity) if len(whole) == len(parts) else None
+    wanted = Manifest(identity)
+    for cache in whole_caches(folder, first=wanted.short_id):
+        if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
+            with passing_over(cache.path):
+                cache.verify()
+                return cache.shown_as(identity)
+    return None
+
+
+def whole_caches(folder: Path, *, first: str = "") -> Iterator[LatentCache]:
+    """Open the whole caches of a folder, those with `first` in their name first; shards are in folders of their own.
+
+    Half-done ones are skipped; whatever else cannot be read is passed over with a one-line warning.
+    """
+    for path in sorted(_files(folder), key=lambda p: (first not in p.name, p.name)):
+        with passing_over(path), suppress(CacheIncompleteError):
+            yield open_cache(path)
+
+
+@contextmanager
+def passing_over(path: Path) -> Iterator[None]:
+    """Turn the error of a cache that cannot be read into a one-line warning."""
+    try:
+        yield
+    except IcecoreError as error:
+        warnings.warn(f"{path.name} in the caches folder is passed over: {error}", CacheWarning, stacklevel=3)
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [*folder.glob("*.h5"), *(path.parent for path in folder.glob(f"*/{INDEX}"))]
+    except (OSError, ValueError) as error:
+        raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
+
+
+def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    one, other = flatten(found), flatten(wanted)
+    open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
+    for key in one.keys() - other.keys():
+        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of what is not wanted
+            del one[key]
+    return one.keys() == other.keys() and all(
+        set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one
+    )

@@ -11,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from extract.errors import CacheError
-from extract.inputs.joined import digest_texts
-from extract.store.cache import LatentCache
-from extract.store.create import create_store
+from extract.inputs.joined_text import digest_texts
+from extract.store.cache import LatentCache, cache_path
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, of_all_texts, require_same
-from extract.store.reuse import cache_path
 from extract.store.writer import StoreWriter
 
 ROWS_AT_A_TIME = 1024

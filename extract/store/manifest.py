@@ -4,13 +4,21 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.digest import digest_json
 from extract.errors import CacheError, CacheIdentityError
+from extract.files import digest_json
 
 SCHEMA = 1
 DECODER_IDENTITY = (
-    "revision", "adapter", "family", "n_layers", "width", "dtype", "attention", "weight_digest", "tokenizer_digest",
-)  # fmt: skip
+    "revision",
+    "adapter",
+    "family",
+    "n_layers",
+    "width",
+    "dtype",
+    "attention",
+    "weight_digest",
+    "tokenizer_digest",
+)
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
 
@@ -136,3 +144,9 @@ def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str)
 def _shorten(value: object, width: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+# Storage dtypes.
+
+STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+"""Name of a storage dtype to that of the arrays it is stored in."""

@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheLockedError
-from extract.store.disk import explain_write_error, locked_file
-from extract.store.layout import (
+from extract.store.format import (
     CERTIFICATE,
     CERTIFICATE_BYTES,
     CHECKSUMS,
     CLOSED,
     WRITTEN,
     checked_arrays,
+    explain_write_error,
     latent_path,
+    locked_file,
     read_layout,
     rows_that_count,
 )
@@ -74,9 +75,15 @@ class StoreWriter:
         return rows_that_count(self._read("/rows/is_done"), self._read("/certificate"))
 
     def write_rows(
-        self, first: int, latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]], *, poolings: Sequence[str],
-        layers: Sequence[str], rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        first: int,
+        latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]],
+        *,
+        poolings: Sequence[str],
+        layers: Sequence[str],
+        rows: dict[str, NDArray[Any]],
+        words: tuple[int, NDArray[np.uint8]] | None = None,
+    ) -> None:
         """Write consecutive rows: latents, then what is known of them, then, once that is on disk, that they are there.
 
         They count from `close_rows` on.

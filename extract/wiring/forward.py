@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from extract.decoders.bidirectional import flags_off
 from extract.decoders.decoder import Decoder
-from extract.decoders.layers import FINAL_NORM
+from extract.decoders.decoder_spec import FINAL_NORM
 from extract.errors import DecoderError
-from extract.inputs.batching import Batch
+from extract.inputs.batches import Batch, collate
+from extract.inputs.spans import CONTEXT, TEXT
+from extract.inputs.tokens import EncodedText
 from extract.linear import QuickLinear
-from extract.poolings.transfer import send
-from extract.wiring.interface import wiring_of
+from extract.poolings.memory import send
+from extract.wiring.attention import wiring_of
 
 FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 """What the code of a family raises where it cannot run as it is configured."""
@@ -45,9 +50,12 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
         device = decoder.device
         spans, places = (None if side is None else send(side, device) for side in (batch.spans, batch.placeholder))
         wiring.begin(
-            send(batch.is_real, device), spans,
-            last=send(batch.last, device), placeholder=places, is_padded=batch.is_padded,
-        )  # fmt: skip
+            send(batch.is_real, device),
+            spans,
+            last=send(batch.last, device),
+            placeholder=places,
+            is_padded=batch.is_padded,
+        )
     flags = decoder.description.bidirectional or {}
     with (
         torch.inference_mode(),
@@ -123,3 +131,87 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         for position, block in enumerate(decoder.blocks, start=1):
             hooks.enter_context(block.register_forward_hook(after(position)))
         yield
+
+
+# Certificates in float32 for decoders in half precision: rounding flips no router, and hides no small influence.
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+@contextmanager
+def in_float32(decoder: Decoder) -> Iterator[Decoder]:
+    """Compute in float32 until the `with` block ends, and yield the decoder as one of that dtype.
+
+    Weights are widened, which is exact, one module at a time while it runs, and are their old tensors again afterwards.
+    """
+    if decoder.description.dtype == "float32":
+        yield decoder
+        return
+    with ExitStack() as stack:
+        for part in decoder.module.modules():
+            held = {name: p for name, p in part.named_parameters(recurse=False) if p.is_floating_point()}
+            if held:
+                before, after = _widening(part, held)
+                stack.callback(after)
+                stack.enter_context(part.register_forward_pre_hook(before, with_kwargs=True))
+                stack.enter_context(part.register_forward_hook(after, always_call=True))
+        yield replace(decoder, description=replace(decoder.description, dtype="float32"))
+
+
+def _widening(part: nn.Module, held: dict[str, nn.Parameter]) -> tuple[Callable[..., Any], Callable[..., None]]:
+    # Parameters are replaced and not changed: accelerate puts others in their place while an offloaded module runs, in
+    # the dtype that it finds.
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for name, narrow in held.items():
+            setattr(part, name, nn.Parameter(narrow.data.float(), requires_grad=False))
+        return tuple(map(_wide, args)), {name: _wide(value) for name, value in kwargs.items()}
+
+    def after(*_: object) -> None:
+        for name, narrow in held.items():
+            setattr(part, name, narrow)
+
+    return before, after
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16) else value
+
+
+def has_experts(decoder: Decoder) -> bool:
+    """Whether a router chooses experts for each token, so that rounding can change a latent by any amount."""
+    config: Any = decoder.module.config
+    text_config = config.get_text_config()
+    return any((getattr(text_config, name, None) or 0) > 1 for name in EXPERTS)
+
+
+# Rows of random tokens that certificates are made on.
+
+
+def vocabulary_size(decoder: Decoder) -> int:
+    """Return how many tokens a decoder knows."""
+    config: Any = decoder.module.config
+    return int(config.get_text_config().vocab_size)
+
+
+def probe_ids(decoder: Decoder, n_tokens: int, *, seed: int) -> Int[Tensor, " T"]:
+    """Draw tokens from the whole vocabulary of a decoder."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocabulary_size(decoder), (n_tokens,), generator=generator)
+
+
+def encode_ids(ids: Int[Tensor, " T"]) -> EncodedText:
+    """Take tokens for those of a text without specials."""
+    return EncodedText(ids.numpy(), np.full(len(ids), TEXT, np.int8), is_truncated=False)
+
+
+def plain_batch(ids: Int[Tensor, "B T"], *, spans: Int[Tensor, " T"] | None = None) -> Batch:
+    """Make a batch of rows of one length, all with the same spans."""
+    batch = collate([encode_ids(row) for row in ids], range(len(ids)))
+    return replace(batch, spans=None if spans is None else spans.repeat(len(ids), 1))
+
+
+def probe_spans(n_tokens: int) -> Int[Tensor, " T"]:
+    """Put one span over the third and fourth token, so that a hybrid mask shows itself."""
+    spans = torch.full((n_tokens,), CONTEXT)
+    spans[2:4] = 0
+    return spans

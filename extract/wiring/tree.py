@@ -1,6 +1,7 @@
 """Plans as a tree: what they share at the bottom is computed once per batch."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -9,14 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
-from extract.errors import DecoderError
-from extract.inputs.batching import Batch
+from extract.errors import ConfigError, DecoderError
+from extract.inputs.batches import Batch, collate
+from extract.inputs.template import InputTemplate
+from extract.inputs.tokens import TextEncoder
 from extract.linear import QuickLinear
-from extract.masks.plan import CAUSAL, MaskPlan
-from extract.wiring.applied import Replay, add_across
-from extract.wiring.capture import Pooler
+from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring
 from extract.wiring.forward import run_batch
-from extract.wiring.interface import Wiring
+from extract.wiring.plan_wiring import Replay, Skip, add_across, masks_in_force, skip_in_force
+from extract.wiring.states import Pooler
 
 Kinds = tuple[str, ...]
 _norms: "WeakKeyDictionary[Decoder, nn.Module | None]" = WeakKeyDictionary()
@@ -28,7 +31,7 @@ def route_of(plan: MaskPlan, n_blocks: int) -> Kinds:
     An architecture follows the causal blocks that it builds on, so `extend` and `extra` of one kind share a stack.
 
     Example:
-        >>> from extract.masks.plan import parse_plan
+        >>> from extract.masks.mask_plan import parse_plan
         >>> route_of(parse_plan("extend/backward:1"), 2)
         ('causal', 'causal', 'extend/backward')
     """
@@ -52,9 +55,15 @@ def count_blocks(plans: Sequence[Kinds]) -> int:
 
 
 def walk_plans(
-    decoder: Decoder, wiring: Wiring, batch: Batch, plans: Sequence[Kinds], *, poolings: Sequence[str],
-    layers: Sequence[str], emit: Callable[[Kinds, Float[Tensor, "L P N D"]], None],
-) -> None:  # fmt: skip
+    decoder: Decoder,
+    wiring: Wiring,
+    batch: Batch,
+    plans: Sequence[Kinds],
+    *,
+    poolings: Sequence[str],
+    layers: Sequence[str],
+    emit: Callable[[Kinds, Float[Tensor, "L P N D"]], None],
+) -> None:
     """Compute the latents of a batch under several plans, going through their tree depth first.
 
     Poolings, layers and latents are those of `Pooler`; a plan is given as its kinds per block, bottom up, or by
@@ -164,3 +173,74 @@ def _final_norm(decoder: Decoder, hidden: Tensor, final: Tensor) -> nn.Module | 
         f"the final norm of the {decoder.description.family!r} decoder cannot be identified; "
         "extract its plans one by one instead of as a sweep."
     )
+
+
+# Attention maps: how a decoder spreads its attention under a plan, and how much of it the first token gets.
+
+SINK_POSITIONS = 4
+"""First positions whose share of the attention is told."""
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Attention under a plan, averaged over heads, and over texts where lengths allow.
+
+    Attributes:
+        blocks: Block names, bottom up.
+        sink_mass: `(blocks, 4)` mean attention on each of the first four real tokens, of the tokens after it, 0 to 1;
+            where the first is hidden, the sink may shift to the next (LBW, Figure 3 I to L). 0 beyond the texts.
+        maps: `(blocks, T, T)` mean attention over heads and texts, cut to the shortest text.
+        tokens: The tokens of the first text, cut to the same length.
+    """
+
+    blocks: tuple[str, ...]
+    sink_mass: Float[Tensor, "L 4"]
+    maps: Float[Tensor, "L T T"]
+    tokens: tuple[str, ...]
+
+
+def attention_maps(
+    decoder: Decoder,
+    texts: Sequence[str],
+    plan: MaskPlan,
+    *,
+    template: InputTemplate = InputTemplate(),  # noqa: B008
+) -> AttentionMaps:
+    """Compute attention maps of a handful of texts of two tokens or more, one at a time.
+
+    Of a text that is read in windows it is the first window's.
+
+    Raises:
+        ConfigError: No texts, or a plan that is more than masks and a skip.
+        DecoderError: The family does not let its attention be chosen.
+        InputError: A text without tokens.
+    """
+    if not texts:
+        raise ConfigError("no text was given to draw attention for; give at least one.")
+    if plan.architecture != "inplace" or plan.prepend or plan.prefix:
+        raise ConfigError(f"the plan {plan.text!r} is more than masks; allowed here: plans that swap masks only.")
+    encoder = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
+    encoded = [item.rows[0] for item in encoder(list(texts))]  # of a text in windows, the first
+    n_blocks, n_tokens = len(decoder.blocks), min(len(item.ids) for item in encoded)
+    maps = torch.zeros(n_blocks, n_tokens, n_tokens)
+    sink, n_queries = torch.zeros(n_blocks, SINK_POSITIONS), torch.zeros(SINK_POSITIONS)
+
+    def watch(block: int, call: AttentionCall) -> None:
+        add(block, call.weights())
+
+    def add(block: int, weights: Tensor) -> None:
+        mean = weights[0].float().mean(0).cpu()
+        maps[block] += mean[:n_tokens, :n_tokens]
+        seen = mean.tril(-1).sum(0)[:SINK_POSITIONS]
+        sink[block, : len(seen)] += seen
+
+    skip = Skip.of(plan)
+    with masks_in_force(decoder, plan.kinds(n_blocks)) as wiring, skip_in_force(decoder.blocks, plan, skip):
+        wiring.watch = watch
+        for item in encoded:
+            n_queries += (len(item.ids) - 1 - torch.arange(SINK_POSITIONS)).clamp(min=0)
+            with ScoreWatch(wiring, lambda block, _scores, weights: add(block, weights)):
+                run_batch(decoder, collate([item], [0]), lambda _position, _hidden: None)
+    names = tuple(decoder.layers[1:-1])
+    tokens = tuple(decoder.tokenizer.convert_ids_to_tokens(encoded[0].ids[:n_tokens].tolist()))
+    return AttentionMaps(names, sink / n_queries.clamp(min=1), maps / len(texts), tokens)

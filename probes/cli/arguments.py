@@ -16,11 +16,11 @@ from typing import (
     get_type_hints,
 )
 
+from extract.code_gate import allow_code
 from extract.errors import UsageError, unknown_name
-from extract.own.gate import allow_code
-from extract.own.names import PLACE
+from extract.registry import PLACE
 from probes.cli.config import Pairs, list_keys, read_config
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError

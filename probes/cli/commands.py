@@ -7,9 +7,9 @@ from typing import Literal, TypeVar, dataclass_transform
 
 from extract.errors import UsageError, unknown_name
 from extract.inputs.template import BosPolicy
-from extract.masks.kinds import parse_kind
-from extract.masks.plan import MaskPlan, parse_plan
-from extract.run.spec import WINDOW_TEXTS
+from extract.masks.mask_kinds import parse_kind
+from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.run.extraction_spec import WINDOW_TEXTS
 from probes.cli.arguments import Args, Command, Configured, Watched, option, place
 from probes.report.formats import figure_formats
 

@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
+from extract.code_gate import allow_code
 from extract.errors import ConfigError, UsageError
-from extract.own.gate import allow_code
-from extract.own.names import PLACE
 from extract.records import from_plain, record_hints, unknown_key, with_numbers
-from probes.runs.config import TYPED, RunConfig
+from extract.registry import PLACE
+from probes.runs.run_config import TYPED, RunConfig
 
 MOST_BYTES = 1 << 20
 MOST_VALUES = 20_000

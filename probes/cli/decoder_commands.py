@@ -8,17 +8,16 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from extract.decoders.loading import load_decoder
-from extract.decoders.merge import compare_weights
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder import compare_weights, load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, printable
 from extract.files import write_file
 from extract.inputs.template import InputTemplate
-from extract.masks.matrices import draw
-from extract.proofs.certificate import check_batch_invariance, check_influence, influence
-from extract.proofs.isolation import measured_masks
-from extract.wiring.applied import plan_in_force
-from extract.wiring.attention_maps import attention_maps
+from extract.masks.mask_rules import draw
+from extract.wiring.block_proofs import measured_masks
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.tree import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
 from probes.cli.run_commands import read_lines
 from probes.cli.screen import show

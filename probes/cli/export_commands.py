@@ -6,30 +6,27 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError, printable
 from extract.files import write_file
-from extract.inputs.joined import JoinedText
-from extract.names import require_extra
-from extract.run.spec import ExtractionSpec
+from extract.inputs.joined_text import JoinedText
+from extract.registry import require_extra
+from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
 from probes.cli.config import read_config
 from probes.cli.run_commands import column_of, read_lines
 from probes.cli.screen import show, watcher_of
-from probes.export.folder import why_not_stock
-from probes.export.hub import push_run, stage_run
-from probes.export.mteb_run import fill_task, run_mteb
-from probes.export.sentence_folder import export_sentence_transformer
+from probes.data.task import read_texts
+from probes.export.hub_export import push_run, stage_run
+from probes.export.mteb import fill_task, run_mteb
+from probes.export.sentence_transformers import export_sentence_transformer, why_not_stock
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
-from probes.runs.existing import open_named
-from probes.runs.finished import read_finished
-from probes.runs.kinds import KINDS
-from probes.runs.obtain import load_run_task
-from probes.runs.record import CONFIG
-from probes.tasks.corpus import read_texts
+from probes.runs.folder import CONFIG, open_named, read_finished
+from probes.runs.run import load_run_task
+from probes.runs.task_kinds import KINDS
 
 # --- Files and folders ---
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from shutil import get_terminal_size
 
-from extract.decoders.known import known_decoder
+from extract.decoders.decoder_spec import known_decoder
 from extract.errors import printable
 from probes.cli.arguments import Command, strong, two_columns
 from probes.cli.commands import COMMANDS, CompletionArgs, FetchArgs, ListArgs
@@ -17,7 +17,7 @@ MOST_INDENT = 32
 
 
 def _decoders() -> list[tuple[str, str]]:
-    from extract.decoders.known import KNOWN_DECODERS
+    from extract.decoders.decoder_spec import KNOWN_DECODERS
 
     return [
         (
@@ -30,19 +30,19 @@ def _decoders() -> list[tuple[str, str]]:
 
 
 def _plans() -> list[tuple[str, str]]:
-    from extract.masks.plan import PLANS
+    from extract.masks.mask_plan import PLANS
 
     return list(PLANS.items())
 
 
 def _masks() -> list[tuple[str, str]]:
-    from extract.masks.kinds import KINDS
+    from extract.masks.mask_kinds import KINDS
 
     return [(name, f"{row.what} ({row.source})") for name, row in KINDS.items()]
 
 
 def _poolings() -> list[tuple[str, str]]:
-    from extract.poolings.table import AUTO, AUTO_RULE, POOLINGS, TOKEN_SETS, WORD_POOLINGS
+    from extract.poolings.pooling_table import AUTO, AUTO_RULE, POOLINGS, TOKEN_SETS, WORD_POOLINGS
 
     words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
     rows = [(name, text) for name, (_, text) in POOLINGS.items()]
@@ -51,20 +51,20 @@ def _poolings() -> list[tuple[str, str]]:
 
 
 def _layers() -> list[tuple[str, str]]:
-    from extract.decoders.layers import GROUPS, TAPS
+    from extract.decoders.decoder_spec import GROUPS, TAPS
 
     return [*GROUPS.items(), *((f"block_07.{tap}", f"of the seventh block {what}") for tap, what in TAPS.items())]
 
 
 def _templates() -> list[tuple[str, str]]:
-    from extract.inputs.named_templates import SETS, TEMPLATES
+    from extract.inputs.template import SETS, TEMPLATES
 
     rows = [(name, f"{entry.source}: {entry.show()}") for name, entry in TEMPLATES.items()]
     return [*rows, *((name, f"the mean of {len(names)}: {names[0]} to {names[-1]}") for name, names in SETS.items())]
 
 
 def _tasks() -> list[tuple[str, str]]:
-    from probes.tasks.table import TASKS
+    from probes.data.task_table import TASKS
 
     return [
         (name, _with_options(f"{entry.kind}: {entry.description}", entry.options())) for name, entry in TASKS.items()
@@ -72,17 +72,16 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _corpora() -> list[tuple[str, str]]:
-    from extract.names import parameter_names
-    from probes.tasks.corpora import CORPORA
+    from extract.registry import parameter_names
+    from probes.data.task import CORPORA
 
     rows = [(name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items()]
     return [*rows, ("any task", "the texts of the task; its own options")]
 
 
 def _heads() -> list[tuple[str, str]]:
-    from extract.names import option_names
-    from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
-    from probes.heads.registry import HEADS
+    from extract.registry import option_names
+    from probes.heads.head_table import AUTOENCODER, HEADS, SOURCES
 
     rows = [(name, entry.kind, entry.description, entry.options()) for name, entry in HEADS.items()]
     description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
@@ -96,13 +95,13 @@ def _with_options(text: str, options: Iterable[str]) -> str:
 
 
 def _losses() -> list[tuple[str, str]]:
-    from probes.networks.loss_table import LOSSES
+    from probes.networks.network_options import LOSSES
 
     return [(name, text) for name, (_, text) in LOSSES.items()]
 
 
 def _instructions() -> list[tuple[str, str]]:
-    from probes.tasks.instructions import INSTRUCTIONS
+    from probes.data.task_table import INSTRUCTIONS
 
     return [
         (name, f"{repr(entry.prompt)[1:-1] or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")

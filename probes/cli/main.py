@@ -11,9 +11,9 @@ from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from extract.code_gate import allow_code
 from extract.errors import CacheWarning, CodeWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
-from extract.own.gate import allow_code
-from extract.own.names import PLACE
+from extract.registry import PLACE
 from probes.cli.arguments import Command, print_help, read_allowed, read_command
 from probes.cli.commands import COMMANDS, find_command
 

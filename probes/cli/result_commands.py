@@ -22,18 +22,22 @@ from extract.errors import (
     unknown_name,
 )
 from extract.files import write_file
-from extract.store.cache import LatentCache
-from extract.store.dtypes import STORAGE_DTYPES
-from extract.store.manifest import flatten
-from extract.store.shards.cache import ShardedCache, open_cache
+from extract.store.cache import LatentCache, ShardedCache, open_cache
+from extract.store.manifest import STORAGE_DTYPES, flatten
 from probes.cli.commands import CompareArgs, GeometryArgs, InspectArgs, LayersArgs, ReportArgs
 from probes.cli.config import read_config
 from probes.cli.screen import show, watcher_of
-from probes.geometry.geometry import cosine_with_gold, measure_geometry, require_pairs
-from probes.geometry.measures import MEASURES
-from probes.geometry.sample import WHERE
-from probes.geometry.similarity import MOST_SHARED, similarity_of_layers
+from probes.data.pair_task import PairTask
 from probes.layers.findings import load_findings
+from probes.layers.geometry import (
+    MEASURES,
+    MOST_SHARED,
+    WHERE,
+    cosine_with_gold,
+    measure_geometry,
+    require_pairs,
+    similarity_of_layers,
+)
 from probes.layers.study import PARTS, StudyOptions
 from probes.report.blocks import NOTHING, Block, Table, cell, metric_label, number, percent
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
@@ -41,15 +45,18 @@ from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_sim
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
-from probes.runs.across import centres_of_gravity, layers_across, rank_systems
-from probes.runs.comparison import compare, note_on_settings
-from probes.runs.existing import is_run, open_named
-from probes.runs.finished import read_finished
-from probes.runs.layers import ALL, compare_at_layers, compare_layers
-from probes.runs.obtain import load_run_task
-from probes.runs.pages.reports import write_comparison, write_report
-from probes.runs.record import CONFIG
-from probes.tasks import PairTask
+from probes.runs.compare import (
+    centres_of_gravity,
+    compare,
+    layers_across,
+    note_on_settings,
+    rank_systems,
+    write_comparison,
+    write_report,
+)
+from probes.runs.folder import CONFIG, is_run, open_named, read_finished
+from probes.runs.layer_studies import ALL, compare_at_layers, compare_layers
+from probes.runs.run import load_run_task
 
 if TYPE_CHECKING:
     import pandas as pd

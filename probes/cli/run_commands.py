@@ -13,35 +13,36 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
+from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import ConfigError, IcecoreError, InputError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
-from extract.inputs.streams import stream_texts
+from extract.inputs.batches import stream_texts
 from extract.linear import bfloat16_gain
-from extract.masks.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
-from extract.masks.plan import MaskPlan, parse_plan
-from extract.run.estimate import Estimate, estimate_extraction
-from extract.run.runner import describe_extraction, unique_texts
-from extract.run.workers import launched_size
-from extract.store.cache import LatentCache
+from extract.masks.mask_plan import (
+    MaskPlan,
+    parse_counts,
+    parse_plan,
+    plans_over_k,
+    plans_over_k_and_k0,
+    plans_over_windows,
+)
+from extract.run.embed import Estimate, estimate_extraction
+from extract.run.extraction import describe_extraction, launched_size, unique_texts
+from extract.store.cache import LatentCache, open_cache
 from extract.store.exports import WRITERS
 from extract.store.manifest import Manifest
-from extract.store.shards.cache import open_cache
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, PredictArgs, RunArgs, ScoreArgs, SweepArgs
 from probes.cli.screen import show, watcher_of
-from probes.heads.pairs.autoencoders import AUTOENCODER
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
-from probes.readers.text_files import inner_suffix
+from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, inner_suffix, read_raw
+from probes.data.task import Corpus, Task, load_corpus, read_texts
+from probes.heads.head_table import AUTOENCODER
 from probes.report.safe_csv import write_csv
 from probes.report.write import screen_table
-from probes.runs.config import RunConfig
-from probes.runs.existing import find_cache_of
-from probes.runs.kinds import KINDS
-from probes.runs.loaded import LoadedRun, load_run
-from probes.runs.obtain import (
+from probes.runs.folder import command_line, find_cache_of
+from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.predict import LoadedRun, Scorer, load_run, load_scorer
+from probes.runs.run import (
+    RunResult,
     Watcher,
     check_heads,
     find_sides,
@@ -49,13 +50,11 @@ from probes.runs.obtain import (
     obtain_cache,
     obtain_corpus,
     obtain_shards,
+    pretrain,
+    run,
 )
-from probes.runs.record import command_line
-from probes.runs.run import RunResult, pretrain, run
-from probes.runs.scorer import Scorer, load_scorer
-from probes.tasks.base import Task
-from probes.tasks.corpora import load_corpus
-from probes.tasks.corpus import Corpus, read_texts
+from probes.runs.run_config import RunConfig
+from probes.runs.task_kinds import KINDS
 
 # --- Runs ---
 

@@ -5,10 +5,10 @@ import time
 from rich.console import Console
 
 from extract.errors import printable
-from extract.run.progress import BarProgress
+from extract.run.extraction import BarProgress
 from probes.cli.arguments import Watched
-from probes.fitting.keep_best import EpochReport
-from probes.runs.obtain import SILENT, Watcher
+from probes.fitting.fit import EpochReport
+from probes.runs.run import SILENT, Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this

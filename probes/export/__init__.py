@@ -7,24 +7,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probes.export.hub import push_run as push_run
-    from probes.export.hub import stage_run as stage_run
-    from probes.export.mteb_run import as_mteb_encoder as as_mteb_encoder
-    from probes.export.mteb_run import fill_task as fill_task
-    from probes.export.mteb_run import run_mteb as run_mteb
-    from probes.export.pair_scorer import PairScorer as PairScorer
-    from probes.export.sentence_folder import export_sentence_transformer as export_sentence_transformer
-    from probes.export.sentence_folder import load_sentence_transformer as load_sentence_transformer
+    from probes.export.hub_export import push_run as push_run
+    from probes.export.hub_export import stage_run as stage_run
+    from probes.export.mteb import as_mteb_encoder as as_mteb_encoder
+    from probes.export.mteb import fill_task as fill_task
+    from probes.export.mteb import run_mteb as run_mteb
+    from probes.export.sentence_transformers import PairScorer as PairScorer
+    from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
+    from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer
 
 _HOMES = {
-    "PairScorer": "probes.export.pair_scorer",
-    "as_mteb_encoder": "probes.export.mteb_run",
-    "export_sentence_transformer": "probes.export.sentence_folder",
-    "fill_task": "probes.export.mteb_run",
-    "load_sentence_transformer": "probes.export.sentence_folder",
-    "push_run": "probes.export.hub",
-    "run_mteb": "probes.export.mteb_run",
-    "stage_run": "probes.export.hub",
+    "PairScorer": "probes.export.sentence_transformers",
+    "as_mteb_encoder": "probes.export.mteb",
+    "export_sentence_transformer": "probes.export.sentence_transformers",
+    "fill_task": "probes.export.mteb",
+    "load_sentence_transformer": "probes.export.sentence_transformers",
+    "push_run": "probes.export.hub_export",
+    "run_mteb": "probes.export.mteb",
+    "stage_run": "probes.export.hub_export",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

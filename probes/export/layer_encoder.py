@@ -12,14 +12,13 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 
 from extract.decoders.decoder import Decoder
-from extract.digest import digest_json, digest_rows
-from extract.inputs.joined import digest_texts
+from extract.files import digest_json, digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
-from extract.run.progress import ExtractionProgress
-from extract.run.runner import describe_extraction, extract_latents, unique_texts
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import ExtractionProgress, describe_extraction, extract_latents, unique_texts
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from extract.wiring.taps import layer_widths
+from extract.wiring.states import layer_widths
 
 BLANK = "."
 """Read in place of a text without a visible character, of which some corpora of mteb have a few."""
@@ -32,9 +31,13 @@ class TextCaches:
     """The cache of every layer for each set of texts, extracted when it is first asked for and shared by all layers."""
 
     def __init__(
-        self, decoder: Decoder, spec: ExtractionSpec, *, folder: str | Path = "caches",
+        self,
+        decoder: Decoder,
+        spec: ExtractionSpec,
+        *,
+        folder: str | Path = "caches",
         progress: ExtractionProgress | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
         self._found: dict[tuple[str, InputTemplate], LatentCache] = {}
 
@@ -74,15 +77,23 @@ class LayerEncoder(AbsEncoder):
             overwrites={
                 "name": f"icecore/{described.name.replace('/', '--')}",
                 "revision": caches.revision(layer, pooling, self.instructions),
-                "similarity_fn_name": ScoringFunction.COSINE, "embed_dim": widths.get(layer, described.width),
-                "n_parameters": described.n_parameters, "max_tokens": described.window,
+                "similarity_fn_name": ScoringFunction.COSINE,
+                "embed_dim": widths.get(layer, described.width),
+                "n_parameters": described.n_parameters,
+                "max_tokens": described.window,
             }
-        )  # fmt: skip
+        )
 
     def encode(
-        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str,
-        prompt_type: Any = None, **kwargs: Any,
-    ) -> Float[np.ndarray, "N D"]:  # fmt: skip
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: Any = None,
+        **kwargs: Any,
+    ) -> Float[np.ndarray, "N D"]:
         """Return the latents of the texts of batches, in their order, float32; documents are read as the template says.
 
         The instruction of a task is put before its texts; before its queries alone where it tells them from documents.

@@ -1,19 +1,145 @@
-"""The Lightning data module of single texts, and what it shares with that of pairs: a batch is gathered in one call."""
+"""Channels: what a head reads of a text, one latent per (pooling, layer); usually the layers of one pooling."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import lightning
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from extract.errors import HeadError
+from extract.decoders.decoder_spec import select_from
+from extract.errors import HeadError, TaskError, unknown_name
 from extract.store.cache import LatentCache
-from probes.latents.channels import Channels, channels_of
-from probes.latents.standardise import Standardiser, fit_standardiser
+from probes.data.class_task import ClassTask
+from probes.data.pair_task import PairTask
+from probes.latents.pooled_reads import JOIN, split_poolings
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Which latents of a cache a head reads, in order: every pooling gives all of the layers, bottom up."""
+
+    poolings: tuple[str, ...]
+    layers: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the channels: layers, with their pooling in front where there are several."""
+        if len(self.poolings) == 1:
+            return self.layers
+        return tuple(f"{pooling}/{layer}" for pooling in self.poolings for layer in self.layers)
+
+    @property
+    def pooling(self) -> str:
+        """The poolings as they stand in a config: `mean`, or `mean+last`."""
+        return JOIN.join(self.poolings)
+
+    def gather(self, cache: LatentCache, rows: Tensor) -> Float[Tensor, "L B D"]:
+        """Gather rows of every channel, `L` being their number."""
+        parts = [cache.gather(rows, pooling, layers=self.layers) for pooling in self.poolings]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = "all") -> Channels:
+    """Choose channels of a cache; a pooling or layer that it does not have raises `UnknownNameError`."""
+    chosen = Channels(split_poolings(pooling), select_from(layers, cache.layers))
+    for name in chosen.poolings:
+        cache.gather([], name, layers=chosen.layers[:1])  # rejects an unknown pooling
+    return chosen
+
+
+# Features of a classification task's rows: latents of texts, or of pairs of texts joined symmetrically.
+
+CHUNK_NUMBERS = 1 << 26  # float32 numbers of a chunk of layers, 256 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class ClassFeatures:
+    """Reads the features of every row of a task, a few layers at a time."""
+
+    cache: LatentCache
+    task: ClassTask
+    channels: Channels
+
+    @property
+    def width(self) -> int:
+        """Dimension of a feature: that of a latent, or twice of it for pairs."""
+        return self.cache.width_of(self.channels.layers) * (2 if self.task.is_pairs else 1)
+
+    def rows(self, split: str) -> tuple[Int[Tensor, " N"], ...]:
+        """Return the cache rows of a split, one array per text column."""
+        part = self.task.splits[split]
+        return tuple(self.cache.rows_of(list(part[column])) for column in self.task.text_columns)
+
+    def chunks(self, splits: Sequence[str]) -> Iterator[dict[str, Float[Tensor, "l N W"]]]:
+        """Yield features by split, a few layers at a time; those of all chunks together are the channels, in order."""
+        rows = {split: self.rows(split) for split in splits}
+        n_numbers = sum(len(part[0]) for part in rows.values()) * self.width * (2 if self.task.is_pairs else 1)
+        step = max(1, CHUNK_NUMBERS // max(n_numbers, 1))
+        for pooling in self.channels.poolings:
+            for start in range(0, len(self.channels.layers), step):
+                chunk = Channels((pooling,), self.channels.layers[start : start + step])
+                yield {
+                    split: join_pair(*(chunk.gather(self.cache, index) for index in part))
+                    for split, part in rows.items()
+                }
+
+
+def join_pair(a: Float[Tensor, "L N D"], b: Float[Tensor, "L N D"] | None = None) -> Float[Tensor, "L N W"]:
+    """Return latents as they are, or two of them as their absolute difference and product, which are symmetric.
+
+    Example:
+        >>> join_pair(torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 2.0]]])).tolist()
+        [[[2.0, 0.0, 3.0, 4.0]]]
+    """
+    return a if b is None else torch.cat([(a - b).abs(), a * b], dim=-1)
+
+
+# Per-layer standardisation, fitted on training rows only.
+
+CHUNK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """Mean and scale of every dimension: the standard deviation, or 1 where a dimension is constant."""
+
+    mean: Float[Tensor, "L D"]
+    scale: Float[Tensor, "L D"]
+
+
+def fit_standardiser(cache: LatentCache, rows: Tensor, *, channels: Channels) -> Standardiser:
+    """Fit mean and scale of every dimension in one pass over at least two rows, a chunk at a time."""
+    chunks = torch.unique(rows).split(CHUNK_ROWS)  # sorted rows read the file in order
+    return standardise_chunks(channels.gather(cache, chunk) for chunk in chunks)
+
+
+def standardise_chunks(chunks: Iterable[Float[Tensor, "L B D"]]) -> Standardiser:
+    """Fit mean and scale of every dimension in one pass over chunks of any lengths, at least one, in float64."""
+    count = 0
+    means, squares = torch.zeros(2, 0)
+    for chunk in chunks:
+        n_layers, n, width = chunk.shape
+        if not count:
+            means, squares = torch.zeros(2, n_layers, width, dtype=torch.float64)
+        for latents, mean, square in zip(chunk, means, squares, strict=True):  # a layer at a time, for memory
+            exact = latents.double()
+            chunk_mean = exact.mean(0)
+            delta = chunk_mean - mean
+            square.add_(((exact - chunk_mean) ** 2).sum(0) + delta**2 * (count * n / (count + n)))
+            mean.add_(delta * (n / (count + n)))
+        count += n
+    scale = (squares / max(count - 1, 1)).sqrt()
+    scale = torch.where(scale > 1e-6 * means.abs().clamp(min=1e-6), scale, 1.0)
+    return Standardiser(means.float(), scale.float())
+
+
+# The Lightning data module of single texts, and what it shares with that of pairs: a batch is gathered in one call.
 
 EVALUATION_ROWS = 512
 B = TypeVar("B")
@@ -104,9 +230,15 @@ class TextLatents(Shuffling):
     """
 
     def __init__(
-        self, cache: LatentCache, *, pooling: str = "mean", layers: str | Sequence[str] = "all", batch_size: int = 64,
-        held_out: float = 0.05, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        cache: LatentCache,
+        *,
+        pooling: str = "mean",
+        layers: str | Sequence[str] = "all",
+        batch_size: int = 64,
+        held_out: float = 0.05,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         if cache.is_words:
             raise HeadError(
@@ -135,3 +267,284 @@ class TextLatents(Shuffling):
     def val_dataloader(self) -> DataLoader[Any]:
         """Held-out texts."""
         return in_order(self.held_out_rows)
+
+
+# The Lightning data module that reads pairs of latents out of a cache.
+
+
+class PairBatch(NamedTuple):
+    """Latents of the first and second texts of pairs, and gold in [0, 1]."""
+
+    a: Float[Tensor, "L B D"]
+    b: Float[Tensor, "L B D"]
+    gold: Float[Tensor, " B"]
+
+
+class SimilarityBatch(NamedTuple):
+    """Pairs whose layer similarities are known already, and gold in [0, 1]."""
+
+    similarities: Float[Tensor, "C B"]
+    gold: Float[Tensor, " B"]
+
+
+class PairRows(GatheredRows[PairBatch]):
+    """Pairs of one split."""
+
+    def __init__(self, cache: LatentCache, rows: tuple[Tensor, Tensor], gold: Tensor, *, channels: Channels) -> None:
+        self.cache, self.rows, self.gold, self.channels = cache, rows, gold, channels
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.gold)
+
+    def __getitems__(self, indices: Sequence[int]) -> PairBatch:
+        """Gather a batch."""
+        index = torch.as_tensor(indices)
+        both = torch.cat([self.rows[0][index], self.rows[1][index]])
+        a, b = self.channels.gather(self.cache, both).chunk(2, dim=1)
+        return PairBatch(a, b, self.gold[index])
+
+
+class SimilarityRows(GatheredRows[SimilarityBatch]):
+    """Similarities of the pairs of one split, in memory."""
+
+    def __init__(self, similarities: Float[Tensor, "C N"], gold: Float[Tensor, " N"]) -> None:
+        self.similarities, self.gold = similarities, gold
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.gold)
+
+    def __getitems__(self, indices: Sequence[int]) -> SimilarityBatch:
+        """Gather a batch."""
+        index = torch.as_tensor(indices)
+        return SimilarityBatch(self.similarities[:, index], self.gold[index])
+
+
+class PairLatents(Shuffling):
+    """Pairs of a task with their latents.
+
+    Args:
+        cache: A cache that holds every text of the task.
+        task: The task.
+        pooling: Which pooling of the cache, or several joined by `+`.
+        layers: A selection of its layers.
+        batch_size: Pairs per training batch; a last batch that is smaller is dropped.
+        seed: Seed of the order of training pairs.
+        selection: The split that epochs are chosen on; anything but `validation` is optimistic.
+
+    Raises:
+        CacheError: A text that the cache does not hold.
+        UnknownNameError: A pooling or layer that the cache does not have.
+        HeadError: A batch larger than the training split.
+    """
+
+    def __init__(
+        self,
+        cache: LatentCache,
+        task: PairTask,
+        *,
+        pooling: str = "mean",
+        layers: str | Sequence[str] = "all",
+        batch_size: int = 128,
+        seed: int = 0,
+        selection: str = "validation",
+    ) -> None:
+        super().__init__()
+        self.cache, self.task, self.seed, self.selection = cache, task, seed, selection
+        self.channels = channels_of(cache, pooling, layers)
+        self.pooling, self.layers = self.channels.pooling, self.channels.names
+        """The pooling, or several joined by `+`, and the names of the `L` channels."""
+        self.batch_size = batch_size
+        self.fixed: dict[str, SimilarityRows] = {}
+        """Splits whose similarities a head has computed once and for all; Lightning's loop reads these instead."""
+        self.splits = {split: self._rows(split) for split in task.splits}
+        n_train = len(self.splits["train"]) if "train" in self.splits else 0
+        if n_train and not 1 <= batch_size <= n_train:
+            raise HeadError(f"batch_size is {batch_size}; allowed: 1 to {n_train}, the pairs of the training split.")
+
+    def _rows(self, split: str) -> PairRows:
+        part = self.task.splits[split]
+        rows = (self.cache.rows_of(list(part["sentence1"])), self.cache.rows_of(list(part["sentence2"])))
+        gold = torch.from_numpy(self.task.gold01(split)).float()
+        return PairRows(self.cache, rows, gold, channels=self.channels)
+
+    def split(self, name: str) -> PairRows:
+        """Return one split; a `TaskError` where the task has none of this name."""
+        if name not in self.splits:
+            raise TaskError(f"task {self.task.name!r} has no split {name!r}; it has: {', '.join(self.splits)}.")
+        return self.splits[name]
+
+    def standardiser(self) -> Standardiser:
+        """Fit a standardiser on the texts of the training split."""
+        rows = torch.cat(self.split("train").rows)
+        return fit_standardiser(self.cache, rows, channels=self.channels)
+
+    def loader(self, split: str) -> DataLoader[PairBatch]:
+        """Pairs of one split in their order."""
+        return in_order(self.split(split))
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Training pairs, shuffled by the seed."""
+        rows = self.fixed.get("train", self.split("train"))
+        return self.shuffled(rows)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Pairs of the split that epochs are chosen on."""
+        return in_order(self.fixed.get(self.selection, self.split(self.selection)))
+
+
+# Read-out transforms of latents for cosines and distances, fitted on training texts or a corpus, layer by layer.
+
+TRANSFORMS = {
+    "none": "x",
+    "centre": "x - mean",
+    "standardise": "(x - mean) / standard deviation, dimension by dimension",
+    "abtt": "x - mean without its first principal components (All-but-the-Top, arXiv 1702.01417, algorithm 1)",
+    "whiten": "(x - mean) U S^-1/2 of the covariance U S U' (arXiv 2103.15316, section 3)",
+}
+"""Every transform, and its formula."""
+LEAST = 1e-8
+"""Share of the largest eigenvalue below which a direction has no variance to divide by."""
+
+
+@dataclass(frozen=True)
+class TransformOptions:
+    """Which transform, and its parameters."""
+
+    transform: str = "none"
+    """A name from `TRANSFORMS`, or several joined by `+`, of which validation chooses one."""
+    components: int = 0
+    """Principal components that `abtt` removes (0: a hundredth of the width, at least 1) or `whiten` keeps (0: all that
+    vary)."""
+    shrinkage: float | None = None
+    """How far `whiten` draws the covariance towards a multiple of the identity, 0 to 1; null is 0 where there are more
+    rows than dimensions, and otherwise Ledoit and Wolf's (2004) estimate."""
+
+    def __post_init__(self) -> None:
+        """Refuse unknown transforms and values out of their ranges."""
+        split_names("transform", self.transform, TRANSFORMS)
+        if self.components < 0:
+            raise HeadError(f"components is {self.components}; allowed: a whole number of at least 0.")
+        if self.shrinkage is not None and not 0 <= self.shrinkage <= 1:
+            raise HeadError(f"shrinkage is {self.shrinkage}; allowed: a number from 0 to 1, or null.")
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """The transforms to choose from."""
+        return tuple(self.transform.split("+"))
+
+
+def split_names(noun: str, text: str, table: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
+    """Read names of a table joined by `+`, each once; UnknownNameError for another name, HeadError for one twice."""
+    names = tuple(text.split("+"))
+    for name in names:
+        if name not in table:
+            raise unknown_name(noun, name, table)
+    if len(set(names)) < len(names):
+        raise HeadError(f"{noun} is {text!r}; allowed: names joined by '+', each once.")
+    return names
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """A fitted transform of `L` layers. `basis` has no columns where the transform needs none."""
+
+    name: str
+    mean: Float[Tensor, "L D"]
+    scale: Float[Tensor, "L D"]
+    basis: Float[Tensor, "L D k"]
+
+    def __call__(self, latents: Float[Tensor, "L N D"]) -> Float[Tensor, "L N E"]:
+        """Transform latents of every layer; `E` is `D`, or for `whiten` the number of components kept."""
+        if self.name == "none":
+            return latents
+        centred = (latents - self.mean.unsqueeze(1)) / self.scale.unsqueeze(1)
+        if self.name == "abtt":
+            return centred - centred @ self.basis @ self.basis.mT
+        return centred @ self.basis if self.name == "whiten" else centred
+
+    def of(self, layer: int) -> "Transform":
+        """Return the transform of one layer, by its position."""
+        here = slice(layer, layer + 1) if layer >= 0 else slice(layer, None)
+        return Transform(self.name, self.mean[here], self.scale[here], self.basis[here])
+
+
+def no_transform(n_layers: int, width: int) -> Transform:
+    """Return the transform that changes nothing."""
+    return Transform("none", torch.zeros(n_layers, width), torch.ones(n_layers, width), torch.zeros(n_layers, width, 0))
+
+
+def fit_transform(
+    name: str, cache: LatentCache, rows: Tensor, *, channels: Channels, options: TransformOptions
+) -> Transform:
+    """Fit a transform on rows of a cache, at least two, a layer and a chunk of rows at a time, in float64.
+
+    Raises:
+        HeadError: Fewer than two rows, a latent that is not finite, or more components than vary.
+    """
+    if name == "none":
+        return no_transform(len(channels.names), cache.width_of(channels.layers))
+    chunks = torch.unique(rows).split(CHUNK_ROWS)
+    if sum(map(len, chunks)) < 2:
+        raise HeadError(f"transform {name!r} is fitted on {sum(map(len, chunks))} texts; give at least 2.")
+    fit = partial(_fit_layer, name, [part for part in chunks if len(part)], cache, options)
+    found = [fit(Channels((pooling,), (layer,))) for pooling in channels.poolings for layer in channels.layers]
+    most = max(each.basis.shape[2] for each in found)
+    bases = [torch.nn.functional.pad(each.basis, (0, most - each.basis.shape[2])) for each in found]
+    mean, scale = (torch.cat([getattr(each, key) for each in found]) for key in ("mean", "scale"))
+    return Transform(name, mean, scale, torch.cat(bases))
+
+
+def _fit_layer(
+    name: str, chunks: Sequence[Tensor], cache: LatentCache, options: TransformOptions, one: Channels
+) -> Transform:
+    moments = standardise_chunks(one.gather(cache, chunk) for chunk in chunks)
+    mean, width = moments.mean, moments.mean.shape[1]
+    if not torch.isfinite(mean).all():
+        raise HeadError(
+            "a latent is NaN or infinite, so no transform can be fitted; extract again, with dtype float32."
+        )
+    none = torch.zeros(1, width, 0)
+    if name == "standardise":
+        return Transform(name, mean, moments.scale, none)
+    if name == "centre":
+        return Transform(name, mean, torch.ones_like(mean), none)
+    gram, fourth, n_rows = torch.zeros(width, width, dtype=torch.float64), 0.0, 0
+    for chunk in chunks:
+        centred = one.gather(cache, chunk)[0].double() - mean.double()
+        gram += centred.T @ centred
+        fourth += float(((centred**2).sum(1) ** 2).sum())
+        n_rows += len(centred)
+    covariance = gram / (n_rows - 1)
+    if name == "whiten":
+        share = options.shrinkage
+        if share is None:
+            share = 0.0 if n_rows > width else ledoit_wolf(gram, fourth, n_rows)
+        covariance = (1 - share) * covariance + share * covariance.trace() / width * torch.eye(width).double()
+    values, vectors = (part.flip(-1) for part in torch.linalg.eigh(covariance))
+    n_vary = int((values > LEAST * values[0]).sum()) if values[0] > 0 else 0
+    n_kept = options.components or (max(1, width // 100) if name == "abtt" else n_vary)
+    if not 0 < n_kept <= n_vary:
+        raise HeadError(
+            f"transform {name!r} takes {n_kept} components at {one.layers[0]}, but latents of {n_rows} texts vary in "
+            f"{n_vary} directions; give fewer components, more texts, or a shrinkage."
+        )
+    basis = vectors[:, :n_kept] / (values[:n_kept].sqrt() if name == "whiten" else 1.0)
+    return Transform(name, mean, torch.ones_like(mean), basis.float()[None])
+
+
+def ledoit_wolf(gram: Float[Tensor, "D D"], fourth: float, n_rows: int) -> float:
+    """Estimate the best shrinkage of a covariance towards a multiple of the identity (Ledoit and Wolf 2004, section 3).
+
+    Args:
+        gram: Sum of the outer products of centred rows.
+        fourth: Sum of the fourth powers of their norms.
+        n_rows: How many rows.
+    """
+    covariance = gram / n_rows
+    level = float(covariance.trace()) / len(covariance)
+    squared = float((covariance**2).sum())
+    spread = squared - len(covariance) * level**2
+    error = (fourth / n_rows - squared) / n_rows
+    return max(0.0, min(1.0, error / spread)) if spread > 0 else 0.0

@@ -33,9 +33,7 @@ class View:
 
 VIEWS = {
     "alone": View("alone", "how far does the layer get by itself?", is_gain=False),
-    "baseline": View(
-        "baselines", "how far does one get without a decoder?", is_gain=False, is_retrained=True
-    ),
+    "baseline": View("baselines", "how far does one get without a decoder?", is_gain=False, is_retrained=True),
     "shapley": View("Shapley value", "what is its fair share of what the head gains from all layers?"),
     "shapley-group": View("Shapley value of a group", "what is the fair share of a group of layers?"),
     "without-imputed": View("lost without, imputed", "what does the fitted head lose when the layer is its mean?"),
@@ -54,11 +52,9 @@ VIEWS = {
         "code length", "how many bits does it take to send the labels by it?", is_gain=False, is_retrained=True
     ),
     "mix": View("weight in the mix", "how much does a learned mix of layers use it?", is_gain=False, is_retrained=True),
-    "control": View(
-        "control", "how far does it get on labels that mean nothing?", is_gain=False, is_retrained=True
-    ),
+    "control": View("control", "how far does it get on labels that mean nothing?", is_gain=False, is_retrained=True),
     "selectivity": View("selectivity", "how much better is it than on labels that mean nothing?", is_retrained=True),
-}  # fmt: skip
+}
 """Every view, in the order of a report."""
 OF_EVERY_LAYER = ("alone", "control")
 """Views that one figure shows together, layer by layer."""
@@ -153,9 +149,16 @@ class HeadFindings:
             columns = (curve.layers, curve.values, *(each or missing for each in (curve.low, curve.high, curve.spread)))
             for layer, value, low, high, std in zip(*columns, strict=True):
                 yield {
-                    "view": curve.view, "name": curve.name, "layer": layer, "metric": curve.metric, "value": value,
-                    "low": low, "high": high, "std": std, "in_set": layer in self.best_set,
-                }  # fmt: skip
+                    "view": curve.view,
+                    "name": curve.name,
+                    "layer": layer,
+                    "metric": curve.metric,
+                    "value": value,
+                    "low": low,
+                    "high": high,
+                    "std": std,
+                    "in_set": layer in self.best_set,
+                }
 
 
 def load_findings(folder: Path) -> list[HeadFindings]:

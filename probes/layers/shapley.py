@@ -1,13 +1,31 @@
 """Shapley values of layers: what each adds to a score, averaged over all orders in which layers can come."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from math import factorial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
 
-from extract.errors import InputError
+from extract.errors import InputError, TaskError, unknown_name
+from probes.data.task import Same, Task, hold_columns
+from probes.data.word_task import usual_tags
+from probes.heads.context import Setting, Watch
+from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.layer_head import HeadParts, take_apart
+from probes.heads.result import HeadResult
+from probes.layers.findings import ViewCurve
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.class_metrics import score_classes
+from probes.metrics.correlation import CORRELATIONS, pearson
+from probes.metrics.significance import joint_intervals
+from probes.metrics.span_metrics import convert_tags, split_tag
 
 Worth = Callable[[Bool[np.ndarray, "M L"]], Float[np.ndarray, "M *R"]]
 """Scores `M` sets of players; further axes are resamples or seeds of the same score."""
@@ -111,3 +129,282 @@ def worth_of_groups(worth: Worth, groups: tuple[tuple[int, ...], ...], n_layers:
     for row, layers in zip(table, groups, strict=True):
         row[list(layers)] = True
     return lambda masks: worth(masks @ table)
+
+
+# Control tasks: rows with labels that mean nothing, to tell what a probe reads from what it memorises.
+
+CONTROLS = {
+    "type": "the label of a word type: of the word itself, of the first word of a text, of those of a pair",
+    "text": "the label of a text; of a word, at its place in its sentence",
+    "shuffled": "the gold of train in random order; that of the other splits stays",
+}
+GOLD = {"pairs": "score", "classes": "label", "numbers": "number", "words": "tags"}
+"""Kind of task to its column of gold."""
+
+
+def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
+    """Give the rows of a task other labels, which say nothing about the texts (Hewitt and Liang 2019).
+
+    Under `type` and `text` a label is drawn from the gold of train, as often as it occurs there, by the seed and the
+    type or text alone: it is the same in every split and on every machine. Spans of a control are of one word each,
+    so that no tag depends on the next. A text that train does not share has an arbitrary label, so a control by text
+    is at chance outside train.
+
+    Args:
+        task: A task of any kind with a training split.
+        how: A key of `CONTROLS`.
+        seed: Seed of the labels.
+
+    Returns:
+        The task, with a note and a name that say so, and a digest of its own.
+
+    Raises:
+        UnknownNameError: Another control.
+        TaskError: No training split, or labels that no head can be scored on, as of a task of few types.
+
+    Example:
+        >>> from probes.data import load_task
+        >>> control = control_task(load_task("class-sample"), "type", seed=1)
+        >>> control.name, control.n_classes
+        ('class-sample, control by type (seed 1)', 6)
+    """
+    if how not in CONTROLS:
+        raise unknown_name("control", how, CONTROLS)
+    if "train" not in task.splits:
+        raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
+    gold = GOLD[task.kind]
+    made = _shuffled(task, seed) if how == "shuffled" else _drawn(task, how, seed)
+    columns = {split: {**rows[:], gold: made.get(split, rows[gold])} for split, rows in task.splits.items()}
+    splits = hold_columns(columns, task.rows("train").features)
+    name = f"{task.name}, control by {how} (seed {seed})"
+    return task.replace_splits(splits, note=f"a control: {CONTROLS[how]} (seed {seed})", name=name)
+
+
+def _drawn(task: Task, how: str, seed: int) -> dict[str, list[Any]]:
+    """Draw the label of every type or text."""
+    gold = task.rows("train")[GOLD[task.kind]]
+    if task.kind != "words":
+        pool = sorted(gold)
+        return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, how)] for split in task.splits}
+    is_spans = task.metrics[0] == "span-f1"
+    pool = sorted(_alone(tag) if is_spans else tag for tags in gold for tag in tags)
+    return {
+        split: [
+            [_draw(word if how == "type" else (place, *words), pool, seed) for place, word in enumerate(words)]
+            for words in rows["words"]
+        ]
+        for split, rows in task.splits.items()
+    }
+
+
+def _shuffled(task: Task, seed: int) -> dict[str, list[Any]]:
+    """Permute the gold of train, words over all of train."""
+    rng, gold = np.random.default_rng(seed), list(task.rows("train")[GOLD[task.kind]])
+    if task.kind != "words":
+        return {"train": [gold[place] for place in rng.permutation(len(gold))]}
+    flat = [tag for tags in gold for tag in tags]
+    mixed = iter([flat[place] for place in rng.permutation(len(flat))])
+    rows = [[next(mixed) for _ in tags] for tags in gold]
+    return {"train": [convert_tags(tags) for tags in rows] if task.metrics[0] == "span-f1" else rows}
+
+
+def _text_keys(task: Any, split: str, how: str) -> list[tuple[str, ...]]:
+    """Name each row by its texts, or by their first words; a pair in either order is the same."""
+    columns = [task.rows(split)[column] for column in task.text_columns]
+    if how == "type":
+        columns = [[(text.split() or [""])[0] for text in texts] for texts in columns]
+    return [tuple(sorted(texts)) for texts in zip(*columns, strict=True)]
+
+
+def _draw(key: Hashable, pool: Sequence[Any], seed: int) -> Any:
+    """Draw from a pool by seed and key alone, the same on every machine."""
+    digest = hashlib.sha256(repr((seed, key)).encode()).digest()
+    return pool[int.from_bytes(digest[:8], "big") * len(pool) >> 64]
+
+
+def _alone(tag: str) -> str:
+    """Turn a tag into that of a span of one word."""
+    return tag if tag == "O" else f"B-{split_tag(tag)[1]}"
+
+
+# What a head reads of every layer beyond what it would memorise: its score minus that on labels that mean nothing.
+
+QUIETLY = 2
+"""Resamples of intervals that nobody reads."""
+
+
+def selectivity(
+    resolved: HeadOptions,
+    setting: Setting,
+    result: HeadResult,
+    *,
+    split: str,
+    watch: Watch,
+    how: str = "type",
+    seeds: Sequence[int] = (0,),
+    resampling: Resampling = Resampling(),  # noqa: B008 - frozen
+) -> tuple[ViewCurve, ViewCurve]:
+    """Fit a head on control labels, on every layer alone, and take its score there from its score on the task.
+
+    Args:
+        resolved: The head and its options.
+        setting: What all heads of the run share; fits on controls stay in its folder, under `controls`.
+        result: What came of the head on the task.
+        split: The split that is scored, on its own labels and on those of the controls.
+        watch: Receives epochs.
+        how: A key of `CONTROLS`.
+        seeds: Seeds of the labels, one control task each.
+        resampling: The bootstrap, which draws the same units for the task and the controls.
+
+    Returns:
+        The views `control` (the mean over the seeds of the labels) and `selectivity`, with intervals for all layers at
+        once; `spread` is over the seeds of the labels.
+
+    Raises:
+        UnknownNameError: Another control.
+        TaskError: A task that cannot have one; see `control_task`.
+    """
+    parts = take_apart(resolved, setting, result, split, watch)
+    scores = _scores(parts, resampling)
+    controls = np.stack(
+        [_scores(_control_parts(resolved, setting, split, watch, how=how, seed=seed), resampling) for seed in seeds]
+    )
+    note = f"{CONTROLS[how]}; {len(seeds)} seeds of labels"
+    columns = {"control": controls.mean(0), "selectivity": scores - controls.mean(0)}
+    spread = controls[..., 0].std(0, ddof=1) if len(seeds) > 1 else np.zeros(0)
+    curves = []
+    for view, found in columns.items():
+        low, high = joint_intervals(
+            found[:, 0],
+            found[:, 1:],
+            confidence=resampling.confidence,
+            is_correlation=view == "control" and parts.scorer.metric in CORRELATIONS,
+        )
+        values, lows, highs, spreads = (tuple(each.tolist()) for each in (found[:, 0], low, high, spread))
+        curves.append(ViewCurve(view, parts.scorer.metric, parts.layers, values, lows, highs, spreads, how, note))
+    return curves[0], curves[1]
+
+
+def _control_parts(
+    resolved: HeadOptions, setting: Setting, split: str, watch: Watch, *, how: str, seed: int
+) -> HeadParts:
+    task = control_task(setting.task, how, seed)
+    place = setting.folder / "controls" / f"{how}_{seed}"
+    control = replace(setting, task=task, folder=place, n_resamples=QUIETLY, has_details=False)
+    found = HEADS[resolved.name].evaluate(resolved, control, watch)
+    return take_apart(resolved, control, found, split, watch)
+
+
+def _scores(parts: HeadParts, resampling: Resampling) -> Float[np.ndarray, "L R"]:
+    """Score every layer alone, the mean over seeds: on all rows in the first column, then on each resample.
+
+    A layer that says nothing, as one of constant predictions, has a correlation of 0.
+    """
+    each = [
+        np.concatenate([parts.scorer.score(rows)[:, None], parts.scorer.resample(rows, resampling)], axis=1)
+        for rows in parts.alone
+    ]
+    return np.asarray(np.nan_to_num(each).mean(0))
+
+
+# Baselines without a decoder: predictions in the form of a head's, so that they are scored and resampled like one.
+
+Predictions = dict[str, NDArray[Any]]
+"""Split to `(N,)` predictions."""
+STRENGTHS = (1.0, 10.0, 100.0)
+"""C of the logistic regression, 1 / alpha of the ridge regression; the best on validation, 10 without one."""
+
+
+def baseline_predictions(task: Task) -> dict[str, Predictions]:
+    """Predict every split of a task without a decoder, fitted on train and chosen on validation.
+
+    `majority` is the most frequent class of train, and for words the most frequent tag of the word in train, of an
+    unknown word that of all words. `bag-of-words` is a linear model on tf-idf of words and pairs of words, and for
+    pairs of texts with a graded similarity the cosine of the tf-idf of their words; `word-overlap` is the share of
+    different words, in lower case, that both texts of a pair have.
+
+    Returns:
+        Name to split to predictions, as in `HeadResult.predictions`: numbers, for pairs between the ends of the score
+        range; classes as the task numbers them; tags by their place among those of train, in the order of the task.
+
+    Raises:
+        UnknownNameError: The task has no training split.
+    """
+    task.rows("train")
+    return _BASELINES[task.kind](task)
+
+
+def _of_classes(task: Any) -> dict[str, Predictions]:
+    most = np.bincount(task.labels("train")).argmax()
+    linear = _fit_linear(
+        task,
+        task.labels,
+        lambda C: LogisticRegression(C=C, max_iter=1000),
+        lambda found, gold: float(score_classes(found, gold, metric=task.metric)),
+    )
+    return {"majority": {split: np.full(n, most) for split, n in task.n_rows().items()}, "bag-of-words": linear}
+
+
+def _of_numbers(task: Any) -> dict[str, Predictions]:
+    linear = _fit_linear(
+        task, task.numbers, lambda C: Ridge(alpha=1 / C), lambda found, gold: float(np.nan_to_num(pearson(found, gold)))
+    )
+    return {"bag-of-words": linear}
+
+
+def _fit_linear(
+    task: Any,
+    gold: Callable[[str], NDArray[Any]],
+    make: Callable[[float], BaseEstimator],
+    score: Callable[[NDArray[Any], NDArray[Any]], float],
+) -> Predictions:
+    """Fit a linear model on tf-idf of the texts of train, of each text of a row by itself."""
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    joined = {split: _texts(task, split) for split in task.splits}
+    vectors = {"train": vectorizer.fit_transform(joined["train"])}
+    vectors |= {split: vectorizer.transform(texts) for split, texts in joined.items() if split != "train"}
+    strengths = STRENGTHS if "validation" in vectors else STRENGTHS[1:2]
+    models = [make(strength).fit(vectors["train"], gold("train")) for strength in strengths]
+    best = models[0]
+    if len(models) > 1:
+        scores = [score(model.predict(vectors["validation"]), gold("validation")) for model in models]
+        best = models[int(np.argmax(scores))]
+    return {split: np.asarray(best.predict(found)) for split, found in vectors.items()}
+
+
+def _texts(task: Any, split: str) -> list[str]:
+    return [" ".join(texts) for texts in zip(*(task.rows(split)[name] for name in task.text_columns), strict=True)]
+
+
+def _of_pairs(task: Any) -> dict[str, Predictions]:
+    low, high = task.score_range
+    sides = {split: [list(task.rows(split)[name]) for name in task.text_columns] for split in task.splits}
+    vectorizer = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit([text for side in sides["train"] for text in side])
+    analyse = vectorizer.build_analyzer()
+
+    def cosine(one: list[str], other: list[str]) -> Float[np.ndarray, " N"]:
+        product = vectorizer.transform(one).multiply(vectorizer.transform(other))  # rows have length 1
+        return np.asarray(product.sum(axis=1)).ravel()
+
+    def overlap(one: list[str], other: list[str]) -> Float[np.ndarray, " N"]:
+        words = [(set(analyse(a)), set(analyse(b))) for a, b in zip(one, other, strict=True)]
+        return np.array([len(a & b) / max(len(a | b), 1) for a, b in words])
+
+    return {
+        name: {split: low + (high - low) * compare(*both) for split, both in sides.items()}
+        for name, compare in (("bag-of-words", cosine), ("word-overlap", overlap))
+    }
+
+
+def _of_words(task: Any) -> dict[str, Predictions]:
+    known = {tag for tags in task.rows("train")["tags"] for tag in tags}
+    places = {tag: place for place, tag in enumerate(tag for tag in task.labels if tag in known)}
+    return {"majority": {split: np.array([places[tag] for tag in usual_tags(task, split)]) for split in task.splits}}
+
+
+_BASELINES: dict[str, Callable[[Any], dict[str, Predictions]]] = {
+    "classes": _of_classes,
+    "numbers": _of_numbers,
+    "pairs": _of_pairs,
+    "words": _of_words,
+}

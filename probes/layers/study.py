@@ -12,26 +12,152 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
-from probes.heads.apart import take_apart
-from probes.heads.options import HeadOptions
-from probes.heads.parts import HeadParts, Together
+from probes.heads.context import Setting, Watch
+from probes.heads.head_table import HeadOptions
+from probes.heads.layer_head import HeadParts, Together, take_apart
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting, Watch
-from probes.layers.answer import answer, doubts, warnings
-from probes.layers.baselines import baseline_predictions
-from probes.layers.controls import CONTROLS
 from probes.layers.findings import VIEWS, Agreement, HeadFindings, ViewCurve
-from probes.layers.information import measure_information
-from probes.layers.mix import learn_mix
-from probes.layers.readout import Readout
-from probes.layers.rows import FITTED_KINDS, LayerRows, rows_of
-from probes.layers.selectivity import selectivity
-from probes.layers.shapley import MOST_EXACT, Worth, group_layers, shapley_values, worth_of_groups
-from probes.layers.subsets import predict_sets
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
+from probes.layers.shapley import (
+    CONTROLS,
+    MOST_EXACT,
+    Worth,
+    baseline_predictions,
+    group_layers,
+    selectivity,
+    shapley_values,
+    worth_of_groups,
+)
+from probes.layers.views import FITTED_KINDS, LayerRows, Readout, learn_mix, measure_information, predict_sets, rows_of
+from probes.metrics.bootstrap import Resampling, UnitScorer, mean_scorer
 from probes.metrics.correlation import CORRELATIONS, spearman
-from probes.metrics.unit_scorer import UnitScorer, mean_scorer
+from probes.metrics.significance import best_set, joint_intervals
+
+# What was found, in words: which layers matter, with the uncertainty, and what a reader must know.
+
+FEW_UNITS = 100
+
+
+def answer(found: HeadFindings) -> str:
+    """Answer which layers matter: the set that holds the best, what the best alone lacks, and what is lost without it.
+
+    Scores are times 100.
+    """
+    alone = found.curve("alone")
+    if alone is None:
+        return ""
+    best, n = alone.layers.index(found.best), len(found.layers)
+    score = f"{found.metric} {_percent(alone.values[best])}{_ends(alone, best)} on {found.split}"
+    if len(found.best_set) == 1:
+        first = f"Of {n} layers {found.best} is the best by itself, and no other can be told to be as good: {score}."
+    elif len(found.best_set) == n:
+        first = f"No layer can be told from the best, {found.best} ({score})."
+    else:
+        named = f"{describe_layers(found.best_set, found.layers)} ({len(found.best_set)} of {n} layers)"
+        first = f"{named} cannot be told from the best, {found.best} ({score})."
+    return " ".join(filter(None, [first, _joint(found), _few(found), _lost(found)]))
+
+
+def _joint(found: HeadFindings) -> str:
+    """Compare the readout of all layers with that of the first pick: the same probe, so that only layers differ."""
+    greedy, gap = found.curve("greedy"), found.curve("greedy-gap")
+    if greedy is None or gap is None:
+        return ""
+    whole = _percent(greedy.values[0] + gap.values[0])
+    ends = f", {_percent(gap.low[0])} to {_percent(gap.high[0])}" if gap.low else ""
+    one = f"{greedy.layers[0]} alone {_percent(greedy.values[0])}"
+    return f"A readout of all layers has {whole}, one of {one} ({100 * gap.values[0]:+.1f}{ends})."
+
+
+def _few(found: HeadFindings) -> str:
+    gap, greedy = found.curve("greedy-gap"), found.curve("greedy")
+    if gap is None or greedy is None:
+        return ""
+    enough = next((k for k, low in enumerate(gap.low) if low <= 0), None)
+    if enough is None:
+        return f"{len(gap.layers)} picked layers still lack {100 * gap.values[-1]:.1f} of what all have."
+    if enough == 0:
+        return f"One layer, {greedy.layers[0]}, cannot be told from all of them in that readout."
+    picked = ", ".join(greedy.layers[: enough + 1])
+    return f"{enough + 1} layers ({picked}) cannot be told from all of them ({_percent(greedy.values[enough])})."
+
+
+def _lost(found: HeadFindings) -> str:
+    without = found.curve("without") or found.curve("without-imputed")
+    if without is None:
+        return ""
+    how = "refitted" if without.view == "without" else "with its mean in its place"
+    worst = int(np.nanargmax(without.values))
+    hurts = [layer for layer, low in zip(without.layers, without.low, strict=True) if low > 0]
+    lost = f"{100 * without.values[worst]:.1f}{_ends(without, worst)}"
+    if not hurts:
+        return f"Leaving out any one layer loses nothing that can be told ({how}; at most {lost})."
+    return f"Without {without.layers[worst]} it loses most, {lost} ({how})."
+
+
+def describe_layers(layers: Sequence[str], every: Sequence[str]) -> str:
+    """Name layers, runs of three or more by their ends.
+
+    Example:
+        >>> describe_layers(["b1", "b3", "b4", "b5"], ["b1", "b2", "b3", "b4", "b5"])
+        'b1 and b3 to b5'
+    """
+    places = sorted(every.index(layer) for layer in layers)
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    names: list[str] = []
+    for run in runs:
+        names += [f"{every[run[0]]} to {every[run[-1]]}"] if len(run) > 2 else [every[place] for place in run]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def warnings(parts: HeadParts, split: str, result: HeadResult) -> tuple[str, ...]:
+    """Say what a reader of the findings must know, a sentence each."""
+    found = []
+    if split == "validation":
+        found.append("The scored split is validation, which the run made its choices on, so scores are optimistic.")
+    if result.is_optimistic:
+        found.append(f"The head is optimistic: {result.optimistic_because}.")
+    if parts.scorer.n_units < FEW_UNITS:
+        found.append(f"Only {parts.scorer.n_units} {parts.scorer.unit} were scored, so the set of layers is wide.")
+    unconverged = result.extras.get("convergence", {})
+    if unconverged and unconverged["n_converged"] < unconverged["n_problems"]:
+        missing = unconverged["n_problems"] - unconverged["n_converged"]
+        found.append(f"{missing} of {unconverged['n_problems']} probes of the run did not converge.")
+    return tuple(found)
+
+
+def doubts(found: HeadFindings) -> tuple[str, ...]:
+    """Say where the best layer is no better than labels that mean nothing, or than no decoder."""
+    said = []
+    for curve in (each for each in found.curves if each.view == "selectivity" and each.low):
+        place = curve.layers.index(found.best)
+        if curve.low[place] <= 0:
+            said.append(
+                f"At {found.best} the head is not told to be better than on control labels (by {curve.name}): "
+                f"{100 * curve.values[place]:+.1f}{_ends(curve, place)}."
+            )
+    alone, baselines = found.curve("alone"), found.curve("baseline")
+    if alone is not None and baselines is not None:
+        score = alone.values[alone.layers.index(found.best)]
+        for name, value in zip(baselines.layers, baselines.values, strict=True):
+            if value >= score:
+                said.append(f"The baseline {name}, without a decoder, has {_percent(value)}: no layer alone has more.")
+    return tuple(said)
+
+
+def _ends(curve: ViewCurve, place: int) -> str:
+    if not curve.low or not np.isfinite(curve.low[place]):
+        return ""
+    return f" ({_percent(curve.low[place])} to {_percent(curve.high[place])})"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
 
 PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
 """Groups of views, in the order they are computed; `alone` always is."""
@@ -84,9 +210,14 @@ class StudyOptions:
 
 
 def study_layers(
-    resolved: HeadOptions, setting: Setting, result: HeadResult, options: StudyOptions, *, watch: Watch,
+    resolved: HeadOptions,
+    setting: Setting,
+    result: HeadResult,
+    options: StudyOptions,
+    *,
+    watch: Watch,
     report: Callable[[str], None] = lambda _: None,
-) -> HeadFindings:  # fmt: skip
+) -> HeadFindings:
     """Find out which layers matter to a head of a run, from its cache and its kept fits.
 
     Args:
@@ -114,20 +245,34 @@ def study_layers(
     for how in options.controls:
         report(f"{resolved.name}: the head on control labels by {how}")
         curves += selectivity(
-            resolved, setting, result, split=split, watch=watch, how=how,
+            resolved,
+            setting,
+            result,
+            split=split,
+            watch=watch,
+            how=how,
             resampling=Resampling(options.n_resamples, options.confidence),
-        )  # fmt: skip
+        )
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
         if name in options.views and setting.task.kind in FITTED_KINDS:
             report(f"{resolved.name}: {name}")
             curves += compute()
     found = HeadFindings(
-        head=resolved.name, pooling=parts.pooling, metric=parts.scorer.metric, split=split, unit=parts.scorer.unit,
-        n_units=parts.scorer.n_units, layers=parts.layers, best=parts.layers[study.best],
-        best_set=tuple(parts.layers[k] for k in study.kept), confidence=options.confidence, curves=tuple(curves),
-        agreement=tuple(_agreements(curves)), warnings=warnings(parts, split, result),
-    )  # fmt: skip
+        head=resolved.name,
+        pooling=parts.pooling,
+        metric=parts.scorer.metric,
+        split=split,
+        unit=parts.scorer.unit,
+        n_units=parts.scorer.n_units,
+        layers=parts.layers,
+        best=parts.layers[study.best],
+        best_set=tuple(parts.layers[k] for k in study.kept),
+        confidence=options.confidence,
+        curves=tuple(curves),
+        agreement=tuple(_agreements(curves)),
+        warnings=warnings(parts, split, result),
+    )
     return replace(found, answer=answer(found), warnings=(*found.warnings, *doubts(found)))
 
 
@@ -159,9 +304,15 @@ class _Study:
             values, drawn, errors, confidence=self.options.confidence, is_correlation=is_correlation
         ).tolist()
         self.alone = ViewCurve(
-            "alone", parts.scorer.metric, parts.layers, _plain(values), _plain(low), _plain(high),
-            _plain(by_seed.std(0, ddof=1)) if n_seeds > 1 else (), note=parts.how,
-        )  # fmt: skip
+            "alone",
+            parts.scorer.metric,
+            parts.layers,
+            _plain(values),
+            _plain(low),
+            _plain(high),
+            _plain(by_seed.std(0, ddof=1)) if n_seeds > 1 else (),
+            note=parts.how,
+        )
 
     @property
     def _how(self) -> Resampling:
@@ -170,9 +321,14 @@ class _Study:
     @cached_property
     def rows(self) -> LayerRows:
         return rows_of(
-            self.setting.cache, self.setting.task, pooling=self.parts.pooling, layers=self.resolved.layers,
-            split=self.split, metric=self.parts.scorer.metric, most_rows=self.options.most_rows,
-        )  # fmt: skip
+            self.setting.cache,
+            self.setting.task,
+            pooling=self.parts.pooling,
+            layers=self.resolved.layers,
+            split=self.split,
+            metric=self.parts.scorer.metric,
+            most_rows=self.options.most_rows,
+        )
 
     @cached_property
     def readout(self) -> Readout:
@@ -231,16 +387,18 @@ class _Study:
         found = predict_sets(self.readout, self.best)
         whole, best, without, beside, prefix, suffix, greedy = (
             np.nan_to_num(np.concatenate([scorer.score(each)[:, None], scorer.resample(each, self._how)], axis=1))
-            for each in (
-                found.whole, found.best, found.without, found.beside, found.prefix, found.suffix, found.greedy
-            )
-        )  # fmt: skip
+            for each in (found.whole, found.best, found.without, found.beside, found.prefix, found.suffix, found.greedy)
+        )
         what = f"ridge readout, {self.components} principal components of a layer, penalty by folds of train"
         picks = tuple(layers[k] for k in found.picks)
         for view, names, values in (
-            ("without", layers, whole - without), ("with", layers, beside - best), ("prefix", layers, prefix),
-            ("suffix", layers, suffix), ("greedy", picks, greedy), ("greedy-gap", picks, whole - greedy),
-        ):  # fmt: skip
+            ("without", layers, whole - without),
+            ("with", layers, beside - best),
+            ("prefix", layers, prefix),
+            ("suffix", layers, suffix),
+            ("greedy", picks, greedy),
+            ("greedy-gap", picks, whole - greedy),
+        ):
             yield self._of_columns(view, scorer.metric, names, values, 0, what)
 
     def information(self) -> Iterator[ViewCurve]:
@@ -275,9 +433,12 @@ class _Study:
         values, by_seed, drawn = columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :]
         is_score = not VIEWS[view].is_gain
         low, high = joint_intervals(
-            values, drawn, confidence=self.options.confidence, highest=1.0 if is_score else np.inf,
+            values,
+            drawn,
+            confidence=self.options.confidence,
+            highest=1.0 if is_score else np.inf,
             is_correlation=is_score and metric in CORRELATIONS,
-        )  # fmt: skip
+        )
         spread = _plain(by_seed.std(1, ddof=1)) if n_seeds > 1 else ()
         return ViewCurve(view, metric, tuple(names), _plain(values), _plain(low), _plain(high), spread, note=note)
 

@@ -1,23 +1,177 @@
 """The logistic probe as a scikit-learn estimator."""
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
 
-from extract.errors import IcecoreError
-from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import fit_oversampled
-from probes.logistic.result import LogisticFit
+from extract.errors import HeadError, IcecoreError, unknown_name
+from probes.logistic.problem import LogisticFit, SolverOptions, check_codes, check_finite, standardise_rows
 from probes.logistic.solver import fit_logistic
+
+# SMOTE inside a training fold, on rows that are scaled or raw, through imbalanced-learn.
+
+MODES = {
+    "balance": "every class gets as many rows as the largest",
+    "times-5": "every class gets five times its rows, so the shares stay (look-both-ways' released code)",
+}
+NEIGHBOURS = 5
+FACTOR = 5
+
+
+@dataclass(frozen=True)
+class Oversampled:
+    """The rows of a training fold with synthetic ones after them.
+
+    Attributes:
+        latents: Centred rows, scaled where that was asked for, the given ones first.
+        codes: Class codes.
+        mean: Float64 mean of the given rows, already taken off.
+        scale: Float64 standard deviation of the given rows, already divided by; 1 where nothing was scaled.
+    """
+
+    latents: Float[Tensor, "L M D"]
+    codes: Int[Tensor, " M"]
+    mean: Float[Tensor, "L D"]
+    scale: Float[Tensor, "L D"]
+
+
+def oversample(
+    latents: Float[Tensor, "L N D"],
+    codes: Int[Tensor, " N"],
+    *,
+    mode: str,
+    seed: int,
+    is_standardised: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> Oversampled:
+    """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
+
+    Every layer has neighbours of its own; a class draws from `min(5, rows - 1)` of them, and under `times-5` every
+    class from as many as the smallest can. Fit on the result with
+    `SolverOptions(is_standardised=False)` and take the fit back to raw latents with `LogisticFit.before(mean, scale)`.
+
+    Args:
+        latents: Latents of the training rows of one fold, and of no others.
+        codes: Class codes.
+        mode: A name from `MODES`.
+        seed: Seed of the draws.
+        is_standardised: Whether rows are scaled before neighbours are looked for. The mean is taken off anyway: it
+            moves no neighbour, and with a free intercept no prediction.
+        dtype: Of the rows given back.
+
+    Raises:
+        UnknownNameError: Unknown mode.
+        HeadError: imbalanced-learn is missing, or rows that no probe can be fitted on.
+    """
+    if mode not in MODES:
+        raise unknown_name("oversampling mode", mode, MODES)
+    everything = torch.ones(1, len(codes), dtype=torch.bool)
+    check_codes(codes, n_classes=int(codes.max()) + 1 if len(codes) else 0, folds=everything)
+    check_finite(latents, rows=everything[0], first_layer=0)
+    wanted = plan_growth(codes, mode)
+    gold, layers, moments = codes.numpy(), [], []
+    for layer in latents:
+        x = layer.to(torch.float64, copy=True)
+        moments.append(standardise_rows(x, x.new_ones(len(x)), is_standardised=is_standardised))
+        layers.append(_grown(x.to(dtype).numpy(), gold, wanted, seed=seed))
+    added = [codes.new_full((extra,), code) for code, (_, extra, _) in wanted.items()]
+    return Oversampled(
+        latents=torch.from_numpy(np.stack(layers)),
+        codes=torch.cat([codes, *added]),
+        mean=torch.stack([mean for mean, _ in moments]),
+        scale=torch.stack([scale for _, scale in moments]),
+    )
+
+
+def fit_oversampled(
+    latents: Float[Tensor, "L N D"],
+    codes: Int[Tensor, " N"],
+    *,
+    Cs: Sequence[float],
+    mode: str,
+    seed: int,
+    n_classes: int,
+    options: SolverOptions,
+) -> LogisticFit:
+    """Fit probes of raw latents on rows that are oversampled first, and scaled before that where the options say so."""
+    more = oversample(
+        latents, codes, mode=mode, seed=seed, is_standardised=options.is_standardised, dtype=options.dtype
+    )
+    scaled = replace(options, is_standardised=False)
+    fit = fit_logistic(more.latents, more.codes, Cs=Cs, n_classes=n_classes, options=scaled)
+    return fit.before(more.mean, more.scale)
+
+
+def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: Sequence[str]) -> dict[str, Any]:
+    """Describe what `oversample` does to the rows of some classes, without doing it.
+
+    Returns:
+        Plain values: `mode`, `n_rows` and `n_synthetic` over all classes, `clipped` (class to its neighbours, where it
+        has fewer than SMOTE's 5) and `duplicated` (classes of one row, which is repeated).
+    """
+    wanted = plan_growth(codes, mode)
+    return {
+        "mode": mode,
+        "n_rows": len(codes),
+        "n_synthetic": sum(extra for _, extra, _ in wanted.values()),
+        "clipped": {class_names[code]: k for code, (_, _, k) in wanted.items() if 0 < k < NEIGHBOURS},
+        "duplicated": [class_names[code] for code, (_, _, k) in wanted.items() if k == 0],
+    }
+
+
+def plan_growth(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
+    """Count rows, new rows and neighbours (none where a row is repeated) of each class that gets new rows.
+
+    `times-5` has one number of neighbours for all classes, as released: those of the smallest that has any.
+    """
+    counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
+    largest = max(counts.values())
+    extra = {code: largest - n if mode == "balance" else (FACTOR - 1) * n for code, n in counts.items()}
+    fewest = min((n for n in counts.values() if n > 1), default=1)
+    most = NEIGHBOURS if mode == "balance" else min(NEIGHBOURS, fewest - 1)
+    return {code: (n, extra[code], min(most, n - 1)) for code, n in counts.items() if extra[code]}
+
+
+def _grown(
+    x: NDArray[np.floating], gold: NDArray[np.int64], wanted: dict[int, tuple[int, int, int]], *, seed: int
+) -> NDArray[np.floating]:
+    """Put the new rows of each class after the given ones."""
+    parts = [x]
+    for code, (n_rows, n_extra, n_neighbours) in wanted.items():
+        if n_neighbours == 0:
+            parts.append(np.repeat(x[gold == code], n_extra, axis=0))
+            continue
+        # One class at a time, for each has its own number of neighbours; the others only fill the second label.
+        sampler = _smote({1: n_rows + n_extra}, n_neighbours, seed=seed + code)
+        grown, _ = sampler.fit_resample(x, (gold == code).astype(np.int64))
+        parts.append(grown[len(x) :].astype(x.dtype))
+    return np.concatenate(parts)
+
+
+def _smote(strategy: dict[int, int], n_neighbours: int, *, seed: int) -> Any:
+    try:
+        over_sampling = import_module("imblearn.over_sampling")
+    except ImportError as error:
+        raise HeadError(
+            f"oversampling needs imbalanced-learn, which cannot be imported ({error}); allowed: an environment that "
+            "has it. Run: pip install imbalanced-learn."
+        ) from error
+    return over_sampling.SMOTE(sampling_strategy=strategy, k_neighbors=n_neighbours, random_state=seed)
 
 
 class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -31,7 +185,7 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tol: Largest gradient entry of the mean objective, and largest expected decrease, at which to stop.
         max_iter: Most iterations.
         standardise: Whether to divide features by their standard deviation.
-        oversampling: A name from `probes.logistic.oversampling.MODES`, for SMOTE on the training rows, scaled before
+        oversampling: A name from `probes.logistic.estimator.MODES`, for SMOTE on the training rows, scaled before
             where `standardise` says so; or None. Then `sample_weight` is refused: SMOTE has no weighted form.
         random_state: Seed of SMOTE.
 
@@ -93,15 +247,20 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             norm = float(self.fit_.report.gradient_norm)
             warnings.warn(
                 f"the gradient norm is {norm:.1e} after {self.n_iter_[0]} iterations; tol asks for {self.tol:.1e}. "
-                "Raise max_iter or tol.", ConvergenceWarning, stacklevel=2,
-            )  # fmt: skip
+                "Raise max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def _solve(self, latents: torch.Tensor, codes: torch.Tensor, weights: NDArray[np.float64] | None) -> LogisticFit:
         options = SolverOptions(
-            tol=self.tol, gap_tol=self.tol, max_iterations=self.max_iter, precision="float64",
+            tol=self.tol,
+            gap_tol=self.tol,
+            max_iterations=self.max_iter,
+            precision="float64",
             is_standardised=self.standardise,
-        )  # fmt: skip
+        )
         n_classes = len(self.classes_)
         if self.oversampling is None:
             folds = None if weights is None else torch.tensor(weights)[None]
@@ -136,3 +295,58 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         both = np.stack([np.zeros_like(scores), scores], 1) if scores.ndim == 1 else scores
         probabilities: NDArray[np.float64] = softmax(both, axis=1)
         return probabilities
+
+
+# Folds that keep every class on both sides.
+
+
+def stratified_folds(
+    codes: Int[Tensor, " N"], *, n_folds: int, seed: int, groups: Sequence[object] | None = None
+) -> Bool[Tensor, "F N"]:
+    """Draw folds in which every class keeps its share; gives True for the training rows of a fold.
+
+    Whole groups (documents, abstracts), which no fold may part, may leave a fold without a class, which is then never
+    predicted there. See `check_folds` for what is refused.
+
+    Example:
+        >>> folds = stratified_folds(torch.tensor([0, 1, 0, 1]), n_folds=2, seed=0)
+        >>> folds.sum(1).tolist(), bool((folds[0] ^ folds[1]).all())
+        ([2, 2], True)
+    """
+    check_folds(codes, n_folds=n_folds, groups=groups)
+    gold = codes.numpy()
+    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
+    split = kind(n_folds, shuffle=True, random_state=seed).split(np.zeros(len(gold)), gold, groups)
+    folds = torch.zeros(n_folds, len(gold), dtype=torch.bool)
+    for fold, (training, _) in enumerate(split):
+        folds[fold, torch.from_numpy(training)] = True
+    return folds
+
+
+def check_folds(
+    codes: Int[Tensor, " N"],
+    *,
+    n_folds: int,
+    groups: Sequence[object] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Refuse with a HeadError fewer than two folds, or more than a class has rows, or than there are groups."""
+    if n_folds < 2:
+        raise HeadError(f"n_folds is {n_folds}; allowed: 2 or more. Use a validation split where one exists.")
+    counts = torch.bincount(codes)
+    if groups is not None:
+        n_groups, largest = len(set(groups)), int(counts.max())
+        if min(n_groups, largest) < n_folds:
+            raise HeadError(
+                f"{n_groups} groups with at most {largest} rows of one class cannot be cut into {n_folds} folds; "
+                "allowed: at least one group, and one row of the largest class, per fold. Use fewer folds, or give a "
+                "validation split."
+            )
+        return
+    for code in ((counts > 0) & (counts < n_folds)).nonzero()[:1, 0].tolist():
+        rows = "a single row" if counts[code] == 1 else f"{int(counts[code])} rows"
+        name = code if class_names is None else repr(class_names[code])
+        raise HeadError(
+            f"class {name} has {rows} for {n_folds} folds; allowed: at least one row per fold. "
+            "Merge or drop the class, use fewer folds, or give a validation split."
+        )

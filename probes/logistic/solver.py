@@ -1,18 +1,505 @@
 """Multinomial L2 logistic regression of every layer, C and fold at once."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.logistic.checks import check_codes, check_finite, check_strengths, check_weights
-from probes.logistic.design import Designs, Targets, build_design, standardise_rows
-from probes.logistic.options import SolverOptions
-from probes.logistic.path import follow_path
-from probes.logistic.result import ConvergenceReport, LogisticFit
+from probes.logistic.problem import (
+    ConvergenceReport,
+    Designs,
+    LogisticFit,
+    SolverOptions,
+    Targets,
+    build_design,
+    check_codes,
+    check_finite,
+    check_strengths,
+    check_weights,
+    standardise_rows,
+)
+
+# One line search for many problems at once, on logits: a trial costs no product with the features.
+
+SUFFICIENT = 1e-4
+MAX_TRIALS = 25
+GROWTH = 4.0
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The objective of `G` problems along a line.
+
+    Attributes:
+        logits: Where the line begins.
+        step: Change of the logits per unit of the line.
+        value: Float64 objective where the line begins.
+        slope: Float64 derivative there; below 0, or 0 for a problem that stays.
+        penalty: Float64 coefficients of the penalty: constant, linear, quadratic.
+        targets: What the problems should predict.
+    """
+
+    logits: Float[Tensor, "G R N"]
+    step: Float[Tensor, "G R N"]
+    value: Float[Tensor, " G"]
+    slope: Float[Tensor, " G"]
+    penalty: Float[Tensor, "G 3"]
+    targets: Targets
+
+    def select(self, index: Tensor) -> "Ray":
+        """Take some of the problems."""
+        logits, step, penalty = self.logits[index], self.step[index], self.penalty[index]
+        return Ray(logits, step, self.value[index], self.slope[index], penalty, self.targets.select(index))
+
+    def at(self, length: Float[Tensor, " G"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Evaluate: objective and derivative `(G,)` in float64, logits and residuals `(G, R, N)`."""
+        logits = torch.addcmul(self.logits, self.step, length.to(self.step.dtype)[:, None, None])
+        loss, residual = self.targets.loss(logits)
+        constant, linear, quadratic = self.penalty.unbind(1)
+        value = loss + constant + length * (linear + length * quadratic)
+        slope = dot(residual, self.step).double() + linear + 2 * length * quadratic
+        return value, slope, logits, residual
+
+
+@dataclass
+class Landing:
+    """Where the line searches ended.
+
+    Attributes:
+        length: Float64 step lengths; 0 where none was found.
+        value: Float64 objectives.
+        logits: Those of the rows there.
+        residual: Derivatives of the loss by them.
+        is_found: Whether the length satisfies the conditions.
+    """
+
+    length: Float[Tensor, " G"]
+    value: Float[Tensor, " G"]
+    logits: Float[Tensor, "G R N"]
+    residual: Float[Tensor, "G R N"]
+    is_found: Bool[Tensor, " G"]
+
+
+def dot(a: Float[Tensor, "G R M"], b: Float[Tensor, "G R M"]) -> Float[Tensor, " G"]:
+    """Inner products of two batches of matrices."""
+    products: Tensor = torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+    return products
+
+
+def search(ray: Ray, *, curvature: float) -> Landing:
+    """Find lengths that satisfy the strong Wolfe conditions, each problem its own; one without stays where it was.
+
+    The objective is convex along the line, so the sign of its derivative brackets the minimum; inside the bracket the
+    secant of the derivative is followed. The decrease is asked for up to rounding (Hager and Zhang, 2005, section 3).
+    `curvature` is the largest share of the first derivative that may be left.
+    """
+    slack = 20 * torch.finfo(ray.logits.dtype).eps * ray.value.abs()
+    length, low = torch.ones_like(ray.value), torch.zeros_like(ray.value)
+    high, low_slope, high_slope = torch.full_like(low, torch.inf), ray.slope.clone(), torch.zeros_like(low)
+    value, slope, logits, residual = ray.at(length)
+    landing = Landing(length.clone(), value, logits, residual, torch.zeros_like(low, dtype=torch.bool))
+    pending, part = torch.arange(len(low), device=low.device), ray
+    for _ in range(MAX_TRIALS):
+        tried = length[pending]
+        is_lower = value <= part.value + SUFFICIENT * tried * part.slope + slack[pending]
+        is_found = is_lower & (slope.abs() <= -curvature * part.slope)
+        landing.is_found[pending] = is_found
+        is_past = slope > 0
+        rising, falling = pending[is_past], pending[~is_past]
+        high[rising], high_slope[rising] = length[rising], slope[is_past]
+        low[falling], low_slope[falling] = length[falling], slope[~is_past]
+        pending = pending[~is_found]
+        if not len(pending):
+            return landing
+        bracket = torch.stack([low, high, low_slope, high_slope, ray.slope])
+        length[pending] = _next_length(bracket[:, pending])
+        part = ray.select(pending)
+        value, slope, logits, residual = part.at(length[pending])
+        landing.length[pending], landing.value[pending] = length[pending], value
+        landing.logits[pending], landing.residual[pending] = logits, residual
+    _stay(landing, ray, pending)
+    return landing
+
+
+def _next_length(bracket: Float[Tensor, "5 G"]) -> Float[Tensor, " G"]:
+    """Follow the secant of the derivative, inside the bracket or on from its lower end."""
+    low, high, low_slope, high_slope, first_slope = bracket
+    inside = low + (high - low) * (-low_slope / (high_slope - low_slope)).clamp(0.1, 0.9)
+    beyond = low * (first_slope / (first_slope - low_slope)).clamp(1.5, GROWTH)
+    # A derivative that does not rise (or falls by rounding) gives no secant: go on by the largest factor.
+    beyond = torch.where(low_slope > first_slope, beyond, GROWTH * low)
+    return torch.where(torch.isinf(high), beyond, inside)
+
+
+def _stay(landing: Landing, ray: Ray, pending: Tensor) -> None:
+    """Put back the problems for which no length was found."""
+    part = ray.select(pending)
+    value, _, logits, residual = part.at(torch.zeros_like(part.value))
+    landing.length[pending] = 0.0
+    landing.value[pending] = value
+    landing.logits[pending], landing.residual[pending] = logits, residual
+
+
+# What L-BFGS remembers of many problems at once.
+
+Pair = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass
+class History:
+    """The last steps and gradient changes of `G` problems.
+
+    Attributes:
+        limit: Most pairs.
+        pairs: Oldest first: step and gradient change, each `(G, R, P)`, and `(G,)` 1 over their product, or 0 where a
+            problem has no usable pair.
+        retired: Pairs of problems that are done, by their number.
+    """
+
+    limit: int
+    pairs: list[Pair] = field(default_factory=list)
+    retired: dict[int, list[Pair]] = field(default_factory=dict)
+
+    def push(self, step: Float[Tensor, "G R P"], change: Float[Tensor, "G R P"], *, usable: Bool[Tensor, " G"]) -> None:
+        """Remember a pair."""
+        self.pairs = [*self.pairs, (step, change, _inverse_product(step, change) * usable)][-self.limit :]
+
+    def forget(self, which: Bool[Tensor, " G"]) -> None:
+        """Forget the pairs of some problems."""
+        for _, _, weight in self.pairs:
+            weight[which] = 0.0
+
+    def retire(self, places: Int[Tensor, " A"], index: Int[Tensor, " A"]) -> None:
+        """Put the pairs of problems that are done aside, under the numbers `places`."""
+        for place, i in zip(places.tolist(), index.tolist(), strict=True):
+            # Clones, for a view would keep the pairs of all its neighbours in memory.
+            self.retired[place] = [(s[i].clone(), y[i].clone(), weight[i].clone()) for s, y, weight in self.pairs]
+
+    def select(self, index: Int[Tensor, " A"]) -> None:
+        """Keep some of the problems."""
+        self.pairs = [(step[index], change[index], weight[index]) for step, change, weight in self.pairs]
+
+    def reunited(self) -> "History":
+        """Bring the pairs of all retired problems together, the newest side by side."""
+        columns = [self.retired[place] for place in sorted(self.retired)]
+        longest = max(columns, key=len)
+        if not longest:
+            return History(self.limit)
+        step, change, weight = (torch.zeros_like(part) for part in longest[0])
+        filled = [[(step, change, weight)] * (len(longest) - len(column)) + column for column in columns]
+        pairs = [tuple(torch.stack(parts) for parts in zip(*row, strict=True)) for row in zip(*filled, strict=True)]
+        return History(self.limit, [(step, change, weight) for step, change, weight in pairs])
+
+    def under(self, change_of_penalty: Float[Tensor, "1 1 P"]) -> "History":
+        """Return the same steps with the gradient changes they would have had under another penalty."""
+        pairs = []
+        for step, change, weight in self.pairs:
+            changed = torch.addcmul(change, change_of_penalty, step)
+            pairs.append((step, changed, _inverse_product(step, changed) * (weight > 0)))
+        return History(self.limit, pairs)
+
+    def direction(self, gradient: Float[Tensor, "G R P"], inverse: Float[Tensor, "G 1 P"]) -> Float[Tensor, "G R P"]:
+        """Apply the two-loop recursion (Nocedal, 1980) with a diagonal first guess of the inverse Hessian."""
+        rest, shares = gradient.clone(), []
+        for step, change, weight in reversed(self.pairs):
+            share = (weight * dot(step, rest))[:, None, None]
+            shares.append(share)
+            rest.addcmul_(share, change, value=-1)
+        rest *= inverse
+        for (step, change, weight), share in zip(self.pairs, reversed(shares), strict=True):
+            rest.addcmul_(share - (weight * dot(change, rest))[:, None, None], step)
+        return rest.neg_()
+
+
+def _inverse_product(step: Float[Tensor, "G R P"], change: Float[Tensor, "G R P"]) -> Float[Tensor, " G"]:
+    """Return 1 over the product, or 0 where it is only rounding error."""
+    product = dot(step, change)
+    floor = torch.finfo(step.dtype).eps * (dot(step, step) * dot(change, change)).sqrt()
+    return torch.where(product > floor, 1 / product, torch.zeros_like(product))
+
+
+# L-BFGS on many problems at once, each with its own steps, and each leaving when it is done.
+
+CURVATURE = 0.5
+"""Share of the slope that a line search may leave: nearly exact, for its trials are cheap."""
+SCALE_CURVATURE = 0.1
+PATIENCE = 15
+"""Iterations without progress in objective or gradient, after which rounding is all that is left."""
+COMPACT_SHARE = 0.1
+"""Share of finished problems at which the others are gathered: below it the copy costs more than it saves."""
+MARGIN = 0.95
+"""Share of `tol` to aim at, so that the gradient recomputed at the end keeps to `tol` too."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where `G` problems stand.
+
+    Attributes:
+        weight: Weights on turned features, intercept last.
+        logits: Of every training row.
+        gradient: Of the objective.
+        value: Float64 objective: summed loss plus half the squared weights over C.
+        curvature: Mean curvature `a` of the loss by a logit: `1 / (a energy + 1 / C)` is the first guess of the inverse
+            Hessian.
+        n_iterations: Iterations so far.
+        gap: Float64 decrease still expected, as a share of the objective.
+    """
+
+    weight: Float[Tensor, "G R P"]
+    logits: Float[Tensor, "G R N"]
+    gradient: Float[Tensor, "G R P"]
+    value: Float[Tensor, " G"]
+    curvature: Float[Tensor, " G"]
+    n_iterations: Int[Tensor, " G"]
+    gap: Float[Tensor, " G"]
+
+    def select(self, index: Tensor) -> "Point":
+        """Take some of the problems."""
+        return Point(*(getattr(self, column.name)[index] for column in fields(self)))
+
+    def put(self, index: Tensor, part: "Point") -> None:
+        """Write problems back to their places."""
+        for column in fields(self):
+            getattr(self, column.name)[index] = getattr(part, column.name)
+
+
+@dataclass
+class Progress:
+    """What decides when a problem is done.
+
+    Attributes:
+        drop: Float64 last decrease as a share of the objective; infinite before the first.
+        best: Smallest gradient norm so far.
+        n_stale: Iterations without progress.
+        is_done: Whether it is done.
+    """
+
+    drop: Float[Tensor, " G"]
+    best: Float[Tensor, " G"]
+    n_stale: Int[Tensor, " G"]
+    is_done: Bool[Tensor, " G"]
+
+    @classmethod
+    def at_start(cls, point: Point) -> "Progress":
+        """Begin."""
+        nothing, weight = torch.zeros_like(point.n_iterations), point.weight.new_zeros(len(point.value))
+        return cls(point.value + torch.inf, weight + torch.inf, nothing, nothing.bool())
+
+    def select(self, index: Tensor) -> "Progress":
+        """Take some of the problems."""
+        return Progress(self.drop[index], self.best[index], self.n_stale[index], self.is_done[index])
+
+
+def minimise(
+    designs: Designs, point: Point, history: History, *, ridge: float, options: SolverOptions
+) -> tuple[Point, History]:
+    """Run L-BFGS until every problem is done, or out of iterations.
+
+    Args:
+        designs: The training rows.
+        point: Where to begin, its gradient and objective those of this `ridge`.
+        history: Steps and gradient changes of this `ridge` that are known, or none.
+        ridge: `1 / C`.
+        options: When to stop.
+
+    Returns:
+        Where every problem ended, and what was learnt of its curvature.
+    """
+    whole = Point(*(getattr(point, field.name).clone() for field in fields(point)))
+    places = torch.arange(len(point.value), device=point.value.device)
+    progress, penalty = Progress.at_start(point), penalties(point.weight, ridge)
+    for _ in range(options.max_iterations):
+        inverse = 1 / (point.curvature[:, None, None] * designs.energy + penalty)
+        direction, slope = _descend(history, point.gradient, inverse)
+        point = replace(point, gap=-slope / (2 * point.value))
+        is_new = _is_done(designs, point, progress, options) & ~progress.is_done
+        if bool(is_new.any()):
+            _retire(whole, point, history, places=places, is_new=is_new)
+            progress.is_done |= is_new
+            kept = (~progress.is_done).nonzero()[:, 0]
+            if not len(kept):
+                return whole, history.reunited()
+            if len(kept) <= (1 - COMPACT_SHARE) * len(places):
+                places, designs, point = places[kept], designs.select(kept), point.select(kept)
+                direction, slope, progress = direction[kept], slope[kept], progress.select(kept)
+                history.select(kept)
+        direction[progress.is_done], slope[progress.is_done] = 0.0, 0.0
+        point = _advance(designs, point, direction, slope=slope, penalty=penalty, state=(history, progress))
+    _retire(whole, point, history, places=places, is_new=~progress.is_done)
+    return whole, history.reunited()
+
+
+def _retire(whole: Point, point: Point, history: History, *, places: Tensor, is_new: Bool[Tensor, " G"]) -> None:
+    index = is_new.nonzero()[:, 0]
+    whole.put(places[index], point.select(index))
+    history.retire(places[index], index)
+
+
+def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
+    """Stretch the weights of another C to where the objective is lowest; the directions hardly change with C.
+
+    Gradient and objective of the point are those of this `ridge` (`1 / C`) already. Problems without weights stay.
+    """
+    slope = dot(point.gradient, point.weight).double()
+    sign = torch.where(slope > 0, -1.0, 1.0).to(point.weight.dtype)[:, None, None]
+    ray = _ray(designs, point, sign * point.weight, sign * point.logits, -slope.abs(), penalties(point.weight, ridge))
+    landing = search(ray, curvature=SCALE_CURVATURE)
+    step = landing.length.to(point.weight.dtype)[:, None, None] * sign * point.weight
+    return _land(designs, point, step, landing, penalties(point.weight, ridge))
+
+
+def penalties(weight: Float[Tensor, "G R P"], ridge: float) -> Float[Tensor, "1 1 P"]:
+    """Return the factor of every column's square in the penalty, doubled."""
+    penalty = torch.full((1, 1, weight.shape[2]), ridge, dtype=weight.dtype, device=weight.device)
+    penalty[..., -1] = 0.0  # the intercept is free
+    return penalty
+
+
+def _descend(history: History, gradient: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Find directions of descent; a problem whose history gives none forgets it."""
+    direction = history.direction(gradient, inverse)
+    slope = dot(gradient, direction).double()
+    is_lost = ~(slope < 0)
+    if bool(is_lost.any()):
+        history.forget(is_lost)
+        direction[is_lost] = (-inverse * gradient)[is_lost]
+        slope = dot(gradient, direction).double()
+    return direction, slope
+
+
+def _is_done(designs: Designs, point: Point, progress: Progress, options: SolverOptions) -> Bool[Tensor, " G"]:
+    is_still = progress.n_stale >= PATIENCE
+    is_close = (point.gap <= options.gap_tol) & (progress.drop <= options.gap_tol)
+    # The largest entry is at least the length over the root of the number of entries: most need no exact look.
+    floor = point.gradient.flatten(1).norm(dim=1).double() / point.gradient[0].numel() ** 0.5
+    is_close &= floor <= options.tol * designs.n_rows
+    if bool((is_close & ~progress.is_done).any()):
+        is_close &= designs.gradient_norm(point.gradient) <= MARGIN * options.tol
+    return is_close | is_still
+
+
+def _ray(designs: Designs, point: Point, direction: Tensor, step: Tensor, slope: Tensor, penalty: Tensor) -> Ray:
+    weighted = penalty * direction
+    parts = (dot(penalty * point.weight, point.weight) / 2, dot(weighted, point.weight), dot(weighted, direction) / 2)
+    terms = torch.stack([part.double() for part in parts], 1)
+    return Ray(point.logits, step, point.value, slope, terms, designs.targets)
+
+
+def _land(designs: Designs, point: Point, step: Tensor, landing: Landing, penalty: Tensor) -> Point:
+    weight = point.weight + step
+    gradient = designs.gradient(landing.residual) + penalty * weight
+    return replace(point, weight=weight, logits=landing.logits, gradient=gradient, value=landing.value)
+
+
+def _advance(
+    designs: Designs,
+    point: Point,
+    direction: Float[Tensor, "G R P"],
+    *,
+    slope: Float[Tensor, " G"],
+    penalty: Float[Tensor, "1 1 P"],
+    state: tuple[History, Progress],
+) -> Point:
+    """Take one step of every problem, and learn from it."""
+    history, progress = state
+    ray = _ray(designs, point, direction, designs.logits(direction), slope, penalty)
+    landing = search(ray, curvature=CURVATURE)
+    step = landing.length.to(direction.dtype)[:, None, None] * direction
+    moved = _land(designs, point, step, landing, penalty)
+    change = moved.gradient - point.gradient
+    history.push(step, change, usable=landing.is_found)
+    history.forget(~landing.is_found)
+    # The secant equation gives the one free number of the first guess.
+    secant = (dot(step, change) - dot(penalty * step, step)) / dot(designs.energy * step, step)
+    is_sound = landing.is_found & (secant > 1e-12) & (secant < 1)
+    norm = moved.gradient.flatten(1).norm(dim=1)
+    progress.drop = (point.value - moved.value) / moved.value
+    eps = torch.finfo(direction.dtype).eps
+    is_progress = (progress.drop > eps) | (norm < 0.99 * progress.best)
+    progress.n_stale = torch.where(is_progress, 0, progress.n_stale + 1)
+    progress.best = torch.minimum(progress.best, norm)
+    return replace(
+        moved,
+        curvature=torch.where(is_sound, secant, point.curvature),
+        n_iterations=point.n_iterations + (~progress.is_done).long(),
+    )
+
+
+# The solutions of a batch of designs for one C after the other.
+
+
+@torch.no_grad()
+def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions) -> list[Tensor]:
+    """Follow the solutions of `G` designs from the smallest C to the largest, all designs at once.
+
+    Returns:
+        On the CPU, each `(G, C, ...)` in the order of `Cs`: weights, bias, objective, gradient norm, gap, iterations;
+        see `LogisticFit`.
+    """
+    path: dict[float, tuple[Tensor, ...]] = {}
+    point, ridge, history = _origin(designs), 0.0, History(options.history)
+    for C in sorted(set(Cs)):
+        point, history = _change_ridge(point, by=1 / C - ridge), history.under(penalties(point.weight, 1 / C - ridge))
+        ridge = 1 / C
+        point = rescale(designs, point, ridge=ridge) if path else point
+        start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))
+        point, history = minimise(designs, start, history, ridge=ridge, options=options)
+        point = _recompute(designs, point, ridge=ridge)
+        path[C] = _solution(designs, point, C)
+    return [torch.stack(parts, 1).cpu() for parts in zip(*(path[C] for C in Cs), strict=True)]
+
+
+def _origin(designs: Designs) -> Point:
+    """Begin with the intercepts that give each class its share: the minimum as C goes to 0."""
+    targets, features = designs.targets, designs.features
+    weight = features.new_zeros(len(designs.which), targets.n_outputs, features.shape[2])
+    weight[..., -1] = _priors(designs).to(weight.dtype)
+    nothing = designs.n_rows.new_zeros(len(weight))
+    curvature = features.new_full((len(weight),), 1 / targets.n_classes)
+    point = Point(weight, weight, weight, nothing, curvature, nothing.long(), nothing)
+    return _recompute(designs, point, ridge=0.0)
+
+
+def _priors(designs: Designs) -> Float[Tensor, "G R"]:
+    logarithms = designs.targets.class_weights().log()
+    if designs.targets.n_outputs == 1:
+        return logarithms[:, 1:] - logarithms[:, :1]
+    is_there = torch.isfinite(logarithms)
+    zeroed = torch.where(is_there, logarithms, 0.0)
+    return torch.where(is_there, zeroed - (zeroed.sum(1) / is_there.sum(1))[:, None], 0.0)
+
+
+def _change_ridge(point: Point, *, by: float) -> Point:
+    """Return objective and gradient under another penalty, without a product."""
+    features = torch.cat([point.weight[..., :-1], torch.zeros_like(point.weight[..., -1:])], -1)
+    value = point.value + by / 2 * features.square().sum((1, 2), dtype=torch.float64)
+    return replace(point, value=value, gradient=point.gradient + by * features)
+
+
+def _recompute(designs: Designs, point: Point, *, ridge: float) -> Point:
+    """Compute logits, objective and gradient from the weights, without what rounding added up on the way."""
+    logits = designs.logits(point.weight)
+    value, residual = designs.targets.loss(logits)
+    plain = replace(point, logits=logits, value=value, gradient=designs.gradient(residual))
+    return _change_ridge(plain, by=ridge)
+
+
+def _solution(designs: Designs, point: Point, C: float) -> tuple[Tensor, ...]:
+    """Turn one C's weights back, and say how well each problem was solved."""
+    weight, bias = designs.unrotated(point.weight), point.weight[..., -1]
+    if designs.targets.n_outputs == 1:
+        weight, bias = (torch.cat([-part, part], 1) / 2 for part in (weight, bias))
+    elif designs.targets.offset is not None:
+        bias = bias + designs.targets.offset[..., 0]
+    # Once in float64: a well-separated row's loss is far below what float32 keeps beside 1.
+    loss, _ = designs.targets.loss(point.logits.double())
+    half_square = point.weight[..., :-1].square().sum((1, 2), dtype=torch.float64) / 2
+    return weight, bias, C * loss + half_square, designs.gradient_norm(point.gradient), point.gap, point.n_iterations
+
 
 DEFAULT = SolverOptions()
 

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
-from extract.errors import TaskError
+from extract.errors import TaskError, unknown_name
+from probes.metrics.class_metrics import CLASS_METRICS, ClassCounts, class_metric, count_by_unit, score_classes
+from probes.metrics.correlation import CORRELATIONS, spearman
+from probes.metrics.significance import OfSums
+from probes.metrics.span_metrics import count_tag_spans, f1_of_counts
 
 Score = Callable[[Int[np.ndarray, "R U"]], Float[np.ndarray, "S R"]]
 """Scores `S` seeds on `R` resamples, given the units drawn."""
@@ -47,9 +53,13 @@ class SeedSummary:
 
 
 def summarise(
-    values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT,
+    values: Float[np.ndarray, " S"],
+    score: Score,
+    *,
+    n_units: int,
+    resampling: Resampling = DEFAULT,
     is_centred: bool = False,
-) -> SeedSummary:  # fmt: skip
+) -> SeedSummary:
     """Mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
 
     Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
@@ -79,9 +89,11 @@ def resample(score: Score, *, n_units: int, resampling: Resampling = DEFAULT) ->
 
 
 def summarise_counts(
-    counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]], *,
+    counts: NDArray[np.number],
+    compute: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
     resampling: Resampling = DEFAULT,
-) -> SeedSummary:  # fmt: skip
+) -> SeedSummary:
     """Summarise a metric that needs only sums of the counts of each seed and unit, which is fast."""
     values = np.asarray(compute(counts.sum(axis=1).astype(np.float64)))
     return summarise(values, score_counts(counts, compute), n_units=counts.shape[1], resampling=resampling)
@@ -112,3 +124,640 @@ def number_units(groups: Sequence[str] | None, n_rows: int, *, is_sorted: bool =
     names = sorted(set(groups)) if is_sorted else dict.fromkeys(groups)
     numbers = {name: number for number, name in enumerate(names)}
     return np.array([numbers[group] for group in groups], dtype=np.int64)
+
+
+# Every metric over seeds with its bootstrap interval: correlations over pairs, classes over rows, tags over text.
+
+
+def summarise_seeds(
+    predicted: Float[np.ndarray, "S N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:
+    """Summarise a correlation of `CORRELATIONS` over seeds, with an interval over rows or named groups.
+
+    Constant predictions make every value NaN.
+
+    Raises:
+        UnknownNameError: Another metric.
+        TaskError: Not one group name per row.
+    """
+    score, n_units = _of_correlation(predicted, gold, metric, groups)
+    values = np.array([CORRELATIONS[metric](row, gold) for row in predicted])
+    return summarise(values, score, n_units=n_units, resampling=resampling)
+
+
+def resample_correlations(
+    predicted: Float[np.ndarray, "S N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> Float[np.ndarray, "S R"]:
+    """Correlate `S` systems with gold on the same resamples; arguments and errors are as in `summarise_seeds`."""
+    score, n_units = _of_correlation(predicted, gold, metric, groups)
+    return resample(score, n_units=n_units, resampling=resampling)
+
+
+def _of_correlation(
+    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], metric: str, groups: Sequence[str] | None
+) -> tuple[Score, int]:
+    """Return what correlates resamples of rows or groups, and their number."""
+    if metric not in CORRELATIONS:
+        raise unknown_name("metric", metric, CORRELATIONS)
+    correlate = CORRELATIONS[metric]
+    rows, target = predicted.astype(np.float64), gold.astype(np.float64)
+    units = number_units(groups, len(gold))
+    order, sizes = np.argsort(units, kind="stable"), np.bincount(units)
+    starts = np.cumsum(sizes) - sizes
+
+    def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
+        if groups is None:
+            return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
+        counts = sizes[drawn]
+        shifts = starts[drawn] - np.cumsum(counts, axis=1) + counts  # from a place among the rows drawn to `order`
+        whole = [
+            order[np.repeat(shift, count) + np.arange(count.sum())] for shift, count in zip(shifts, counts, strict=True)
+        ]  # of unequal length
+        return np.array([[float(correlate(row[each], target[each])) for each in whole] for row in rows])
+
+    return score, len(sizes)
+
+
+def summarise_class_seeds(
+    predicted: Int[np.ndarray, "S N"],
+    gold: Int[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:
+    """Summarise a metric of `CLASS_METRICS` over seeds, with an interval over rows or named groups.
+
+    Classes count from 0; a group is the abstract, document or question of a row. Errors are as in `summarise_seeds`.
+    """
+    return summarise_counts(_class_counts(predicted, gold, groups), _of_classes(metric), resampling=resampling)
+
+
+def resample_scores(
+    predicted: Int[np.ndarray, "S N"],
+    gold: Int[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> Float[np.ndarray, "S R"]:
+    """Score `S` systems on the same bootstrap resamples, so that differences between rows of the result are paired.
+
+    Arguments and errors are as in `summarise_class_seeds`.
+    """
+    counts = _class_counts(predicted, gold, groups)
+    return resample(score_counts(counts, _of_classes(metric)), n_units=counts.shape[1], resampling=resampling)
+
+
+def summarise_span_f1(
+    counts: Int[np.ndarray, "S N 3"], *, documents: Sequence[str] | None = None, resampling: Resampling = DEFAULT
+) -> SeedSummary:
+    """Summarise the micro F1 of spans over seeds, with an interval over sentences or over named documents.
+
+    Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
+
+    Raises:
+        TaskError: `documents` has another length.
+    """
+    return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
+
+
+def summarise_accuracy(
+    right: Bool[np.ndarray, "S W"],
+    *,
+    offsets: Int[np.ndarray, " N_1"],
+    documents: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:
+    """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
+
+    `right` says whether each word has the right tag, False for a word without a prediction; sentences start at
+    `offsets`, whose last entry is the number of words. The rest is as in `summarise_span_f1`.
+    """
+    sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
+    n_right = np.diff(sums[:, offsets], axis=1)
+    counts = np.stack([n_right, np.broadcast_to(np.diff(offsets), n_right.shape)], axis=2)
+    return summarise_counts(
+        _by_unit(counts, documents), lambda sums: sums[..., 0] / np.maximum(sums[..., 1], 1), resampling=resampling
+    )
+
+
+def _by_unit(counts: Int[np.ndarray, "S N C"], documents: Sequence[str] | None) -> Int[np.ndarray, "S U C"]:
+    """Add up the counts of the sentences of each document."""
+    if documents is None:
+        return counts
+    units = number_units([str(name) for name in documents], counts.shape[1], is_sorted=True)
+    sums = np.zeros((int(units.max(initial=-1)) + 1, counts.shape[0], counts.shape[2]), dtype=np.int64)
+    np.add.at(sums, units, counts.swapaxes(0, 1))
+    return sums.swapaxes(0, 1)
+
+
+def _class_counts(
+    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], groups: Sequence[str] | None
+) -> Float[np.ndarray, "S U C"]:
+    """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
+    return count_by_unit(predicted, gold, number_units(groups, len(gold)))
+
+
+def _of_classes(metric: str) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    compute = class_metric(metric)
+    return lambda sums: compute(ClassCounts(*np.split(sums, 3, axis=-1)))
+
+
+# Scores of many predictions of the same rows, and of resamples of their units, from sums of counts over units.
+
+Counts = Callable[[NDArray[np.generic]], Float[np.ndarray, "M U C"]]
+AT_ONCE = 1 << 24
+"""Counts in memory at once."""
+TINY = 1e-12
+MOST_COUNTS = 100
+"""Of a unit, for errors within resamples: their cost grows with the square of the counts."""
+
+
+@dataclass(frozen=True)
+class UnitScorer:
+    """How predictions of the rows of one split are scored.
+
+    Attributes:
+        metric: Name of the metric.
+        unit: What is resampled: rows, groups, sentences or documents.
+        n_units: How many of them.
+        n_counts: Counts of a unit.
+        count: Counts, for `(M, N)` predictions, what the metric needs of every unit: `(M, U, C)`.
+        of_sums: Computes the metric from sums `(..., C)` of counts.
+        quick: Scores `(M, N)` predictions without counting unit by unit; None where that is no faster.
+        is_lifted: Whether units that are drawn twice lift the metric, so that its intervals must be moved back.
+    """
+
+    metric: str
+    unit: str
+    n_units: int
+    n_counts: int
+    count: Counts
+    of_sums: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    quick: Callable[[NDArray[np.generic]], NDArray[np.float64]] | None = None
+    is_lifted: bool = False
+
+    def score(self, predicted: NDArray[np.generic]) -> Float[np.ndarray, " M"]:
+        """Score `(M, N)` predictions on all rows."""
+        if self.quick is not None:
+            return np.asarray(self.quick(predicted))
+        return np.concatenate([self.of_sums(self.count(part).sum(1)) for part in self._parts(predicted)])
+
+    def resample(self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT) -> Float[np.ndarray, "M R"]:
+        """Score `(M, N)` predictions on the same `R` resamples of the units."""
+        found = [
+            resample(score_counts(self.count(part), self.of_sums), n_units=self.n_units, resampling=resampling)
+            for part in self._parts(predicted)
+        ]
+        return np.concatenate(found)
+
+    def lead_errors(
+        self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT
+    ) -> Float[np.ndarray, "R_1 L L"] | None:
+        """Estimate the standard error of the lead of every system over every other, within each resample.
+
+        A score changes with a unit by the product of its counts and the slope of the metric in them (its influence, or
+        infinitesimal jackknife). Correlations are on Fisher's z.
+
+        Args:
+            predicted: `(S, L, N)` predictions of `L` systems, of which the mean over `S` seeds leads.
+            resampling: As in `resample`, for the same resamples.
+
+        Returns:
+            First those on all units, then those of every resample; None for a metric of more than `MOST_COUNTS` counts.
+        """
+        if self.n_counts > MOST_COUNTS:
+            return None
+        n_seeds, n_systems = predicted.shape[:2]
+        counts = self.count(predicted.reshape(n_seeds * n_systems, -1))
+        step = max(1, AT_ONCE // (len(counts) * self.n_units))
+
+        def errors(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+            times = np.stack([np.bincount(row, minlength=self.n_units) for row in drawn]).astype(np.float64)
+            values, slopes = self._slopes(np.einsum("ru,muc->mrc", times, counts, optimize=True))
+            influences = np.matmul(counts, slopes.swapaxes(1, 2))  # of a unit on a score: M U R
+            influence = influences.reshape(n_seeds, n_systems, *influences.shape[1:]).mean(0)
+            if self.metric in CORRELATIONS:
+                value = values.reshape(n_seeds, n_systems, -1).mean(0)
+                influence = influence / np.maximum(1 - value**2, TINY)[:, None]
+            weighted = influence.transpose(2, 0, 1) * np.sqrt(times)[:, None]
+            products = weighted @ weighted.swapaxes(1, 2)
+            own = np.diagonal(products, axis1=1, axis2=2)
+            squares = own[:, :, None] + own[:, None] - 2 * products
+            return np.asarray(np.sqrt(np.maximum(squares, 0)).reshape(len(drawn), -1).T)
+
+        def score(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+            return np.concatenate([errors(drawn[k : k + step]) for k in range(0, len(drawn), step)], axis=1)
+
+        whole = errors(np.arange(self.n_units)[None])
+        drawn = resample(score, n_units=self.n_units, resampling=resampling)
+        return np.asarray(np.concatenate([whole, drawn], axis=1).T.reshape(-1, n_systems, n_systems))
+
+    def _slopes(self, sums: Float[np.ndarray, "M R C"]) -> tuple[Float[np.ndarray, "M R"], Float[np.ndarray, "M R C"]]:
+        """Return the metric of sums, and its slope in each of them by central differences."""
+        reach = 1e-5 * np.maximum(np.abs(sums), 1.0)
+        slopes = np.empty_like(sums)
+        for count in range(self.n_counts):
+            step = np.zeros_like(sums)
+            step[..., count] = reach[..., count]
+            slopes[..., count] = (self.of_sums(sums + step) - self.of_sums(sums - step)) / (2 * reach[..., count])
+        return np.asarray(self.of_sums(sums)), np.nan_to_num(slopes)
+
+    def _parts(self, predicted: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+        step = max(1, AT_ONCE // (self.n_units * self.n_counts))
+        return [predicted[start : start + step] for start in range(0, len(predicted), step)]
+
+
+def correlation_scorer(
+    gold: Float[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None
+) -> UnitScorer:
+    """Score numbers by a correlation of `CORRELATIONS`; ranks of Spearman are those among all rows, also in resamples.
+
+    Raises:
+        UnknownNameError: Another metric.
+        TaskError: Not one group per row.
+    """
+    if metric not in CORRELATIONS:
+        raise unknown_name("metric", metric, CORRELATIONS)
+    units = number_units(groups, len(gold))
+    n_units = int(units.max(initial=-1)) + 1
+    target = _standard(_ranked(gold, metric))
+
+    def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 6"]:
+        rows = _standard(_ranked(predicted, metric))
+        ones = np.ones_like(rows)
+        parts = np.stack([ones, rows, ones * target, rows**2, ones * target**2, rows * target], axis=-1)
+        return parts if groups is None else add_up(parts, units, n_units)
+
+    return UnitScorer(
+        metric,
+        "rows" if groups is None else "groups",
+        n_units,
+        6,
+        count,
+        _correlation_of_sums,
+        quick=lambda predicted: np.asarray(CORRELATIONS[metric](np.asarray(predicted, np.float64), gold)),
+    )
+
+
+def _ranked(values: NDArray[np.generic], metric: str) -> NDArray[np.float64]:
+    wide = np.asarray(values, np.float64)
+    return np.asarray(rankdata(wide, axis=-1)) if metric == "spearman" else wide
+
+
+def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Centre and scale: sums of squares of raw numbers would lose digits; a constant becomes 0."""
+    centred = values - values.mean(-1, keepdims=True)
+    spread = np.where(np.ptp(values, axis=-1, keepdims=True) == 0, np.inf, centred.std(-1, keepdims=True))
+    return np.asarray(centred / spread)
+
+
+def _correlation_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    n, a, b, aa, bb, ab = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        square = (aa - a * a / n) * (bb - b * b / n)
+        found = (ab - a * b / n) / np.sqrt(np.where(square > 1e-12 * n * n, square, np.nan))
+    return np.asarray(found.clip(-1.0, 1.0))
+
+
+def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None) -> UnitScorer:
+    """Score classes, which count from 0, by a metric of `CLASS_METRICS`; errors are as of `correlation_scorer`."""
+    compute = class_metric(metric)
+    units = number_units(groups, len(gold))
+    n_units, n_classes = int(units.max(initial=-1)) + 1, int(gold.max(initial=0)) + 1
+    unit = "rows" if groups is None else "groups"
+    if metric == "accuracy":
+        return right_scorer(gold, units, unit=unit)
+
+    return UnitScorer(
+        metric,
+        unit,
+        n_units,
+        3 * n_classes,
+        lambda predicted: count_by_unit(np.asarray(predicted, np.int64), gold, units),
+        lambda sums: np.asarray(compute(ClassCounts(*np.split(sums, 3, axis=-1)))),
+        quick=lambda predicted: score_classes(np.asarray(predicted, np.int64), gold, metric=metric),
+    )
+
+
+def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, unit: str) -> UnitScorer:
+    """Score names, as numbers, by the share that is right; `units` numbers the unit of each row from 0."""
+    n_units = int(units.max(initial=-1)) + 1
+
+    def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
+        right = (np.asarray(predicted, np.int64) == gold).astype(np.float64)
+        return add_up(np.stack([right, np.ones_like(right)], axis=-1), units, n_units)
+
+    return UnitScorer(
+        "accuracy",
+        unit,
+        n_units,
+        2,
+        count,
+        lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
+        quick=lambda predicted: np.asarray((np.asarray(predicted, np.int64) == gold).mean(-1)),
+    )
+
+
+def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> UnitScorer:
+    """Score rows that are scores themselves, such as a loss of each row, by their mean."""
+    n_units = int(units.max(initial=-1)) + 1
+
+    def count(rows: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
+        wide = np.asarray(rows, np.float64)
+        return add_up(np.stack([wide, np.ones_like(wide)], axis=-1), units, n_units)
+
+    return UnitScorer(
+        metric,
+        unit,
+        n_units,
+        2,
+        count,
+        lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
+        quick=lambda rows: np.asarray(np.asarray(rows, np.float64).mean(-1)),
+    )
+
+
+def add_up(parts: Float[np.ndarray, "M N C"], units: Int[np.ndarray, " N"], n_units: int) -> Float[np.ndarray, "M U C"]:
+    """Add up the counts of the rows of each unit."""
+    if n_units == len(units) and (units == np.arange(n_units)).all():
+        return parts
+    sums = np.zeros((n_units, len(parts), parts.shape[2]))
+    np.add.at(sums, units, parts.swapaxes(0, 1))
+    return sums.swapaxes(0, 1)
+
+
+# Scores of similarities of pairs and of clusters, and of resamples of their rows.
+
+ROW_METRICS = {
+    "ndcg@10": "normalised discounted gain of the first 10 documents, 0 to 1",
+    "recall@10": "share of the relevant documents among the first 10, 0 to 1",
+    "recall@100": "share of the relevant documents among the first 100, 0 to 1",
+    "map": "mean average precision of the candidates of a query, 0 to 1",
+    "mrr": "1 / rank of the first relevant candidate, 0 to 1",
+    "bitext-f1": "weighted F1 of nearest neighbours, the mean of both directions, 0 to 1",
+    "threshold-accuracy": "share of pairs on the right side of the threshold chosen on validation, 0 to 1",
+    "bitext-accuracy": "share of texts whose nearest neighbour is the translation, both directions, 0 to 1",
+}
+"""Metrics that are the mean of a score of each row, which is what is predicted."""
+MOST_STEPS = 1000
+"""Similarities are counted in so many steps of equal size for resamples; exactly where there are fewer different."""
+
+
+def precision_scorer(gold: Int[np.ndarray, " N"], groups: Sequence[str] | None = None) -> UnitScorer:
+    """Score similarities of pairs, of which `gold` says 1 for alike and 0 otherwise, by average precision.
+
+    Pairs of equal similarity are one step, as in scikit-learn.
+    """
+    units = number_units(groups, len(gold))
+    n_units, n_steps = int(units.max(initial=-1)) + 1, min(len(gold), MOST_STEPS)
+
+    def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U C"]:
+        parts = np.zeros((len(predicted), len(gold), 2 * n_steps))
+        rows = np.arange(len(gold))
+        for part, values in zip(parts, predicted, strict=True):
+            different, steps = np.unique(-values.astype(np.float64), return_inverse=True)
+            steps = steps * n_steps // max(len(different), n_steps)
+            part[rows, steps] = gold
+            part[rows, n_steps + steps] = 1
+        return add_up(parts, units, n_units)
+
+    def quick(predicted: NDArray[np.generic]) -> NDArray[np.float64]:
+        return np.array([average_precision(values, gold) for values in predicted])
+
+    unit = "rows" if groups is None else "groups"
+    return UnitScorer("average-precision", unit, n_units, 2 * n_steps, count, _precision_of_sums, quick)
+
+
+def average_precision(similarities: NDArray[np.generic], gold: NDArray[np.generic]) -> Float[np.ndarray, ""]:
+    """Add up, over thresholds, the gain in recall times the precision; 0 without a pair that is alike."""
+    _, steps = np.unique(-similarities.astype(np.float64), return_inverse=True)
+    return _precision_of_sums(np.concatenate([np.bincount(steps, weights=gold), np.bincount(steps)]))
+
+
+def _precision_of_sums(sums: NDArray[np.floating]) -> NDArray[np.float64]:
+    alike, every = np.split(np.asarray(sums, np.float64), 2, axis=-1)
+    precision = alike.cumsum(-1) / np.maximum(every.cumsum(-1), 1)
+    return np.asarray((alike * precision).sum(-1) / np.maximum(alike.sum(-1), 1))
+
+
+def cluster_scorer(
+    gold: Int[np.ndarray, " N"], *, n_clusters: int = 0, groups: Sequence[str] | None = None
+) -> UnitScorer:
+    """Score clusters, numbered from 0, by the V-measure with the labels in `gold` (Rosenberg and Hirschberg 2007).
+
+    There are as many clusters as labels, unless `n_clusters` says more.
+    """
+    units, n_labels = number_units(groups, len(gold)), int(gold.max(initial=0)) + 1
+    n_units, n_clusters = int(units.max(initial=-1)) + 1, n_clusters or n_labels
+    n_cells = n_labels * n_clusters
+
+    def cells(predicted: NDArray[np.generic]) -> Int[np.ndarray, "M N"]:
+        return np.asarray(gold * n_clusters + np.asarray(predicted, np.int64))
+
+    def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U C"]:
+        parts = np.zeros((len(predicted), len(gold), n_cells))
+        np.put_along_axis(parts, cells(predicted)[..., None], 1.0, axis=-1)
+        return add_up(parts, units, n_units)
+
+    def of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        return v_measure(sums.reshape(*sums.shape[:-1], n_labels, n_clusters))
+
+    def quick(predicted: NDArray[np.generic]) -> NDArray[np.float64]:
+        return of_sums(np.stack([np.bincount(row, minlength=n_cells) for row in cells(predicted)]).astype(np.float64))
+
+    return UnitScorer(
+        "v-measure", "rows" if groups is None else "groups", n_units, n_cells, count, of_sums, quick, is_lifted=True
+    )
+
+
+def v_measure(counts: Float[np.ndarray, "*S K C"]) -> Float[np.ndarray, "*S"]:
+    """Give the harmonic mean of homogeneity and completeness, from how many rows of a label are in a cluster."""
+    total = np.asarray(counts.sum((-2, -1)))
+    labels, clusters = _entropy(counts.sum(-1), total), _entropy(counts.sum(-2), total)
+    mutual = labels + clusters - _entropy(counts.reshape(*counts.shape[:-2], -1), total)
+    both = labels + clusters
+    return np.asarray(np.where(both > 0, 2 * mutual / np.where(both > 0, both, 1), 1.0).clip(0.0, 1.0))
+
+
+def _entropy(counts: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
+    share = counts / total[..., None]
+    return np.asarray(-(share * np.log(np.where(share > 0, share, 1.0))).sum(-1))
+
+
+# Systems compared on the same rows: every system is scored on the same resamples, so that differences are paired.
+
+SPAN_F1 = "span-f1"
+Rows = Sequence[Any] | NDArray[Any]
+"""A number or a name per row."""
+
+
+class Difference(NamedTuple):
+    """How much better one system is than another, on the same rows."""
+
+    value: float
+    low: float
+    high: float
+    n_units: int
+    """Units that were resampled."""
+
+
+def paired_scores(
+    predicted: Sequence[Rows],
+    gold: Rows,
+    *,
+    metric: str,
+    units: Sequence[str],
+    sentences: Sequence[str] = (),
+    resampling: Resampling = DEFAULT,
+) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
+    """Score `S` systems on all rows, and on the same `R` resamples of whole units.
+
+    Args:
+        predicted: Of every system, a number or a name per row; an empty name is no prediction.
+        gold: A number or a name per row.
+        metric: A metric of `METRICS`. Those of single rows are predicted themselves.
+        units: The unit of each row, which is drawn whole: the row itself, its group, sentence or document.
+        sentences: The sentence of each word, for `span-f1`.
+        resampling: How units are drawn.
+
+    Raises:
+        UnknownNameError: Another metric.
+        TaskError: Not one unit per row.
+    """
+    if metric == "spearman":  # ranks are those within a resample
+        rows, target = np.array(predicted, np.float64), np.array(gold, np.float64)
+        values = np.array([spearman(row, target) for row in rows])
+        groups = _groups(units)
+        return values, resample_correlations(rows, target, metric=metric, groups=groups, resampling=resampling)
+    counts, of_sums = unit_counts(predicted, gold, metric=metric, units=units, sentences=sentences)
+    score = score_counts(counts, of_sums)
+    return np.asarray(of_sums(counts.sum(1))), resample(score, n_units=counts.shape[1], resampling=resampling)
+
+
+def unit_counts(
+    predicted: Sequence[Rows],
+    gold: Rows,
+    *,
+    metric: str,
+    units: Sequence[str],
+    sentences: Sequence[str] = (),
+) -> tuple[Float[np.ndarray, "S U C"], OfSums]:
+    """Count what a metric needs of every unit, and return what computes it from sums; arguments as in `paired_scores`.
+
+    Predictions that a correlation compares are standardised, or ranked, system by system.
+    """
+    numbers = number_units(units, len(gold))
+    if metric == SPAN_F1:
+        spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
+        return np.stack(spans).astype(np.float64), f1_of_counts
+    if metric in CORRELATIONS:
+        scorer = correlation_scorer(np.array(gold, np.float64), metric=metric, groups=_groups(units))
+        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
+    if metric in ROW_METRICS:
+        scorer = mean_scorer(numbers, metric=metric, unit="rows")
+        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
+    if metric == "average-precision":
+        scorer = precision_scorer(np.array(gold, np.float64).astype(np.int64), _groups(units))
+        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
+    if metric == "v-measure":
+        codes = np.stack([np.unique(np.array(row, str), return_inverse=True)[1] for row in (gold, *predicted)])
+        scorer = cluster_scorer(codes[0], n_clusters=int(codes[1:].max()) + 1, groups=_groups(units))
+        return scorer.count(codes[1:]), scorer.of_sums
+    names = {name: code for code, name in enumerate(dict.fromkeys((*gold, *(n for row in predicted for n in row))))}
+    codes = np.array([[names[name] for name in row] for row in (gold, *predicted)])
+    scorer = class_scorer(codes[0], metric=metric, groups=list(units))
+    return scorer.count(codes[1:]), scorer.of_sums
+
+
+def _groups(units: Sequence[str]) -> list[str] | None:
+    """Return None where every row is a unit: single rows are drawn much faster."""
+    return list(units) if len(set(units)) < len(units) else None
+
+
+def difference(
+    values: Float[np.ndarray, " S"],
+    resampled: Float[np.ndarray, "S R"],
+    one: int,
+    other: int,
+    *,
+    n_units: int,
+    confidence: float = 0.95,
+) -> Difference:
+    """Return what system `one` has over system `other`, with the symmetric interval of the paired differences.
+
+    Its ends are as far from the difference as the resampled differences are, at the confidence (Hall 1988), so that it
+    leaves 0 out where `bootstrap_p_value` is below the level. Resamples without a value, as of constant predictions,
+    are left out; the ends are NaN where none has one.
+    """
+    gap, gaps = float(values[one] - values[other]), resampled[one] - resampled[other]
+    known = gaps[np.isfinite(gaps)]
+    reach = float(np.quantile(np.abs(known - gap), confidence)) if len(known) else float("nan")
+    return Difference(gap, gap - reach, gap + reach, n_units)
+
+
+def _span_counts(
+    tags: Sequence[str], gold: Sequence[str], units: Int[np.ndarray, " W"], sentences: Sequence[str]
+) -> Int[np.ndarray, "U 3"]:
+    """Count the spans of the sentences of each unit."""
+    starts = [k for k in range(len(gold)) if k == 0 or sentences[k] != sentences[k - 1]]
+    ends = [*starts[1:], len(gold)]
+    parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+    found = count_tag_spans(
+        [list(gold[part]) for part in parts], [[tag or None for tag in tags[part]] for part in parts]
+    ).by_sentence()
+    sums = np.zeros((int(units.max()) + 1, found.shape[1]), np.int64)
+    np.add.at(sums, units[starts], found)
+    return sums
+
+
+# Every metric by its name.
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    compares: Literal["numbers", "classes", "spans", "scores", "similarities", "clusters"]
+    compute: Callable[..., NDArray[np.floating[Any]]]
+    """Numbers: predictions and gold `(..., N)`. Classes: `ClassCounts` `(..., K)`. Spans: counts `(..., 3)` of correct,
+    predicted and gold spans. Scores: scores of rows `(..., N)`. Similarities: `(N,)`, and `(N,)` gold of 0 and 1.
+    Clusters: rows of each label and cluster `(..., K, C)`. Returns values `(...)`."""
+    unit: str
+    higher_is_better: bool = True
+
+
+def _mean(scores: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    return np.asarray(np.mean(scores, axis=-1))
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *(Metric(name, "numbers", compute, "correlation, -1 to 1") for name, compute in CORRELATIONS.items()),
+        *(Metric(name, "classes", compute, "share, 0 to 1") for name, compute in CLASS_METRICS.items()),
+        Metric("span-f1", "spans", f1_of_counts, "share, 0 to 1"),
+        *(Metric(name, "scores", _mean, unit) for name, unit in ROW_METRICS.items()),
+        Metric("average-precision", "similarities", average_precision, "share, 0 to 1"),
+        Metric("v-measure", "clusters", v_measure, "share, 0 to 1"),
+    )
+}
+
+
+def find_metric(name: str) -> Metric:
+    """Look a metric up; an unknown one is refused with the names of all."""
+    if name not in METRICS:
+        raise unknown_name("metric", name, METRICS)
+    return METRICS[name]

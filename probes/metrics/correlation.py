@@ -1,11 +1,15 @@
 """Correlations over a whole corpus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+from scipy.stats import linregress, rankdata
+
+from extract.errors import unknown_name
 
 
 def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
@@ -47,3 +51,118 @@ CORRELATIONS: dict[str, Callable[[NDArray[np.floating], NDArray[np.floating]], N
     "pearson": pearson,
     "spearman": spearman,
 }
+
+
+# From a prediction, whose scale a correlation does not see, to a score in the units of the gold.
+
+CALIBRATIONS = {
+    "linear": "a straight line by least squares, kept inside the score range",
+    "isotonic": "the best curve that never falls (needs a few hundred validation rows)",
+}
+ANCHOR_WEIGHT = 1e6  # rows that the anchor counts for: the isotonic curve goes through it
+
+
+@dataclass(frozen=True)
+class LinearCalibration:
+    """`score = slope * prediction + intercept`, kept inside the score range from `low` to `high`."""
+
+    slope: float
+    intercept: float
+    low: float
+    high: float
+
+    def __call__(self, predicted: NDArray[np.floating]) -> Float[np.ndarray, " N"]:
+        """Turn `(N,)` predictions into scores."""
+        return np.clip(self.slope * np.asarray(predicted, np.float64) + self.intercept, self.low, self.high)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class IsotonicCalibration:
+    """A curve that never falls, straight between its knots (rising predictions) and level outside them."""
+
+    predictions: tuple[float, ...]
+    scores: tuple[float, ...]
+
+    def __call__(self, predicted: NDArray[np.floating]) -> Float[np.ndarray, " N"]:
+        """Turn `(N,)` predictions into scores."""
+        return np.interp(np.asarray(predicted, np.float64), self.predictions, self.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"predictions": list(self.predictions), "scores": list(self.scores)}
+
+
+Calibration = LinearCalibration | IsotonicCalibration
+
+
+def fit_calibration(
+    kind: str,
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> Calibration:
+    """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
+
+    Predictions are of any scale; the gold keeps its own units and lies in the score range. `identical` is the
+    prediction for a text paired with itself, which is to get the highest score; None leaves it free.
+    """
+    if kind not in CALIBRATIONS:
+        raise unknown_name("calibration", kind, CALIBRATIONS)
+    fit: Callable[..., Calibration] = fit_linear if kind == "linear" else fit_isotonic
+    return fit(predicted, gold, score_range=score_range, identical=identical)
+
+
+def fit_linear(
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> LinearCalibration:
+    """Fit a straight line by least squares, through the anchor where there is one.
+
+    Predictions at or above the anchor get the highest score whatever the slope, so that an anchored line is fitted on
+    the rows below it alone. There it cannot fall: no gold is above the highest score.
+    """
+    low, high = score_range
+    x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
+    if np.ptp(x) == 0:
+        return LinearCalibration(0.0, float(np.mean(y)), low, high)
+    if identical is not None:
+        reach, drop = (x - identical)[x < identical], (y - high)[x < identical]
+        slope = float(np.dot(reach, drop) / np.dot(reach, reach)) if len(reach) else 0.0
+        return LinearCalibration(slope, high - slope * identical, low, high)
+    line = linregress(x, y)
+    return LinearCalibration(float(line.slope), float(line.intercept), low, high)
+
+
+def fit_isotonic(
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> IsotonicCalibration:
+    """Fit the curve that never falls with the least squared error, through the anchor where there is one."""
+    from sklearn.isotonic import IsotonicRegression  # slow to import
+
+    low, high = score_range
+    x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
+    weight = np.ones(len(x))
+    if identical is not None:
+        x, y, weight = np.append(x, identical), np.append(y, high), np.append(weight, ANCHOR_WEIGHT)
+    curve = IsotonicRegression(y_min=low, y_max=high, out_of_bounds="clip").fit(x, y, sample_weight=weight)
+    return IsotonicCalibration(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist()))
+
+
+def read_calibration(values: Mapping[str, Any]) -> Calibration:
+    """Build a calibration again from its plain values."""
+    if "slope" in values:
+        return LinearCalibration(**values)
+    return IsotonicCalibration(tuple(values["predictions"]), tuple(values["scores"]))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
-from probes.geometry.measures import MEASURES
+from probes.layers.geometry import MEASURES
 from probes.report import style
 from probes.report.blocks import metric_label
 

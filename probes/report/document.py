@@ -9,12 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from extract.inputs.template import FIRST_FIELDS
-from extract.masks.plan import CAUSAL, MaskPlan
-from probes.heads.pairs.residuals import Residuals
-from probes.heads.result import HeadResult
-from probes.metrics.bootstrap import Resampling, SeedSummary
-from probes.metrics.paired import Difference, difference, paired_scores
-from probes.metrics.spans import NO_PREDICTION
+from extract.masks.mask_plan import CAUSAL, MaskPlan
+from probes.data.task import Task
+from probes.heads.result import HeadResult, Residuals
+from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores
+from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report.blocks import (
     NOTHING,
     Block,
@@ -31,7 +30,6 @@ from probes.report.blocks import (
     spread,
 )
 from probes.report.scores import Header, PlanChoice, PlanScores, PlansScores, PretrainingScores, RunScores, SearchCost
-from probes.tasks.base import Task
 
 FEW_UNITS = 30
 """With fewer rows (or sentences, groups ...) than this, no difference is called one."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from extract.decoders.layers import FINAL_NORM
-from probes.fitting.protocols import LBW
-from probes.heads.pairs.residuals import Residuals, residuals_between
-from probes.heads.result import HeadResult
+from extract.decoders.decoder_spec import FINAL_NORM
+from probes.data.pair_task import SUBSETS
+from probes.fitting.fit_options import LBW
+from probes.heads.result import HeadResult, Residuals, residuals_between
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.blocks import (
     NOTHING,
@@ -30,7 +30,6 @@ from probes.report.blocks import (
 )
 from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result
 from probes.report.predictions import write_conll
-from probes.tasks.pairs.leakage import SUBSETS
 
 ZERO_SHOT = "layer-cosine"
 """The head without training."""

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from extract.masks.grid import k_and_k0
-from extract.masks.plan import CAUSAL, MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL, MaskPlan, k_and_k0, parse_plan
 from probes.heads.result import HeadResult
 from probes.report import style
 from probes.report.blocks import metric_label, side_by_side

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, first_line
 from extract.files import read_file, write_file
+from probes.data.task import Task
+from probes.data.word_task import WordTask
 from probes.heads.result import HeadResult
-from probes.metrics.spans import NO_PREDICTION
+from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report.document import KindReport, SplitRows, predicted_texts
 from probes.report.safe_csv import read_csv, write_csv
 from probes.report.scores import RunScores
-from probes.tasks.base import Task
-from probes.tasks.words.task import WordTask
 
 PREDICTIONS = "predictions.csv"
 SCORED = "predictions_scored.csv"

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import probplot
 
-from probes.heads.pairs.residuals import Residuals
-from probes.heads.result import Curve, HeadResult
-from probes.metrics.spans import NO_PREDICTION
+from probes.heads.result import Curve, HeadResult, Residuals
+from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, side_by_side
 from probes.report.document import Context

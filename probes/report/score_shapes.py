@@ -11,47 +11,114 @@ LARGEST = 2**63
 WORDS = {str: "a text", int: "a whole number", float: "a number or null", bool: "true or false"}
 SUMMARY: Shape = dict.fromkeys(("mean!", "std!", "low!", "high!", "confidence!"), float) | {"values!": [float]}
 HEAD: Shape = {
-    "pooling!": str, "layers!": [str], "options!": {}, "metric!": str, "selection!": str, "selection_score!": float,
+    "pooling!": str,
+    "layers!": [str],
+    "options!": {},
+    "metric!": str,
+    "selection!": str,
+    "selection_score!": float,
     "chosen!": {
-        "layer": str, "kind": str, "C": float, "decoding": str, "threshold": float, "alpha": float, "score": float,
+        "layer": str,
+        "kind": str,
+        "C": float,
+        "decoding": str,
+        "threshold": float,
+        "alpha": float,
+        "score": float,
     },
-    "optimistic_because!": str, "departures!": [str], "summary!": {"*": {"*": SUMMARY}},
+    "optimistic_because!": str,
+    "departures!": [str],
+    "summary!": {"*": {"*": SUMMARY}},
     "baselines!": {"*": {"*": float}},
-    "curves!": [{
-        "name!": str, "split!": str, "metric!": str, "values!": [float], "spread!": [float], "by_seed!": [[float]],
-    }],
-    "seeds!": [{
-        "seed": int, "best_epoch": int, "seconds": float, "history": [{"*": float}],
-        "scores": {"*": {"*": float}}, "identical_similarity": float,
-    }],
+    "curves!": [
+        {
+            "name!": str,
+            "split!": str,
+            "metric!": str,
+            "values!": [float],
+            "spread!": [float],
+            "by_seed!": [[float]],
+        }
+    ],
+    "seeds!": [
+        {
+            "seed": int,
+            "best_epoch": int,
+            "seconds": float,
+            "history": [{"*": float}],
+            "scores": {"*": {"*": float}},
+            "identical_similarity": float,
+        }
+    ],
     "extras!": {
-        "subsets": {"*": {"n!": int}}, "residuals": {"*": {"n!": int, "quarters": {"*": [{"*": float}]}}},
+        "subsets": {"*": {"n!": int}},
+        "residuals": {"*": {"n!": int, "quarters": {"*": [{"*": float}]}}},
     },
-}  # fmt: skip
+}
 HEADER: Shape = {
-    "what!": str, "kind!": str, "protocol!": str, "name!": str, "command": str, "commit": str,
+    "what!": str,
+    "kind!": str,
+    "protocol!": str,
+    "name!": str,
+    "command": str,
+    "commit": str,
     "versions": {"*": str},
-    "device": str, "n_resamples": int, "products": {"*": str}, "config_sha256": str, "own": {"*": {"*": str}},
+    "device": str,
+    "n_resamples": int,
+    "products": {"*": str},
+    "config_sha256": str,
+    "own": {"*": {"*": str}},
     "decoder!": {"name!": str, "n_layers": int, "width": int},
-}  # fmt: skip
+}
 TASK: Shape = {
-    "kind": str, "name!": str, "source": str, "is_sample": bool, "metrics": [str], "n_rows": {"*": int}, "digest": str,
-    "notes": [str], "score_range": [float], "n_pairs": {"*": int}, "licence": str, "n_classes": int,
-    "class_names": [str], "shared_rows": {"*": str}, "has_groups": bool, "tags": [str], "has_documents": bool,
-    "resampled": {"*": str}, "n_sentences": {"*": int}, "n_words": {"*": int}, "words_in_cache": {"*": int},
-}  # fmt: skip
+    "kind": str,
+    "name!": str,
+    "source": str,
+    "is_sample": bool,
+    "metrics": [str],
+    "n_rows": {"*": int},
+    "digest": str,
+    "notes": [str],
+    "score_range": [float],
+    "n_pairs": {"*": int},
+    "licence": str,
+    "n_classes": int,
+    "class_names": [str],
+    "shared_rows": {"*": str},
+    "has_groups": bool,
+    "tags": [str],
+    "has_documents": bool,
+    "resampled": {"*": str},
+    "n_sentences": {"*": int},
+    "n_words": {"*": int},
+    "words_in_cache": {"*": int},
+}
 CACHE: Shape = {
-    "file": str, "id": str, "plan!": str, "template": {}, "poolings": [str], "storage_dtype": str, "n_rows": int,
-    "n_truncated": int, "certificate": {},
-}  # fmt: skip
+    "file": str,
+    "id": str,
+    "plan!": str,
+    "template": {},
+    "poolings": [str],
+    "storage_dtype": str,
+    "n_rows": int,
+    "n_truncated": int,
+    "certificate": {},
+}
 RUN: Shape = {
-    "task!": TASK, "cache!": CACHE, "heads!": {"*": HEAD}, "pretraining": {}, "seconds": {"*": float},
-}  # fmt: skip
+    "task!": TASK,
+    "cache!": CACHE,
+    "heads!": {"*": HEAD},
+    "pretraining": {},
+    "seconds": {"*": float},
+}
 PLANS: Shape = {
-    "task!": TASK, "test_read": str, "cost": {}, "search": {},
+    "task!": TASK,
+    "test_read": str,
+    "cost": {},
+    "search": {},
     "plans!": [{"plan!": str, "cache": str, "certificate": {}, "zero_shot": {}, "heads!": {"*": HEAD}}],
     "chosen": {"*": {"plan!": str, "chosen": {}, "summary": {}}},
-}  # fmt: skip
+}
 SHAPES = {"run": RUN, "sweep": PLANS, "search": PLANS}
 
 

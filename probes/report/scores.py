@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from extract.digest import digest_text
-from extract.masks.plan import MaskPlan, parse_plan
+from extract.files import digest_text
+from extract.masks.mask_plan import MaskPlan, parse_plan
 from probes.heads.result import HeadResult, read_result
 from probes.report.score_shapes import check_scores
 

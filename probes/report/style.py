@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from extract.decoders.layers import split_tap
+from extract.decoders.decoder_spec import split_tap
 from extract.errors import printable
 from extract.files import write_file
 

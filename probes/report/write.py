@@ -11,6 +11,7 @@ from rich.table import Table
 
 from extract.errors import printable
 from extract.files import write_file
+from probes.data.task import Task
 from probes.report.blocks import Document
 from probes.report.document import (
     Context,
@@ -27,7 +28,6 @@ from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, wr
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import Album
-from probes.tasks.base import Task
 
 
 def write_run(

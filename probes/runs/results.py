@@ -18,9 +18,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "run", "what", "kind", "task", "protocol", "decoder", "plan", "head", "pooling", "record", "layer", "curve",
-    "split", "metric", "seed", "value", "std", "low", "high",
-)  # fmt: skip
+    "run",
+    "what",
+    "kind",
+    "task",
+    "protocol",
+    "decoder",
+    "plan",
+    "head",
+    "pooling",
+    "record",
+    "layer",
+    "curve",
+    "split",
+    "metric",
+    "seed",
+    "value",
+    "std",
+    "low",
+    "high",
+)
 SCORES = "scores.json"
 TOLD_APART = ("run", "plan", "decoder", "head", "pooling")
 """Columns by which the systems of `expected_validation` may be told apart."""
@@ -147,6 +164,8 @@ def _rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _common(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "run": values["name"], "task": values["task"]["name"], "decoder": values["decoder"]["name"],
+        "run": values["name"],
+        "task": values["task"]["name"],
+        "decoder": values["decoder"]["name"],
         **{key: values[key] for key in ("what", "kind", "protocol")},
-    }  # fmt: skip
+    }

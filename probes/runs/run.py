@@ -2,41 +2,234 @@
 
 import time
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.loading import choose_device
-from extract.digest import digest_bytes
-from extract.files import read_file
-from extract.own.names import describe_own
-from extract.run.runner import own_names
-from extract.store.cache import LatentCache
-from probes.fitting.loggers import with_loggers
-from probes.heads.pairs.autoencoders import AUTOENCODER
-from probes.heads.registry import HEADS
+from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
+from extract.errors import ConfigError, TaskError
+from extract.files import digest_bytes, read_file
+from extract.registry import describe_own
+from extract.run.extraction import (
+    ExtractionProgress,
+    PlacementKey,
+    Workers,
+    extract_latents,
+    join_workers,
+    own_names,
+    place_worker,
+    require_one_process,
+)
+from extract.run.ray import extract_shards_on_ray
+from extract.run.shards import extract_shards
+from extract.store.cache import LatentCache, ShardedCache
+from probes.data.domains import look_both_ways_split
+from probes.data.task import Corpus, Task, load_corpus
+from probes.data.word_task import label_every_token
+from probes.fitting.fit import EpochReport, ignore_epoch
+from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.autoencoders import Pretraining, obtain_autoencoder
+from probes.heads.context import Setting
+from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting
+from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.write import write_pretraining, write_run
-from probes.runs.config import RunConfig, describe_sources
-from probes.runs.existing import config_of, show_as
-from probes.runs.kinds import KINDS
-from probes.runs.obtain import (
-    SILENT,
-    EncoderShelf,
-    Watcher,
-    check_heads,
-    find_sides,
-    load_run_task,
-    obtain_cache,
-    obtain_corpus,
-)
-from probes.runs.record import CONFIG, describe_cache, describe_program, open_folder
-from probes.tasks.base import Task
+from probes.runs.folder import CONFIG, config_of, describe_cache, describe_program, open_folder, show_as
+from probes.runs.run_config import RunConfig, describe_sources
+from probes.runs.task_kinds import KINDS
+
+# Obtaining what a run works with: its task and corpus, the caches of both, and encoders fitted on the corpus.
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Receives progress from a run. Silent by default."""
+
+    say: Callable[[str], None] = lambda _: None
+    """Receives one-line remarks."""
+    extraction: Callable[[str], ExtractionProgress] = lambda _: ExtractionProgress()
+    """Makes the progress of an extraction from its title."""
+    epochs: Callable[[str, int], EpochReport] = lambda *_: ignore_epoch
+    """Makes, for a head and a seed, the function that receives every epoch."""
+
+
+SILENT = Watcher()
+
+
+def _every_token(task: Any, config: RunConfig) -> Any:
+    return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
+
+
+MTEB_TASKS = ("banking77",)
+"""Tasks that Look Both Ways scores as mteb does, with their own splits; use `few-shot-probe`."""
+CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
+    "released-split": lambda task, _: task if task.name in MTEB_TASKS else look_both_ways_split(task),
+    "every-token": _every_token,
+}
+"""What protocols do to a task, by name; reading the tokenizer does not load the decoder."""
+
+
+def load_run_task(config: RunConfig) -> Task:
+    """Load the task of a run, and do to it what the protocol of the run does.
+
+    Under `look-both-ways`, classes are split again and every token of a task of words is labelled.
+    """
+    protocol = find_protocol(config.protocol)
+    task = config.task.load(protocol.task)
+    cut = protocol.cut.get(config.task.kind, "")
+    found: Task = CUTS[cut](task, config) if cut else task
+    return found
+
+
+def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
+    """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
+
+    `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
+    """
+    require_loggers(config.loggers)
+    if chooses_plan and find_sides(config, task):
+        raise ConfigError(
+            "template.document_instruction is set, but plans are chosen by one cache of queries and documents; leave "
+            "it out, or run each plan by itself."
+        )
+    purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
+    for name, resolved in config.resolve_heads().items():
+        HEADS[name].check(task, resolved, purpose)
+
+
+def _refuse_spread(config: RunConfig, *keys: PlacementKey) -> None:
+    """Refuse several processes where one of these keys spreads a decoder, before it is loaded."""
+    for key in keys:
+        if getattr(config.decoder, key) is not None:
+            require_one_process(key)
+
+
+def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
+    """Find the cache of every text of a run's task or corpus, or extract it."""
+    _refuse_spread(config, "device_map")
+    workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
+    decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
+    progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
+    return extract_latents(
+        decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
+    )
+
+
+def obtain_shards(
+    config: RunConfig,
+    texts: Iterable[Any],
+    *,
+    name: str,
+    folder: Path,
+    window: int,
+    n_on_ray: int | None = None,
+    watcher: Watcher = SILENT,
+) -> ShardedCache:
+    """Extract texts into shards in a folder, or go on there.
+
+    Processes that were launched together share the work; so do `n_on_ray` workers on a Ray cluster, where given.
+    """
+    title = f"extracting {name}"
+    if n_on_ray is not None:
+        return extract_shards_on_ray(
+            config.decoder,
+            texts,
+            folder=folder,
+            workers=n_on_ray,
+            spec=config.extraction,
+            window=window,
+            progress=watcher.extraction(title),
+        )
+    _refuse_spread(config, "device_map", "tp_plan")
+    worker = place_worker(config.decoder.device)
+    return extract_shards(
+        load_decoder(replace(config.decoder, device=worker.device), report=watcher.say),
+        texts,
+        spec=config.extraction,
+        folder=folder,
+        window=window,
+        progress=watcher.extraction(title) if worker.rank == 0 else None,
+    )
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Queries and documents that are read under different templates, and the configuration of the documents."""
+
+    queries: Corpus
+    documents: Corpus
+    config: RunConfig
+
+
+def find_sides(config: RunConfig, task: Task) -> Sides | None:
+    """Tell queries and documents of a task apart, where the template does; None where one cache holds both."""
+    template = config.extraction.template
+    sides = task.sides()
+    if sides is None or template.for_documents() == template:
+        return None
+    other = replace(config, extraction=config.extraction.with_template(template.for_documents()))
+    return Sides(
+        Corpus(f"queries of {task.name}", task.source, tuple(sides[0])),
+        Corpus(f"documents of {task.name}", task.source, tuple(sides[1])),
+        other,
+    )
+
+
+class EncoderShelf:
+    """The autoencoders of a run by pooling, fitted when first asked for."""
+
+    def __init__(self, config: RunConfig, cache: LatentCache | None, watcher: Watcher) -> None:
+        self.config, self.cache, self.watcher = config, cache, watcher
+        self.found: dict[str, SavedHead[LayerAutoencoder]] = {}
+
+    def __call__(self, pooling: str) -> SavedHead[LayerAutoencoder]:
+        """Return the autoencoders of a pooling."""
+        if self.cache is None:
+            raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
+        if pooling not in self.found:
+            spec = self.config.pretraining
+            device = str(choose_device(self.config.decoder.device))
+            what = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
+            report = self.watcher.epochs(f"{AUTOENCODER} ({pooling})", spec.seed)
+            self.found[pooling] = obtain_autoencoder(what, pooling=pooling, report=report)
+        return self.found[pooling]
+
+    def describe(self, corpus: Corpus | None) -> dict[str, Any]:
+        """Describe them for scores.json."""
+        keys = (
+            "layers",
+            "codes",
+            "seed",
+            "best_epochs",
+            "seconds",
+            "history",
+            "standardises_latents",
+            "held_out_losses",
+            "held_out_squared_errors",
+            "n_texts",
+        )
+        return {
+            "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
+            "cache": describe_cache(self.cache) if self.cache else {},
+            "autoencoders": {
+                pooling: {key: saved.record[key] for key in keys} for pooling, saved in self.found.items()
+            },
+        }
+
+
+def obtain_corpus(config: RunConfig) -> Corpus | None:
+    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders."""
+    spec = config.pretraining
+    starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
+    if not spec.corpus or all(start == "fresh" for start in starts):
+        return None
+    return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
 @dataclass(frozen=True)
@@ -59,9 +252,13 @@ class RunResult:
 
 
 def run(
-    config: RunConfig, *, cache: LatentCache | None = None, corpus_cache: LatentCache | None = None,
-    watcher: Watcher = SILENT, command: str = "",
-) -> RunResult:  # fmt: skip
+    config: RunConfig,
+    *,
+    cache: LatentCache | None = None,
+    corpus_cache: LatentCache | None = None,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult:
     """Run a configuration: extract what is missing, fit every head, report.
 
     Args:
@@ -114,28 +311,47 @@ def run(
     kind = KINDS[config.task.kind]
     scores = RunScores(
         make_header(
-            config, "run", folder, command=command, decoder=cache.manifest.provenance["decoder"],
+            config,
+            "run",
+            folder,
+            command=command,
+            decoder=cache.manifest.provenance["decoder"],
             task=kind.describe(task, cache),
         ),
         describe_cache(cache),
         heads,
         pretrained.describe(corpus),
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
-    )  # fmt: skip
+    )
     write_run(folder, scores, task, kind.report, formats=config.figures)
     return RunResult(folder, scores)
 
 
 def make_setting(
-    config: RunConfig, task: Task, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
-    has_details: bool = True, documents: LatentCache | None = None,
-) -> Setting:  # fmt: skip
+    config: RunConfig,
+    task: Task,
+    cache: LatentCache,
+    folder: Path,
+    *,
+    autoencoders: EncoderShelf | None = None,
+    has_details: bool = True,
+    documents: LatentCache | None = None,
+) -> Setting:
     """Collect what all heads of a run share; `has_details` says whether to describe residuals and subsets of test."""
     return Setting(
-        cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), folder,
-        protocol=config.protocol, calibration=config.calibration, anchor_identical=config.anchor_identical,
-        autoencoders=autoencoders, has_details=has_details, documents=documents,
-    )  # fmt: skip
+        cache,
+        task,
+        config.seeds,
+        config.bootstrap,
+        str(choose_device(config.decoder.device)),
+        folder,
+        protocol=config.protocol,
+        calibration=config.calibration,
+        anchor_identical=config.anchor_identical,
+        autoencoders=autoencoders,
+        has_details=has_details,
+        documents=documents,
+    )
 
 
 def evaluate_heads(config: RunConfig, setting: Setting, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
@@ -153,11 +369,19 @@ def make_header(
 ) -> Header:
     """Make what every scores.json begins with; the task of a pretraining is empty."""
     return Header(
-        what=what, kind=config.task.kind if task else "", protocol=config.protocol, name=folder.name, command=command,
-        device=str(choose_device(config.decoder.device)), n_resamples=config.bootstrap, decoder=decoder, task=task,
-        config_sha256=digest_bytes(read_file(folder / CONFIG)), own=describe_own(_own_names(config)),
+        what=what,
+        kind=config.task.kind if task else "",
+        protocol=config.protocol,
+        name=folder.name,
+        command=command,
+        device=str(choose_device(config.decoder.device)),
+        n_resamples=config.bootstrap,
+        decoder=decoder,
+        task=task,
+        config_sha256=digest_bytes(read_file(folder / CONFIG)),
+        own=describe_own(_own_names(config)),
         **describe_program(),
-    )  # fmt: skip
+    )
 
 
 def _warn_of_notebook_parts(config: RunConfig) -> None:

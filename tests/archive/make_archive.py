@@ -31,10 +31,10 @@ LONGER = {**TOKENS, "max_epochs": 3, "epoch_steps": 20}
 AUTOENCODER = {"bottleneck": "3, upper half 4", "max_epochs": 2, "batch_size": 16}
 PARTS = '''"""Parts of a user, which take names of the library from where they were."""
 
-from extract.poolings.pooling import pool_mean
+from extract.poolings.poolings import pool_mean
 from icecore import pair_head, register_head, register_mask
-from probes.fitting.trainer import EpochOptions
-from probes.networks.cosine_heads import CosineLinear
+from probes.fitting.fit import EpochOptions
+from probes.networks.pair_networks import CosineLinear
 
 SHARE = 0.5
 
@@ -81,46 +81,73 @@ def bare(task: str, head: str) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "pairs": pairs(
         {
-            "layer-cosine": {}, "cosine-mlp": {**FEW, "hidden": 8}, "cosine-linear": {**FEW},
+            "layer-cosine": {},
+            "cosine-mlp": {**FEW, "hidden": 8},
+            "cosine-linear": {**FEW},
             "siamese-cosine": {**SIAMESE, "start": "pretrained"},
         },
-        extraction={"poolings": ["mean", "last"]}, loggers=["csv"], calibration="isotonic",
+        extraction={"poolings": ["mean", "last"]},
+        loggers=["csv"],
+        calibration="isotonic",
         pretraining={"corpus": "class-sample", "texts": 30, "autoencoder": AUTOENCODER},
     ),
     "masked": pairs({"layer-cosine": {}, "siamese-cosine": SIAMESE}, extraction={"plan": "nosink-bidirectional:1"}),
     "released": pairs({"cosine-mlp": {"max_epochs": 2}}, protocol="freeze-released"),
-    "own": pairs({"layer-cosine": {}, "tempered": {}}, extraction={
-        "poolings": ["my_parts:half_mean"], "plan": "my_parts:allow_near:1+near2-ones:1", "storage_dtype": "float16",
-    }),
+    "own": pairs(
+        {"layer-cosine": {}, "tempered": {}},
+        extraction={
+            "poolings": ["my_parts:half_mean"],
+            "plan": "my_parts:allow_near:1+near2-ones:1",
+            "storage_dtype": "float16",
+        },
+    ),
     "classes": {
-        "task": {"name": "class-sample", "pairs": 60}, "extraction": {"storage_dtype": "float16"},
+        "task": {"name": "class-sample", "pairs": 60},
+        "extraction": {"storage_dtype": "float16"},
         "heads": {
-            "logistic-probe": {"Cs": [0.1, 1.0]}, "nearest-centroid": {},
+            "logistic-probe": {"Cs": [0.1, 1.0]},
+            "nearest-centroid": {},
             "few-shot-probe": {"rows": 2, "draws": 2},
         },
     },
     "labelled": {
-        "task": {"name": "class-files", "options": {
-            "files": "labelled.csv", "text": "sentence1", "text2": "sentence2", "split_column": "split",
-        }},
-        "heads": {"logistic-probe": {"Cs": [1.0]}, "cosine-threshold": {}}, "extraction": {"storage_dtype": "float16"},
+        "task": {
+            "name": "class-files",
+            "options": {
+                "files": "labelled.csv",
+                "text": "sentence1",
+                "text2": "sentence2",
+                "split_column": "split",
+            },
+        },
+        "heads": {"logistic-probe": {"Cs": [1.0]}, "cosine-threshold": {}},
+        "extraction": {"storage_dtype": "float16"},
     },
     "numbers": {
-        "task": {"name": "number-sample"}, "heads": {"ridge-probe": {"alphas": [1.0, 100.0]}},
+        "task": {"name": "number-sample"},
+        "heads": {"ridge-probe": {"alphas": [1.0, 100.0]}},
         "extraction": {"storage_dtype": "float16"},
     },
     "words": {
         "task": {"name": "words-sample", "pairs": 16, "options": {"tags": "ner"}},
         "heads": {
-            "token-classifier": LONGER, "token-mix": LONGER, "token-normed": LONGER,
+            "token-classifier": LONGER,
+            "token-mix": LONGER,
+            "token-normed": LONGER,
             "token-logistic": {},
         },
-        "extraction": {"words": {"poolings": ["mean", "last"]}, "storage_dtype": "float16"}, "seeds": [0, 3],
+        "extraction": {"words": {"poolings": ["mean", "last"]}, "storage_dtype": "float16"},
+        "seeds": [0, 3],
     },
     "tagged": {
-        "task": {"name": "word-files", "options": {
-            "files": "tagged.conll", "columns": ["word", "pos"], "tags": "pos",
-        }},
+        "task": {
+            "name": "word-files",
+            "options": {
+                "files": "tagged.conll",
+                "columns": ["word", "pos"],
+                "tags": "pos",
+            },
+        },
         "heads": {"token-classifier": TOKENS},
         "extraction": {"words": {"poolings": ["mean"]}, "storage_dtype": "float16"},
     },
@@ -131,7 +158,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bitext": bare("bitext-sample", "layer-translate"),
     "odd": bare("odd-sample", "layer-odd"),
     "plans": pairs({"layer-cosine": {}, "cosine-mlp": {**FEW, "hidden": 8}}, seeds=[0]),
-}  # fmt: skip
+}
 SWEEP = ("sweep", "plans.yaml", "--plans", "causal;backward:1")
 COMMANDS = (
     *(
@@ -150,9 +177,17 @@ ROWS = {
     "words": ["Ann saw the old ships .", "Snow fell on Greenland ."],
 }
 SCORED = {
-    "pairs": "pairs", "masked": "pairs", "released": "pairs", "own": "pairs", "labelled": "pairs", "alike": "pairs",
-    "classes": "text", "numbers": "text", "words": "words", "tagged": "words",
-}  # fmt: skip
+    "pairs": "pairs",
+    "masked": "pairs",
+    "released": "pairs",
+    "own": "pairs",
+    "labelled": "pairs",
+    "alike": "pairs",
+    "classes": "text",
+    "numbers": "text",
+    "words": "words",
+    "tagged": "words",
+}
 """Runs to what rows they score."""
 LEFT_OUT = (".png", ".html", ".pdf")
 
@@ -192,10 +227,13 @@ def make(archive: Path) -> None:
             assert main([*command]) == 0, command
         heads = {run: [*json.loads(Path("runs", run, "scores.json").read_text("utf-8"))["heads"]] for run in SCORED}
         contents = {
-            "python": platform.python_version(), "processor": processor(), "commands": COMMANDS, "scored": SCORED,
+            "python": platform.python_version(),
+            "processor": processor(),
+            "commands": COMMANDS,
+            "scored": SCORED,
             "versions": {package: version(package) for package in ("torch", "transformers", "icecore")},
             "predictions": {f"{run} {head}": score(run, head) for run in SCORED for head in heads[run]},
-        }  # fmt: skip
+        }
         Path("contents.json").write_text(json.dumps(contents, indent=1, default=lambda x: x.tolist()), encoding="utf-8")
         texts = [path for path in folder.rglob("*") if path.is_file() and str(folder).encode() in path.read_bytes()]
         assert not texts, f"files hold the path of this machine: {texts}"

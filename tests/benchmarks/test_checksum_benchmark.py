@@ -9,8 +9,8 @@ import pytest
 
 import extract.store.writer
 from benchmarks import checksums
-from extract.decoders.loading import load_decoder
-from extract.inputs.joined import join_words
+from extract.decoders.decoder import load_decoder
+from extract.inputs.joined_text import join_words
 from tests.extract.tiny_decoders import save_decoder
 
 WORDS = [join_words(["ice", "is", word], [True] * 3) for word in ("cold", "old")]

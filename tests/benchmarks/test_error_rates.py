@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.error_rates import ERRORS, FOLDER, OUT, SHARING, csv_tables, error_rates, layer_rates, seed_rates
-from probes.metrics.best_set import best_set
+from probes.metrics.significance import best_set
 from tests.pages import ROOT
 
 QUICK: dict[str, Any] = {"n_simulations": 150, "n_resamples": 200, "n_permutations": 0}
@@ -36,9 +36,13 @@ def test_rows_of_a_group_are_not_drawn_apart() -> None:
 
 
 def best_by_pairs(
-    values: NDArray[np.float64], resampled: NDArray[np.float64], _: NDArray[np.float64], *, confidence: float,
+    values: NDArray[np.float64],
+    resampled: NDArray[np.float64],
+    _: NDArray[np.float64],
+    *,
+    confidence: float,
     is_correlation: bool,
-) -> NDArray[np.int64]:  # fmt: skip
+) -> NDArray[np.int64]:
     """A set that asks of each layer alone whether the best one is better: no maximum over layers is taken."""
     del is_correlation
     gaps = resampled[int(np.argmax(values))] - resampled
@@ -46,9 +50,13 @@ def best_by_pairs(
 
 
 def best_unpaired(
-    values: NDArray[np.float64], resampled: NDArray[np.float64], _: NDArray[np.float64], *, confidence: float,
+    values: NDArray[np.float64],
+    resampled: NDArray[np.float64],
+    _: NDArray[np.float64],
+    *,
+    confidence: float,
     is_correlation: bool,
-) -> NDArray[np.int64]:  # fmt: skip
+) -> NDArray[np.int64]:
     """The set of unpaired resamples, each layer's in an order of its own."""
     rng = np.random.default_rng(0)
     return best_set(

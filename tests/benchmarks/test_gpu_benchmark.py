@@ -48,6 +48,7 @@ def test_every_part_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert each["tokens_per_second"] > 0
     assert each["share_of_matmul_rate"] > 0
     assert [option["failed"] for option in each["options"]] == [
-        "RuntimeError: no compiler for {}", "RuntimeError: no compiler for {'mode': 'reduce-overhead'}",
-    ]  # fmt: skip
+        "RuntimeError: no compiler for {}",
+        "RuntimeError: no compiler for {'mode': 'reduce-overhead'}",
+    ]
     assert len(found["heads"]["comparisons"]) == 3

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.agreement import ProbeRows, describe_agreement
 from benchmarks.probes import CS, compare_probes, why_skipped
-from probes.logistic.options import SolverOptions
+from probes.logistic.problem import SolverOptions
 from tests.probes.logistic.problems import plant
 
 

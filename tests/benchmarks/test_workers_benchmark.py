@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.workers import require_equal
-from extract.store.layout import read_layout
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
+from extract.store.format import read_layout
 from tests.extract.tiny_decoders import make_texts, write_shards
 
 

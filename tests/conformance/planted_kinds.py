@@ -12,15 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from extract.store.cache import LatentCache
-from probes.fitting.saved import SavedHead
-from probes.heads.setting import Setting
-from probes.heads.words.judging import judge_of
-from probes.latents.channels import channels_of
-from probes.latents.class_features import ClassFeatures
-from probes.latents.pair_latents import PairLatents
+from probes.data.task import Task
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import Setting
+from probes.heads.word_fits import judge_of
+from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents
-from probes.metrics.calibration import read_calibration
-from probes.tasks.base import Task
+from probes.metrics.correlation import read_calibration
 from tests.probes import planted_latents as pairs
 from tests.probes.heads.words import planted_words as words
 from tests.probes.heads.zero_shot import planted_tasks as bare
@@ -107,12 +105,19 @@ def _predict_words(
 
 PLANTED: dict[str, PlantedKind] = {
     "pairs": PlantedKind(
-        lambda shuffled: (pairs.make_task(shuffled=shuffled),), lambda folder, task: pairs.plant(folder / "c.h5", task),
+        lambda shuffled: (pairs.make_task(shuffled=shuffled),),
+        lambda folder, task: pairs.plant(folder / "c.h5", task),
         {
-            "max_epochs": 8, "learning_rate": 3e-3, "batch_size": 40, "bottleneck": 24, "hidden": 32, "dropout": 0.1,
+            "max_epochs": 8,
+            "learning_rate": 3e-3,
+            "batch_size": 40,
+            "bottleneck": 24,
+            "hidden": 32,
+            "dropout": 0.1,
             "pooling": "mean",
         },
-        _predict_pairs, (-0.35, 0.35),
+        _predict_pairs,
+        (-0.35, 0.35),
     ),
     "classes": PlantedKind(
         lambda shuffled: (
@@ -121,28 +126,44 @@ PLANTED: dict[str, PlantedKind] = {
                 sizes={"train": 150, "validation": 60, "test": 90}, shuffled=shuffled, n_classes=2, is_pairs=True
             ),
         ),
-        lambda folder, task: classes.plant_classes(folder / "c.h5", task), {"Cs": [0.1, 10.0], "pooling": "mean"},
-        _predict_classes, (0.15, 0.66),
+        lambda folder, task: classes.plant_classes(folder / "c.h5", task),
+        {"Cs": [0.1, 10.0], "pooling": "mean"},
+        _predict_classes,
+        (0.15, 0.66),
     ),
     "numbers": PlantedKind(
         lambda shuffled: (numbers.make_number_task(shuffled=shuffled),),
-        lambda folder, task: numbers.plant_numbers(folder / "c.h5", task), {"alphas": [1.0, 100.0], "pooling": "mean"},
-        _predict_numbers, (-0.35, 0.35),
+        lambda folder, task: numbers.plant_numbers(folder / "c.h5", task),
+        {"alphas": [1.0, 100.0], "pooling": "mean"},
+        _predict_numbers,
+        (-0.35, 0.35),
     ),
     "words": PlantedKind(
         lambda shuffled: (words.make_task(shuffled=shuffled),),
         # A few words have no latent. Most tags begin a span of one of two types, so that chance is high.
         lambda _, task: words.plant(task, noise=0.8, cut=(1, 5)),
-        {"learning_rate": 1e-2, "max_epochs": 4, "epoch_steps": 1, "batch_size": 8, "chunk_words": 60,
-         "pooling": "mean"},
-        _predict_words, (0.0, 0.47), lambda task, split: sum(map(len, task.splits[split]["words"])),
+        {
+            "learning_rate": 1e-2,
+            "max_epochs": 4,
+            "epoch_steps": 1,
+            "batch_size": 8,
+            "chunk_words": 60,
+            "pooling": "mean",
+        },
+        _predict_words,
+        (0.0, 0.47),
+        lambda task, split: sum(map(len, task.splits[split]["words"])),
     ),
     **{
         kind: PlantedKind(
-            partial(lambda make, shuffled: (make(shuffled=shuffled),), make), bare.plant_task, {"pooling": "mean"},
-            bare.predict, chance, predicts_scores=kind in ("retrieval", "reranking", "bitext"),
+            partial(lambda make, shuffled: (make(shuffled=shuffled),), make),
+            bare.plant_task,
+            {"pooling": "mean"},
+            bare.predict,
+            chance,
+            predicts_scores=kind in ("retrieval", "reranking", "bitext"),
         )
         for kind, (make, chance) in bare.KINDS.items()
     },
-}  # fmt: skip
+}
 """Kind of task to how its heads are tried. A new kind needs a row here; a new head of a known kind needs none."""

@@ -12,15 +12,13 @@ import pytest
 import torch
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
-from extract.names import option_names, resolve
-from probes.fitting.saved import SavedHead
-from probes.heads.entries import HeadEntry, Purpose
-from probes.heads.registry import HEADS, resolve_head
+from extract.registry import option_names, resolve
+from probes.data.task import Task
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import Setting, load_head
+from probes.heads.head_table import HEADS, HeadEntry, Purpose, resolve_head
 from probes.heads.result import HeadResult, read_result
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.runs.kinds import KINDS
-from probes.tasks.base import Task
+from probes.runs.task_kinds import KINDS
 from tests.conformance.planted_kinds import ALL, PLANTED, fingerprint
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 

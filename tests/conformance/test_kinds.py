@@ -5,10 +5,10 @@ import json
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.heads.registry import HEADS
-from probes.runs.kinds import KINDS as TASK_KINDS
-from probes.tasks.base import Task
-from probes.tasks.table import TASKS, load_task
+from probes.data.task import Task
+from probes.data.task_table import TASKS, load_task
+from probes.heads.head_table import HEADS
+from probes.runs.task_kinds import KINDS as TASK_KINDS
 
 KINDS = sorted({entry.kind for entry in HEADS.values()} | {entry.kind for entry in TASKS.values()})
 SPLITS = ["train", "validation", "test"]

@@ -5,8 +5,8 @@ import torch
 from jaxtyping import TypeCheckError
 
 from extract.errors import HeadError
-from probes.networks.loss_table import COMPARING, LOSSES
-from probes.networks.losses import MIN_BATCH
+from probes.networks.network_options import COMPARING, LOSSES
+from probes.networks.pair_networks import MIN_BATCH
 
 IGNORES_OFFSET = {"log-variance": True, "mse": False, "cosent": True}
 

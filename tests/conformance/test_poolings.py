@@ -8,16 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.inputs.batching import Batch, collate
-from extract.inputs.roles import SPECIAL, TEXT
+from extract.inputs.batches import Batch, collate
+from extract.inputs.spans import SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import EncodedText, WordColumns
-from extract.poolings.pooling import index_rows
-from extract.poolings.reba import backward_weights
-from extract.poolings.reba_options import REBA
-from extract.poolings.table import POOLINGS, WORD_POOLINGS, find_pooling
-from extract.poolings.word_pooling import index_words
+from extract.inputs.tokens import EncodedText, TextEncoder, WordColumns
+from extract.poolings.pooling_table import POOLINGS, REBA, WORD_POOLINGS, find_pooling
+from extract.poolings.poolings import backward_weights, index_rows, index_words
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 D = 5

@@ -9,13 +9,12 @@ import sys
 
 import torch
 
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
 from extract.run import session
-from extract.run.runner import extract_latents
+from extract.run.extraction import extract_latents, join_workers
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec, WordSpec
-from extract.run.workers import join_workers
 from tests.extract.tiny_decoders import make_decoder, make_texts
 
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch, collate
-from extract.inputs.roles import TEXT
-from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import EncodedText
-from extract.masks.plan import parse_plan
-from extract.wiring.applied import masks_in_force, plan_in_force
+from extract.inputs.batches import Batch, collate
+from extract.inputs.spans import CONTEXT, TEXT
+from extract.inputs.tokens import EncodedText
+from extract.masks.mask_plan import parse_plan
 from extract.wiring.forward import run_batch
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 
 Side = Literal["right", "left"]
@@ -73,8 +72,13 @@ BY_ARGUMENT: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neo": (
         "gpt_neo",
         {
-            **NO_KEYS, "hidden_size": 32, "num_layers": 3, "num_heads": 4, "max_position_embeddings": 64,
-            "attention_types": [[["global", "local", "global"], 1]], "window_size": 4,
+            **NO_KEYS,
+            "hidden_size": 32,
+            "num_layers": 3,
+            "num_heads": 4,
+            "max_position_embeddings": 64,
+            "attention_types": [[["global", "local", "global"], 1]],
+            "window_size": 4,
         },
     ),
     "gptj": ("gptj", {**NO_KEYS, **GPT2_SIZES, "rotary_dim": 4}),
@@ -82,7 +86,7 @@ BY_ARGUMENT: dict[str, tuple[str, dict[str, Any]]] = {
     "xglm": ("xglm", {**NO_KEYS, "d_model": 32, "num_layers": 3, "attention_heads": 4, "ffn_dim": 48}),
     "phimoe": ("phimoe", {**WINDOWED, "num_local_experts": 4}),
     "doge": ("doge", SIZES),
-}  # fmt: skip
+}
 RECURRENT = r"the family {family!r} computes block 1 without the attention .*\(recurrent, .*"
 # Blocks without attention stay causal. Name -> `model_type`, configuration, a plan of the attention blocks alone.
 HYBRIDS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -95,12 +99,15 @@ HYBRIDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "qwen3_next": (
         "qwen3_next",
         {
-            **HEADS_OF_8, **EXPERTS, **LINEAR, "num_experts": 4,
+            **HEADS_OF_8,
+            **EXPERTS,
+            **LINEAR,
+            "num_experts": 4,
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         },
         "bidirectional@2-2",
     ),
-}  # fmt: skip
+}
 # Name -> `model_type`, configuration, and what refuses a plan.
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mamba": (

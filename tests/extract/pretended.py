@@ -31,9 +31,13 @@ class Placed(Tensor):
     def __new__(cls: "type[Placed]", inner: Tensor, device: torch.device) -> "Placed":
         make: Any = torch.Tensor._make_wrapper_subclass
         made: Placed = make(
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
             device=device,
-        )  # fmt: skip
+        )
         made.held = inner
         return made
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction import ExtractionProgress
 
 
 class Recorder(ExtractionProgress):

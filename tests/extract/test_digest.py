@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from extract.digest import digest_json, digest_module, digest_rows, digest_tokenizer
-from extract.inputs.joined import digest_texts
+from extract.files import digest_json, digest_module, digest_rows, digest_tokenizer
+from extract.inputs.joined_text import digest_texts
 from tests.extract.tiny_decoders import make_model, make_tokenizer
 
 

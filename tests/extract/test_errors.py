@@ -3,8 +3,7 @@
 import inspect
 
 import extract.errors
-from extract import IcecoreError
-from extract.errors import unknown_name
+from extract.errors import IcecoreError, unknown_name
 
 
 def test_one_base() -> None:

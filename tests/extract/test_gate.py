@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from extract import registry as own
+from extract.code_gate import allow_code, digest_source, import_code
 from extract.errors import CodeError, CodeWarning, InputError
-from extract.masks.kinds import KINDS
-from extract.masks.plan import parse_plan
-from extract.own import names as own
-from extract.own.gate import allow_code, digest_source, import_code
-from extract.own.names import ADDED, import_own
-from extract.poolings.table import POOLINGS, select_poolings
+from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import POOLINGS, select_poolings
+from extract.registry import ADDED, import_own
 
 SOURCE = """
 with open({mark!r}, 'a') as file:
@@ -30,9 +30,12 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     mark = tmp_path / "mark"
     source = SOURCE.format(mark=str(mark))
     files = (
-        "gated.py", "gated_package/__init__.py", "gated_package/inner/__init__.py", "gated_package/inner/part.py",
+        "gated.py",
+        "gated_package/__init__.py",
+        "gated_package/inner/__init__.py",
+        "gated_package/inner/part.py",
         "gated_spaced/inner/part.py",
-    )  # fmt: skip
+    )
     for file in files:
         path = tmp_path / "modules" / file
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from extract import linear
 from extract.linear import QuickLinear, bfloat16_gain, has_quick_linear, round_rows
-from extract.masks.plan import parse_plan
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 
@@ -149,7 +149,7 @@ def test_no_extraction_computes_rows_in_every_number(
 def decoder_latents(decoder: object) -> Tensor:
     """Pool every layer of a padded batch."""
     from extract.decoders.decoder import Decoder
-    from extract.wiring.capture import pool_batch
+    from extract.wiring.states import pool_batch
 
     assert isinstance(decoder, Decoder)
     return pool_batch(decoder, encode_batch(decoder, SENTENCES), poolings=("mean",), layers=decoder.layers)

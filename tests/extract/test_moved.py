@@ -12,8 +12,7 @@ import pytest
 
 from extract import moved
 from extract.moved import first_place, read_moves
-from extract.names import later
-from extract.own.code import digest_code
+from extract.registry import digest_code, later
 
 LIBRARY = """
     from dataclasses import dataclass
@@ -51,9 +50,13 @@ def digest_with(module: ModuleType, names: dict[str, str]) -> str:
     """Digest code of a user that takes names of a module in every way."""
     pool, base, row = (getattr(module, names.get(name, name)) for name in ("pool", "Base", "Row"))
     space: dict[str, Any] = {
-        "__name__": "__main__", "pool": pool, "Base": base, "ROW": row(), "PARTIAL": partial(pool),
+        "__name__": "__main__",
+        "pool": pool,
+        "Base": base,
+        "ROW": row(),
+        "PARTIAL": partial(pool),
         "LATER": later(f"{module.__name__}:{pool.__name__}", row),
-    }  # fmt: skip
+    }
     exec(textwrap.dedent(MINE), space)
     return digest_code(space["use"])
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from extract.names import later, option_names, parameter_names, resolve
+from extract.registry import later, option_names, parameter_names, resolve
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def test_a_function_is_called_with_what_is_bound_to_it() -> None:
 
 def test_naming_and_reading_options_import_nothing() -> None:
     code = (
-        "import sys; from extract.names import later, option_names\n"
-        "print(option_names(later('probes.networks.siamese_cosine:SiameseCosine'))[0], 'torch' in sys.modules)"
+        "import sys; from extract.registry import later, option_names\n"
+        "print(option_names(later('probes.networks.pair_networks:SiameseCosine'))[0], 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "bottleneck False\n"
@@ -63,4 +63,4 @@ def test_a_place_that_is_not_there_says_so() -> None:
     with pytest.raises(ModuleNotFoundError, match="no package 'nowhere'"):
         option_names(later("nowhere.at.all:Thing"))
     with pytest.raises(AttributeError, match="nothing"):
-        later("extract.names:nothing")()
+        later("extract.registry:nothing")()

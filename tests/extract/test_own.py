@@ -13,17 +13,21 @@ import numpy as np
 import pytest
 import torch
 
+from extract import registry as own
+from extract.code_gate import allow_code, digest_source
 from extract.errors import IcecoreError, InputError, UnknownNameError
-from extract.masks.kinds import KINDS, parse_kind, register_mask
-from extract.masks.matrices import kind_matrix
-from extract.masks.plan import parse_plan
-from extract.own import names as own
-from extract.own.code import digest_code
-from extract.own.gate import allow_code, digest_source
-from extract.own.names import ADDED, describe_own, digest_own, first_sentence, import_own, require_own
-from extract.poolings.guard import require_no_padding
-from extract.poolings.pooling import index_batch
-from extract.poolings.table import POOLINGS, WORD_POOLINGS, register_pooling, register_word_pooling, select_poolings
+from extract.masks.mask_kinds import KINDS, parse_kind, register_mask
+from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_rules import kind_matrix
+from extract.poolings.pooling_table import (
+    POOLINGS,
+    WORD_POOLINGS,
+    register_pooling,
+    register_word_pooling,
+    select_poolings,
+)
+from extract.poolings.poolings import index_batch, require_no_padding
+from extract.registry import ADDED, describe_own, digest_code, digest_own, first_sentence, import_own, require_own
 
 
 @pytest.fixture(autouse=True)

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.batching import Batch, collate
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.batches import Batch, collate
+from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.store.create import create_store
+from extract.inputs.tokens import TextEncoder
+from extract.store.cache import describe_shard
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.shards.cache import describe_shard
-from extract.store.shards.index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320
@@ -156,10 +156,20 @@ def plain_hidden_states(model: Any, ids: Sequence[int], *, family: str) -> dict[
 def make_manifest(texts: Sequence[str] | Sequence[JoinedText], **changes: Any) -> Manifest:
     """Make the manifest of a small store without a decoder."""
     decoder = {
-        "name": "tiny", "source": "memory", "revision": "", "adapter": "", "family": "llama", "n_layers": 2,
-        "width": 6, "n_parameters": 1, "window": 64, "dtype": "float32", "attention": "sdpa",
-        "weight_digest": "ab" * 32, "tokenizer_digest": "cd" * 32,
-    }  # fmt: skip
+        "name": "tiny",
+        "source": "memory",
+        "revision": "",
+        "adapter": "",
+        "family": "llama",
+        "n_layers": 2,
+        "width": 6,
+        "n_parameters": 1,
+        "window": 64,
+        "dtype": "float32",
+        "attention": "sdpa",
+        "weight_digest": "ab" * 32,
+        "tokenizer_digest": "cd" * 32,
+    }
     contents = {
         "poolings": ["mean", "last"],
         "layers": list(layer_names(2)),
@@ -197,9 +207,12 @@ def write_cache(
     n_rows = len(texts) if is_whole else len(texts) - 1
     writer = StoreWriter(path)
     writer.write_rows(
-        0, raw[:, :, :n_rows], poolings=identity["poolings"], layers=identity["layers"],
+        0,
+        raw[:, :, :n_rows],
+        poolings=identity["poolings"],
+        layers=identity["layers"],
         rows={name: values[:n_rows] for name, values in rows.items()},
-    )  # fmt: skip
+    )
     writer.close_rows(0, n_rows)
     if is_whole:
         writer.write_certificate({"frozen": {"is_bit_identical": True}})

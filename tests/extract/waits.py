@@ -14,9 +14,19 @@ from torch.utils._pytree import tree_flatten
 aten: Any = torch.ops.aten
 ROOT = str(Path(__file__).resolve().parents[2])
 READS = {
-    "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique_dim", "unique_consecutive",
-    "_unique", "_unique2", "bincount", "nonzero_numpy", "allclose",
-}  # fmt: skip
+    "_local_scalar_dense",
+    "nonzero",
+    "is_nonzero",
+    "equal",
+    "masked_select",
+    "unique_dim",
+    "unique_consecutive",
+    "_unique",
+    "_unique2",
+    "bincount",
+    "nonzero_numpy",
+    "allclose",
+}
 """Operators whose result, or its shape, the host needs before it goes on."""
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 COPIES = {aten._to_copy.default: 0, aten.copy_.default: 1}

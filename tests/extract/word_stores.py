@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.inputs.joined import JoinedText, digest_texts, join_words
-from extract.store.create import create_store
+from extract.inputs.joined_text import JoinedText, digest_texts, join_words
+from extract.store.format import create_store
 from extract.store.manifest import Manifest
 from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_manifest
@@ -26,16 +26,23 @@ def words(each: Sequence[str]) -> JoinedText:
 def make_word_manifest(texts: Sequence[JoinedText], n_rows: int, **changes: Any) -> Manifest:
     """Make the manifest of a small store of words."""
     words = {
-        "poolings": changes.pop("word_poolings", ["mean", "last"]), "shift": False, "on_lost": "error",
+        "poolings": changes.pop("word_poolings", ["mean", "last"]),
+        "shift": False,
+        "on_lost": "error",
         "n_words": sum(len(text.spans) for text in texts),
-    }  # fmt: skip
+    }
     return make_manifest(texts, **{"poolings": [], "n_rows": n_rows, "words": words, **changes})
 
 
 def write_word_cache(
-    path: Path, texts: Sequence[JoinedText], pieces: Sequence[Piece], *, n_done: int | None = None,
-    flags: NDArray[np.uint8] | None = None, **changes: Any,
-) -> dict[tuple[int, int], Tensor]:  # fmt: skip
+    path: Path,
+    texts: Sequence[JoinedText],
+    pieces: Sequence[Piece],
+    *,
+    n_done: int | None = None,
+    flags: NDArray[np.uint8] | None = None,
+    **changes: Any,
+) -> dict[tuple[int, int], Tensor]:
     """Write a store whose rows are `pieces`; return the latents `(L, P, D)` in float32 of each word of each text."""
     manifest = make_word_manifest(texts, len(pieces), **changes)
     identity = manifest.identity
@@ -60,9 +67,13 @@ def write_word_cache(
         }
         own = slice(place, place + count)
         writer.write_rows(
-            row, raw[:, :, own], poolings=manifest.poolings, layers=identity["layers"], rows=rows,
+            row,
+            raw[:, :, own],
+            poolings=manifest.poolings,
+            layers=identity["layers"],
+            rows=rows,
             words=(place, given[own]),
-        )  # fmt: skip
+        )
         writer.close_rows(row, 1)
         found |= {(text, start + k): stored[:, :, place + k].float() for k in range(count)}
         place += count

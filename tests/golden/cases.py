@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes import load_task
+from probes.data.task_table import load_task
 
 ROWS = {"train": 48, "validation": 32, "test": 36}
 FEW: dict[str, Any] = {"max_epochs": 3, "batch_size": 16}
@@ -54,8 +54,9 @@ def started_as_freeze(**options: Any) -> dict[str, Any]:
     return pairs(
         {"siamese-cosine": {"start": "pretrained", "batch_size": 16, "max_epochs": 20, **options}},
         pretraining={"corpus": "class-sample", "texts": 60, "autoencoder": {"max_epochs": 3, "batch_size": 16}},
-        extraction={}, protocol="freeze-released",
-    )  # fmt: skip
+        extraction={},
+        protocol="freeze-released",
+    )
 
 
 def classes(heads: Mapping[str, Any], *, data: str = "", **more: Any) -> dict[str, Any]:
@@ -73,29 +74,47 @@ def words(tags: str, heads: Mapping[str, Any], *, n: int = 24, **more: Any) -> d
 def _pair_cases() -> dict[str, Case]:
     return {
         "pairs-log-variance": Case(
-            pairs({
-                "layer-cosine": {"pooling": "last"},
-                "cosine-mlp": {**FEW, "hidden": 8},
-                "siamese-cosine": {**SIAMESE, "loss": "log-variance"},
-            }),
+            pairs(
+                {
+                    "layer-cosine": {"pooling": "last"},
+                    "cosine-mlp": {**FEW, "hidden": 8},
+                    "siamese-cosine": {**SIAMESE, "loss": "log-variance"},
+                }
+            ),
             scores_with=("layer-cosine", "cosine-mlp", "siamese-cosine"),
         ),
         "pairs-mse": Case(
-            pairs({
-                "layer-cosine": {"pooling": "mean+last"},
-                "cosine-mlp": {**FEW, "hidden": 8, "loss": "cosent", "standardises_latents": False},
-                "siamese-cosine": {**SIAMESE, "loss": "mse", "encoder": "mlp", "pooling": "mean+last", "dropout": 0.3},
-            }, calibration="isotonic"),
+            pairs(
+                {
+                    "layer-cosine": {"pooling": "mean+last"},
+                    "cosine-mlp": {**FEW, "hidden": 8, "loss": "cosent", "standardises_latents": False},
+                    "siamese-cosine": {
+                        **SIAMESE,
+                        "loss": "mse",
+                        "encoder": "mlp",
+                        "pooling": "mean+last",
+                        "dropout": 0.3,
+                    },
+                },
+                calibration="isotonic",
+            ),
             scores_with=("siamese-cosine",),
         ),
         "pairs-cosent": Case(
-            pairs({
-                "cosine-mlp": {**FEW, "hidden": 8, "loss": "log-variance", "pooling": "last", "layers": ["blocks"]},
-                "siamese-cosine": {
-                    **SIAMESE, "loss": "cosent", "bottleneck": "3, upper half 5", "network_dropout": 0.2,
-                    "weight_decay": 0.01, "layers": ["blocks", "final_norm"],
+            pairs(
+                {
+                    "cosine-mlp": {**FEW, "hidden": 8, "loss": "log-variance", "pooling": "last", "layers": ["blocks"]},
+                    "siamese-cosine": {
+                        **SIAMESE,
+                        "loss": "cosent",
+                        "bottleneck": "3, upper half 5",
+                        "network_dropout": 0.2,
+                        "weight_decay": 0.01,
+                        "layers": ["blocks", "final_norm"],
+                    },
                 },
-            }, anchor_identical=True),
+                anchor_identical=True,
+            ),
             (("extract",), ("fit",)),
         ),
         "pairs-features": Case(
@@ -108,17 +127,21 @@ def _pair_cases() -> dict[str, Case]:
         "pairs-pretrained": Case(pretrained("pretrained", loss="mse", encoder_learning_rate=1e-4, pooling="last")),
         "pairs-frozen": Case(pretrained("frozen", loss="log-variance")),
         "pairs-freeze-released": Case(
-            pairs({
-                "layer-cosine": {},
-                "cosine-mlp": {"max_epochs": 4},
-                "siamese-cosine": {"max_epochs": 4, "learning_rate": 1e-3},
-            }, extraction={}, protocol="freeze-released"),
+            pairs(
+                {
+                    "layer-cosine": {},
+                    "cosine-mlp": {"max_epochs": 4},
+                    "siamese-cosine": {"max_epochs": 4, "learning_rate": 1e-3},
+                },
+                extraction={},
+                protocol="freeze-released",
+            ),
             scores_with=("cosine-mlp", "siamese-cosine"),
         ),
         "freeze-autoencoder": Case(started_as_freeze(loss="mse")),
         "freeze-log-variance": Case(started_as_freeze(), scores_with=("siamese-cosine",)),
         "pretraining": Case(pretrained("pretrained"), (("extract",), ("fit", "--head", "autoencoder")), "-autoencoder"),
-    }  # fmt: skip
+    }
 
 
 def _class_cases(labelled: str, unsplit: str) -> dict[str, Case]:
@@ -135,22 +158,33 @@ def _class_cases(labelled: str, unsplit: str) -> dict[str, Case]:
         "classes-look-both-ways": Case(
             classes({"logistic-probe": {}, "cosine-threshold": {}}, data=labelled, protocol="look-both-ways"),
         ),
-    }  # fmt: skip
+    }
 
 
 def _word_cases() -> dict[str, Case]:
     poolings = {"words": {"poolings": ["mean", "last"]}}
     return {
         "words-ner": Case(
-            words("ner", {
-                "token-classifier": {**LONGER, "class_weights": "balanced"}, "token-mix": {**LONGER, "pooling": "last"},
-            }, extraction=poolings, seeds=[0, 3], n=40),
+            words(
+                "ner",
+                {
+                    "token-classifier": {**LONGER, "class_weights": "balanced"},
+                    "token-mix": {**LONGER, "pooling": "last"},
+                },
+                extraction=poolings,
+                seeds=[0, 3],
+                n=40,
+            ),
         ),
         "words-pos": Case(
-            words("pos", {
-                "token-classifier": {**TOKENS, "start": "random", "layers": ["blocks"]},
-                "token-mix": {**TOKENS, "dropout": 0.3, "schedule": "linear", "pooling": "mean+last"},
-            }, extraction=poolings),
+            words(
+                "pos",
+                {
+                    "token-classifier": {**TOKENS, "start": "random", "layers": ["blocks"]},
+                    "token-mix": {**TOKENS, "dropout": 0.3, "schedule": "linear", "pooling": "mean+last"},
+                },
+                extraction=poolings,
+            ),
             (("extract",), ("fit",)),
         ),
         "words-magnet": Case(
@@ -159,7 +193,7 @@ def _word_cases() -> dict[str, Case]:
         "words-look-both-ways": Case(
             words("chunk", {"token-classifier": {}, "token-mix": {"keep": "best"}}, protocol="look-both-ways"),
         ),
-    }  # fmt: skip
+    }
 
 
 def _plan_cases() -> dict[str, Case]:

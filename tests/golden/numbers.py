@@ -29,22 +29,56 @@ HEAD_LEFT = ("options", "metric", "selection", "selection_score", "optimistic_be
 """Settings, sentences, and what stands elsewhere too."""
 EXTRAS_TURNED = ("subsets", "by_type", "errors")
 TASK_TAKEN = (
-    "n_pairs", "n_rows", "n_classes", "class_names", "has_groups", "metrics", "score_range", "tags", "scheme",
-    "has_documents", "resampled", "n_sentences", "n_words", "words_in_cache", "is_sample",
-)  # fmt: skip
+    "n_pairs",
+    "n_rows",
+    "n_classes",
+    "class_names",
+    "has_groups",
+    "metrics",
+    "score_range",
+    "tags",
+    "scheme",
+    "has_documents",
+    "resampled",
+    "n_sentences",
+    "n_words",
+    "words_in_cache",
+    "is_sample",
+)
 TASK_LEFT = ("kind", "name", "source", "digest", "notes", "licence")
 TASK_COMMON = {"pairs": ("n_rows", "metrics"), "words": ("n_rows",)}
 """Keys that every kind of task has since schema 3, and the golden files of these kinds do not."""
 CACHE_TAKEN = ("plan", "poolings", "storage_dtype", "n_rows", "n_truncated", "certificate")
 CACHE_LEFT = ("file", "id", "template")
 TOP_TURNED = (
-    "what", "kind", "task", "cache", "heads", "pretraining", "plans", "chosen", "search", "cost", "test_read",
-    "protocol", "n_resamples",
-)  # fmt: skip
+    "what",
+    "kind",
+    "task",
+    "cache",
+    "heads",
+    "pretraining",
+    "plans",
+    "chosen",
+    "search",
+    "cost",
+    "test_read",
+    "protocol",
+    "n_resamples",
+)
 TOP_LEFT = (
-    "schema", "name", "command", "commit", "versions", "products", "device", "decoder", "seconds",
-    "config_sha256", "sha256", "own",
-)  # fmt: skip
+    "schema",
+    "name",
+    "command",
+    "commit",
+    "versions",
+    "products",
+    "device",
+    "decoder",
+    "seconds",
+    "config_sha256",
+    "sha256",
+    "own",
+)
 
 
 def numbers_of(folder: Path) -> Numbers:
@@ -125,10 +159,11 @@ def _autoencoders(pretraining: Mapping[str, Any]) -> Numbers:
     for pooling, record in pretraining.get("autoencoders", {}).items():
         place = f"autoencoders/{pooling}"
         found |= _taken(
-            place, record, ("layers", "codes", "seed", "best_epochs", "held_out_losses", "held_out_squared_errors",
-             "n_texts"),
+            place,
+            record,
+            ("layers", "codes", "seed", "best_epochs", "held_out_losses", "held_out_squared_errors", "n_texts"),
             ("history", "seconds", "standardises_latents"),
-        )  # fmt: skip
+        )
         found |= _columns(f"{place}/history", record["history"])
     if pretraining.get("cache"):
         found |= _taken("autoencoders/cache", pretraining["cache"], CACHE_TAKEN, CACHE_LEFT)
@@ -152,9 +187,11 @@ def _plans(scores: Mapping[str, Any]) -> Numbers:
     if "search" in scores:
         search = scores["search"]
         found |= _taken(
-            "search", search, ("strategy", "budget", "by", "n_plans", "n_texts", "cost", "full_cost", "share"),
+            "search",
+            search,
+            ("strategy", "budget", "by", "n_plans", "n_texts", "cost", "full_cost", "share"),
             ("trials",),
-        )  # fmt: skip
+        )
         for k, trial in enumerate(search["trials"]):
             found |= _flat(f"search/trial_{k}", trial)
     return found

@@ -23,8 +23,8 @@ import pytest
 import torch
 import yaml
 
-from probes import load_scorer
 from probes.cli.main import main
+from probes.runs.predict import load_scorer
 from tests.extract.tiny_decoders import save_decoder
 from tests.golden.cases import Case, make_cases, write_labelled
 from tests.golden.numbers import Numbers, numbers_of

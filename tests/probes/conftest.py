@@ -10,8 +10,8 @@ import pytest
 
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.latents.pair_latents import PairLatents
-from probes.tasks import PairTask
+from probes.data.pair_task import PairTask
+from probes.latents.text_latents import PairLatents
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import Finished, write_config
 from tests.probes.planted_latents import make_task, pair_data, plant

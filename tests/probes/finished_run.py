@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.digest import digest_bytes
+from extract.files import digest_bytes
+from probes.data.task_table import load_task
 from probes.report.scores import seal_scores
-from probes.tasks import load_task
 
 SIZES = {"train": 64, "validation": 32, "test": 32}
 

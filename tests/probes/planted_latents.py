@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache
-from extract.store.create import create_store
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.writer import StoreWriter
-from probes.latents.pair_latents import PairLatents
-from probes.tasks import PairTask
-from probes.tasks.pairs.task import build_splits
+from probes.data.pair_task import PairTask, build_splits
+from probes.latents.text_latents import PairLatents
 
 N_BLOCKS, WIDTH = 3, 12
 LAYERS = layer_names(N_BLOCKS)
@@ -28,10 +27,17 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
     """Write a whole cache of given latents, pooling to `(L, N, D)`."""
     first = next(iter(latents.values()))
     decoder: dict[str, Any] = {
-        "name": "planted", "revision": "", "adapter": "", "family": "none", "n_layers": first.shape[0] - 2,
-        "width": first.shape[2], "dtype": "float32", "attention": "none", "weight_digest": "w" * 64,
+        "name": "planted",
+        "revision": "",
+        "adapter": "",
+        "family": "none",
+        "n_layers": first.shape[0] - 2,
+        "width": first.shape[2],
+        "dtype": "float32",
+        "attention": "none",
+        "weight_digest": "w" * 64,
         "tokenizer_digest": "t" * 64,
-    }  # fmt: skip
+    }
     layers = list(layer_names(first.shape[0] - 2))
     identity = build_identity(
         decoder=decoder,
@@ -39,11 +45,14 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
         architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
         contents={
-            "poolings": list(latents), "layers": layers, "storage_dtype": "float32", "n_rows": len(texts),
+            "poolings": list(latents),
+            "layers": layers,
+            "storage_dtype": "float32",
+            "n_rows": len(texts),
             "text_digest": digest_rows(digest_texts(texts)),
         },
         versions={"icecore": "0"},
-    )  # fmt: skip
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     rows: dict[str, NDArray[Any]] = {
         "digest": digest_texts(texts),

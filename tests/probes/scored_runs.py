@@ -5,11 +5,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.inputs.template import InputTemplate
-from extract.run.spec import ExtractionSpec, WordSpec
-from probes.runs.config import RunConfig, TaskSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.runs.run import run
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.worded_classes import OTHERS, write_worded_classes
 
 QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 20, "learning_rate": 3e-2}
@@ -17,9 +17,13 @@ QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 20, "learning_rate": 3e
 
 def _run(base: Path, decoder: Path, **fields: Any) -> Path:
     values = {
-        "name": "r", "decoder": DecoderSpec(str(decoder), device="cpu"), "bootstrap": 100,
-        "caches": str(base / "caches"), "runs": str(base / "runs"), **fields,
-    }  # fmt: skip
+        "name": "r",
+        "decoder": DecoderSpec(str(decoder), device="cpu"),
+        "bootstrap": 100,
+        "caches": str(base / "caches"),
+        "runs": str(base / "runs"),
+        **fields,
+    }
     return run(RunConfig(**values)).folder
 
 
@@ -27,9 +31,10 @@ def run_words(base: Path, decoder: Path, **fields: Any) -> Path:
     """Run the word sample, long sentences cut so that some words have no latent."""
     how = {
         "extraction": ExtractionSpec(words=WordSpec(("mean", "last")), template=InputTemplate(max_tokens=40)),
-        "task": TaskSpec("words-sample", {"tags": "pos"}, pairs=24), "seeds": (0, 3),
+        "task": TaskSpec("words-sample", {"tags": "pos"}, pairs=24),
+        "seeds": (0, 3),
         "heads": {"token-classifier": {**QUICK, "pooling": "mean+last"}, "token-mix": {**QUICK, "pooling": "last"}},
-    }  # fmt: skip
+    }
     return _run(base, decoder, **{**how, **fields})
 
 

@@ -31,6 +31,8 @@ def test_importing_it_loads_nothing_heavy() -> None:
     heavy = "torch", "transformers", "pandas", "h5py", "numpy", "lightning"
     found = subprocess.run(
         [sys.executable, "-c", f"import icecore, sys; print([name for name in {heavy} if name in sys.modules])"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout == "[]\n"

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from extract import load_decoder
-from extract.decoders.decoder import Decoder
+from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import DecoderError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
-from extract.wiring.applied import plan_in_force
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.mask_families import hidden_under, id_batch, random_ids, real_rows
 from tests.extract.tiny_decoders import SENTENCES, SIZES, make_decoder, make_model, make_tokenizer, save_decoder
 

@@ -6,11 +6,11 @@ import pytest
 from torch import nn
 
 from extract.decoders.decoder import UNBOUNDED, find_blocks, wrap_decoder
-from extract.decoders.locate import Located
+from extract.decoders.fetch import Located
 from extract.errors import DecoderError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring.applied import plan_in_force
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_model, make_tokenizer
 from tests.extract.wiring.all_families import build
 

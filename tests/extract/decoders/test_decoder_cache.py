@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.decoders.decoder_cache import (
+from extract.decoders.fetch import (
     SOURCE_FILE,
     STALE_SECONDS,
     SourceRecord,

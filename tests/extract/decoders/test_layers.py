@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.decoders.layers import layer_names, relative_depths, select_from, select_layers, split_layers
+from extract.decoders.decoder_spec import layer_names, relative_depths, select_from, select_layers, split_layers
 from extract.errors import UnknownNameError
 
 

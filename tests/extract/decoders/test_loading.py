@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from extract import DecoderSpec, load_decoder
-from extract.decoders.loading import choose_device, load_tokenizer, quiet_loading
+from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer, quiet_loading
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import DecoderError, UnknownNameError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from tests.extract.mask_families import drift, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import SENTENCES, SIZES, encode_batch, make_decoder, make_tokenizer, save_decoder
 
@@ -202,7 +202,7 @@ def test_whatever_loading_raises_is_a_sentence(folder: Path, monkeypatch: pytest
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("extract.decoders.loading.AutoTokenizer.from_pretrained", fail)
+    monkeypatch.setattr("extract.decoders.decoder.AutoTokenizer.from_pretrained", fail)
     with pytest.raises(DecoderError, match=r"cannot be loaded from .*Give a causal LM in hub layout"):
         load_tokenizer(str(folder))
 
@@ -210,20 +210,28 @@ def test_whatever_loading_raises_is_a_sentence(folder: Path, monkeypatch: pytest
 TOWERS: dict[str, dict[str, Any]] = {
     "gemma3": {
         "vision_config": {**TOWER, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
-        "mm_tokens_per_image": 4, "image_token_index": 5,
+        "mm_tokens_per_image": 4,
+        "image_token_index": 5,
     },
     "llava": {
         "vision_config": {
-            **TOWER, "model_type": "clip_vision_model", "num_hidden_layers": 2, "num_attention_heads": 2,
-            "image_size": 28, "projection_dim": 16,
+            **TOWER,
+            "model_type": "clip_vision_model",
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "projection_dim": 16,
         },
         "image_token_index": 5,
     },
     "qwen2_vl": {
         "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "patch_size": 14},
-        "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8,
+        "image_token_id": 5,
+        "video_token_id": 6,
+        "vision_start_token_id": 7,
+        "vision_end_token_id": 8,
     },
-}  # fmt: skip
+}
 TEXTS: dict[str, dict[str, Any]] = {
     "gemma3": {"head_dim": 8, "sliding_window": 4},
     "llava": {"model_type": "llama"},
@@ -280,9 +288,13 @@ def edited(adapter: Path, copy: Path, edit: Callable[[dict[str, torch.Tensor]], 
 
 @of_peft
 def test_an_adapter_saved_on_the_body_is_that_of_the_causal_model(folder: Path, adapter: Path, tmp_path: Path) -> None:
-    on_body = edited(adapter, tmp_path / "body", lambda tensors: {
-        key.replace("base_model.model.model.", "base_model.model."): tensor for key, tensor in tensors.items()
-    })  # fmt: skip
+    on_body = edited(
+        adapter,
+        tmp_path / "body",
+        lambda tensors: {
+            key.replace("base_model.model.model.", "base_model.model."): tensor for key, tensor in tensors.items()
+        },
+    )
     bare, whole, body = (
         load_decoder(DecoderSpec(str(folder), adapter=name, device="cpu")).description.weight_digest
         for name in (None, str(adapter), on_body)
@@ -303,10 +315,15 @@ def test_an_adapter_without_all_its_tensors_is_refused(
     folder: Path, adapter: Path, tmp_path: Path, without: str, named: str
 ) -> None:
     for form, prefix in (("whole", "base_model.model.model."), ("body", "base_model.model.")):
-        half = edited(adapter, tmp_path / form, lambda tensors, prefix=prefix: {  # type: ignore[misc]
-            key.replace("base_model.model.model.", prefix): tensor
-            for key, tensor in tensors.items() if without not in key
-        })  # fmt: skip
+        half = edited(
+            adapter,
+            tmp_path / form,
+            lambda tensors, prefix=prefix: {  # type: ignore[misc]
+                key.replace("base_model.model.model.", prefix): tensor
+                for key, tensor in tensors.items()
+                if without not in key
+            },
+        )
         with pytest.raises(DecoderError, match=named.replace("base_model.model.model.", prefix)):
             load_decoder(DecoderSpec(str(folder), adapter=half, device="cpu"))
 
@@ -316,9 +333,9 @@ def test_an_adapter_without_all_its_tensors_is_refused(
 def test_an_adapter_with_a_tensor_that_has_no_place_is_refused(
     folder: Path, adapter: Path, tmp_path: Path, surplus: str
 ) -> None:
-    more = edited(adapter, tmp_path / "more", lambda tensors: {
-        **tensors, f"base_model.model.{surplus}": torch.ones(2, 2)
-    })  # fmt: skip
+    more = edited(
+        adapter, tmp_path / "more", lambda tensors: {**tensors, f"base_model.model.{surplus}": torch.ones(2, 2)}
+    )
     with pytest.raises(DecoderError, match=rf"no place for, 1 tensors, such as .*{surplus.rpartition('.')[0]}"):
         load_decoder(DecoderSpec(str(folder), adapter=more, device="cpu"))
 
@@ -328,8 +345,10 @@ def test_an_adapter_without_the_biases_it_trained_is_refused(tmp_path: Path) -> 
     base = save_decoder(tmp_path / "base", attention_bias=True)
     save_adapter(base, tmp_path / "lora", target_modules=["q_proj"], bias="lora_only")
     load_decoder(DecoderSpec(str(base), adapter=str(tmp_path / "lora"), device="cpu"))
-    half = edited(tmp_path / "lora", tmp_path / "half", lambda tensors: {
-        key: tensor for key, tensor in tensors.items() if not key.endswith(".bias")
-    })  # fmt: skip
+    half = edited(
+        tmp_path / "lora",
+        tmp_path / "half",
+        lambda tensors: {key: tensor for key, tensor in tensors.items() if not key.endswith(".bias")},
+    )
     with pytest.raises(DecoderError, match=r"lacks 3 tensors, such as .*q_proj.*bias"):
         load_decoder(DecoderSpec(str(base), adapter=half, device="cpu"))

@@ -11,14 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from extract.decoders import loading
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder, load_tokenizer
-from extract.decoders.merge import compare_weights
-from extract.decoders.spec import DecoderSpec, MergePart, plain_decoder, read_plain_decoder
+from extract.decoders import decoder as loading
+from extract.decoders.decoder import Decoder, compare_weights, load_decoder, load_tokenizer
+from extract.decoders.decoder_spec import DecoderSpec, MergePart, plain_decoder, read_plain_decoder
 from extract.errors import DecoderError
-from extract.run.runner import describe_extraction
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import describe_extraction
+from extract.run.extraction_spec import ExtractionSpec
 from tests.extract.tiny_decoders import save_decoder
 
 KEY = "layers.1.mlp.up_proj.weight"

@@ -10,18 +10,17 @@ import pytest
 import torch
 from accelerate import cpu_offload
 
-from extract import DecoderSpec, ExtractionSpec, extract_latents, load_decoder
-from extract.decoders.decoder import Decoder
-from extract.decoders.placement import describe_offload, is_offloaded, placing_options
-from extract.decoders.spec import MergePart, plain_decoder, read_plain_decoder
-from extract.digest import digest_module
+from extract.decoders.decoder import Decoder, describe_offload, is_offloaded, load_decoder, placing_options
+from extract.decoders.decoder_spec import DecoderSpec, MergePart, plain_decoder, read_plain_decoder
 from extract.errors import CertificateError, DecoderError, UnknownNameError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
-from extract.run.runner import describe_extraction
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.precision import in_float32
+from extract.files import digest_module
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.forward import in_float32
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_model, make_tokenizer, save_decoder
 
 FAMILIES = ("llama", "gpt2", "bloom")  # rotary, learned positions, and masks by argument with tied weights

@@ -8,18 +8,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from extract.decoders.decoder_cache import icecore_home
-from extract.inputs.alignment import WORD_LOST, WORD_SHARED, align_words
-from extract.inputs.joined import join_words
+from extract.decoders.fetch import icecore_home
+from extract.inputs.joined_text import WORD_LOST, WORD_SHARED, align_words, join_words
 from extract.inputs.template import InputTemplate
-from extract.inputs.tokenised import Tokeniser
+from extract.inputs.tokens import Tokeniser
 from tests.extract.word_tokenizers import LOSSLESS, WORD_TOKENIZERS, word_tokenizer
 
 FEW = settings(max_examples=15, deadline=None, database=None)
 CHARACTERS = st.sampled_from(
-    [*"aeimotuMÜé0159-.,!?'", *"氷水はからहिسर", "\u0301", "\u0323", "\u0308", "\u094d", "\u200b", "\u200d", "\u00ad",
-     "\ufeff", "\u00a0", "ﬁ", "①", "½", "👍🏽", "👩\u200d🔬", "🇳🇴", "🔬", "\x07"]
-)  # fmt: skip
+    [
+        *"aeimotuMÜé0159-.,!?'",
+        *"氷水はからहिسर",
+        "\u0301",
+        "\u0323",
+        "\u0308",
+        "\u094d",
+        "\u200b",
+        "\u200d",
+        "\u00ad",
+        "\ufeff",
+        "\u00a0",
+        "ﬁ",
+        "①",
+        "½",
+        "👍🏽",
+        "👩\u200d🔬",
+        "🇳🇴",
+        "🔬",
+        "\x07",
+    ]
+)
 KNOWN = st.sampled_from(["The", "mouse", "didn't", "n't", "under", "Greenland", "e\u0301", "state-of-the-art", "…"])
 WORDS = st.one_of(KNOWN, st.lists(CHARACTERS, min_size=1, max_size=6).map("".join))
 PAIRS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=9)  # a word, and whether a blank follows
@@ -52,7 +70,7 @@ INSTRUCTIONS = st.sampled_from(["", "Query: ", "mou", "the 氷"])
         ([(0, 1), (2, 3), (1, 2), (3, 4)], [(0, 3), (3, 4)], [(0, 3), (3, 4)], [0, 0]),
         ([(0, 1), (2, 3), (1, 2), (3, 4)], [(0, 2), (2, 4)], [(0, 3), (1, 4)], [0, WORD_SHARED]),
     ],
-)  # fmt: skip
+)
 def test_truth_table(
     offsets: list[tuple[int, int]], spans: list[tuple[int, int]], expected: list[tuple[int, int]], flags: list[int]
 ) -> None:

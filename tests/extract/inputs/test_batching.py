@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.inputs.batching import collate, group_by_length
-from extract.inputs.roles import SPECIAL, TEXT
-from extract.inputs.tokenised import EncodedText
+from extract.inputs.batches import collate, group_by_length
+from extract.inputs.spans import SPECIAL, TEXT
+from extract.inputs.tokens import EncodedText
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=120)
 FEW = settings(max_examples=60, deadline=None, database=None)

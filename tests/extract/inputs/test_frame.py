@@ -8,13 +8,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.frame import digest_chat, normalise_sentence
-from extract.inputs.named_templates import SETS, TEMPLATES
-from extract.inputs.roles import CHAT, INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
-from extract.inputs.shown import show_row
-from extract.inputs.template import DEFAULTS, FIRST_FIELDS, InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import EncodedText
+from extract.inputs.spans import CHAT, INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
+from extract.inputs.template import DEFAULTS, FIRST_FIELDS, SETS, TEMPLATES, InputTemplate
+from extract.inputs.tokens import EncodedText, TextEncoder, digest_chat, normalise_sentence, show_row
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 from tests.extract.word_tokenizers import word_tokenizer
 
@@ -74,10 +70,13 @@ def reference(pieces: list[tuple[int, str]], tokenizer: PreTrainedTokenizerBase)
 @pytest.mark.parametrize(
     ("before", "joiner", "after", "n_copies"),
     [
-        ("", " ", '" means:', 1), ("Say: ", " ", "!", 1), ("", " ", "", 2), ("Say: ", ", again: ", " So", 2),
+        ("", " ", '" means:', 1),
+        ("Say: ", " ", "!", 1),
+        ("", " ", "", 2),
+        ("Say: ", ", again: ", " So", 2),
         ('The "', "", '"', 3),
     ],
-)  # fmt: skip
+)
 def test_roles_and_copies_are_those_of_the_characters(
     tokenizer: str, before: str, joiner: str, after: str, n_copies: int
 ) -> None:
@@ -140,9 +139,14 @@ def test_a_forced_eos_counts_and_stays() -> None:
 
 @pytest.mark.parametrize(
     ("last", "eos", "read"),
-    [("row", "auto", ":"), ("row", "force", "</s>"), ("prompt", "force", ":"), ("text", "force", "se"),
-     ("eos", "force", "</s>")],
-)  # fmt: skip
+    [
+        ("row", "auto", ":"),
+        ("row", "force", "</s>"),
+        ("prompt", "force", ":"),
+        ("text", "force", "se"),
+        ("eos", "force", "</s>"),
+    ],
+)
 def test_last_reads_the_token_the_template_says(last: str, eos: str, read: str) -> None:
     row = encode("The mouse", suffix=" means:", last=last, eos=eos)
     assert decode(row, [row.last_column]).endswith(read)
@@ -245,9 +249,15 @@ def test_a_template_must_leave_room() -> None:
 
 @pytest.mark.parametrize(
     ("text", "normalised"),
-    [('Is it "cold"?', "Is it 'cold'."), ("It is", "It is."), ("It is.", "It is."), ("So 'it' is'", "So 'it' is'"),
-     ('He said "no"', "He said 'no'"), ("Why?", "Why.")],
-)  # fmt: skip
+    [
+        ('Is it "cold"?', "Is it 'cold'."),
+        ("It is", "It is."),
+        ("It is.", "It is."),
+        ("So 'it' is'", "So 'it' is'"),
+        ('He said "no"', "He said 'no'"),
+        ("Why?", "Why."),
+    ],
+)
 def test_sentences_are_normalised_as_released(text: str, normalised: str) -> None:
     assert normalise_sentence(text) == normalised
     assert encode(text, normalise="sentence").ids.tolist() == encode(normalised).ids.tolist()
@@ -342,9 +352,14 @@ def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     ("field", "noun"),
-    [("eos", "EOS policy"), ("chat", "chat mode"), ("last", "last token"), ("normalise", "normalisation"),
-     ("name", "template")],
-)  # fmt: skip
+    [
+        ("eos", "EOS policy"),
+        ("chat", "chat mode"),
+        ("last", "last token"),
+        ("normalise", "normalisation"),
+        ("name", "template"),
+    ],
+)
 def test_unknown_values_are_refused(field: str, noun: str) -> None:
     template = InputTemplate()
     object.__setattr__(template, field, "hat")  # as a caller without type checks would

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from extract.errors import InputError
-from extract.inputs.joined import JoinedText, join_words
-from extract.run.runner import unique_texts
+from extract.inputs.joined_text import JoinedText, join_words
+from extract.run.extraction import unique_texts
 
 
 def test_equal_texts_with_other_words_are_different() -> None:

@@ -5,11 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from extract.inputs.alignment import align_words
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import align_words, join_words
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import cut_at_tokens
-from extract.inputs.tokenised import Tokeniser
+from extract.inputs.tokens import Tokeniser, cut_at_tokens
 from tests.extract.inputs.test_alignment import FEW, PAIRS
 from tests.extract.word_tokenizers import WORD_TOKENIZERS, word_tokenizer
 
@@ -23,8 +21,9 @@ def test_each_piece_has_the_tokens_that_begin_where_it_begins(name: str, pairs: 
     joined = join_words(words, spaces)
     (cuts,) = cut_at_tokens([joined], tokenizer, template=InputTemplate())
     pieces = [word[a:b] for word, begins in zip(words, cuts, strict=True) for a, b in pairwise([*begins, len(word)])]
-    follow = [k == len(begins) - 1 and space for begins, space in zip(cuts, spaces, strict=True)
-              for k in range(len(begins))]  # fmt: skip
+    follow = [
+        k == len(begins) - 1 and space for begins, space in zip(cuts, spaces, strict=True) for k in range(len(begins))
+    ]
     again = join_words(pieces, follow)
     assert again.text == joined.text
     assert all(pieces)

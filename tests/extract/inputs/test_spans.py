@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
-from extract.inputs.batching import collate
+from extract.inputs.batches import collate
 from extract.inputs.spans import CONTEXT, LONGEST, SHORTEST, GivenSpans, RandomSpans, read_spans
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.inputs.tokens import TextEncoder
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 
 TEXT = "The mouse ran under the table."

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs import streams
-from extract.inputs.streams import stream_texts
-from extract.run.windows import read_windows
+from extract.inputs import batches as streams
+from extract.inputs.batches import stream_texts
+from extract.run.shards import read_windows
 
 TEXTS = ["Ice\u2028floats.", "Schnee fällt.", "氷"]
 
@@ -37,8 +37,12 @@ def write_table(path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    ".txt": write_txt, ".jsonl": write_jsonl, ".csv": write_table, ".tsv": write_table, ".parquet": write_parquet,
-}  # fmt: skip
+    ".txt": write_txt,
+    ".jsonl": write_jsonl,
+    ".csv": write_table,
+    ".tsv": write_table,
+    ".parquet": write_parquet,
+}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

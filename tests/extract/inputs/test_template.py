@@ -7,10 +7,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.roles import INSTRUCTION, SPECIAL, TEXT
+from extract.inputs.spans import INSTRUCTION, SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import EncodedText
+from extract.inputs.tokens import EncodedText, TextEncoder
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 BOS, EOS = 1, 2

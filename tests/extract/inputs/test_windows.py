@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.inputs.windows import PlacedWords, place_words
+from extract.inputs.tokens import PlacedWords, place_words
 
 
 def place(words: list[tuple[int, int]], n_tokens: int, room: int) -> PlacedWords:

@@ -1,8 +1,14 @@
 import pytest
 
 from extract.errors import ConfigError
-from extract.masks.grid import k_and_k0, parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import (
+    k_and_k0,
+    parse_counts,
+    parse_plan,
+    plans_over_k,
+    plans_over_k_and_k0,
+    plans_over_windows,
+)
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1.5"])
@@ -25,9 +31,13 @@ def test_all_k_of_two_kinds_share_the_causal_plan() -> None:
 def test_a_grid_leaves_out_k0_above_k() -> None:
     texts = [plan.text for plan in plans_over_k_and_k0([0, 1, 2], [0, 1, 2])]
     assert texts == [
-        "causal", "bidirectional:1", "nosink-bidirectional:1", "bidirectional:2",
-        "nosink-bidirectional:1+bidirectional:1", "nosink-bidirectional:2",
-    ]  # fmt: skip
+        "causal",
+        "bidirectional:1",
+        "nosink-bidirectional:1",
+        "bidirectional:2",
+        "nosink-bidirectional:1+bidirectional:1",
+        "nosink-bidirectional:2",
+    ]
 
 
 def test_windows_end_in_the_block_that_is_read() -> None:

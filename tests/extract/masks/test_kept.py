@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.masks import kept
-from extract.masks.kinds import MaskKind, parse_kind
-from extract.masks.matrices import additive, batch_mask
-from extract.masks.plan import parse_plan
-from extract.wiring import interface
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.interface import Wiring
-from extract.wiring.probe_rows import plain_batch
+from extract.masks import mask_rules as kept
+from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_rules import additive, batch_mask
+from extract.wiring import attention as interface
+from extract.wiring.attention import Wiring
+from extract.wiring.forward import plain_batch
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import make_decoder
 
 KINDS = ("nosink-causal", "nosink-bidirectional", "local")

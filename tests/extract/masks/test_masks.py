@@ -11,9 +11,9 @@ from torch import Tensor
 
 from extract.errors import UnknownNameError
 from extract.inputs.spans import CONTEXT
-from extract.masks.kinds import KINDS, MaskKind, parse_kind
-from extract.masks.matrices import additive, batch_mask, draw, kind_matrix
-from extract.names import resolve
+from extract.masks.mask_kinds import KINDS, MaskKind, parse_kind
+from extract.masks.mask_rules import additive, batch_mask, draw, kind_matrix
+from extract.registry import resolve
 
 DRAWN_SPANS = torch.tensor([CONTEXT, 0, 0, CONTEXT])
 M = (1, 2, 3, 4, 6, 8)

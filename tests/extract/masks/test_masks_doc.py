@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from extract.inputs.template import BOS_POLICIES
-from extract.masks.kinds import KINDS
-from extract.masks.matrices import draw, kind_matrix
-from extract.masks.paper_plans import LBW_PLANS, lbw_plan
-from extract.masks.plan import ARCHITECTURES, PLANS
-from extract.names import resolve
+from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import ARCHITECTURES, LBW_PLANS, PLANS, lbw_plan
+from extract.masks.mask_rules import draw, kind_matrix
+from extract.registry import resolve
 from tests.extract.mask_families import ALSO_WORKING, BY_ARGUMENT, HYBRIDS, REFUSED, WORKING
 from tests.extract.masks.test_masks import DRAWN_SPANS, kinds_drawn
 

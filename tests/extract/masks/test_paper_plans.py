@@ -3,7 +3,7 @@
 import pytest
 
 from extract.errors import UnknownNameError
-from extract.masks.paper_plans import LBW_PLANS, lbw_plan, magnet_plan
+from extract.masks.mask_plan import LBW_PLANS, lbw_plan, magnet_plan
 
 L = 4
 C, B, A, N, F = "causal", "backward", "bidirectional", "nosink-bidirectional", "nosink-causal"

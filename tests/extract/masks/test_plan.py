@@ -7,14 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
-from extract.masks.plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
+from extract.masks.mask_plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
 
 TEXTS = (
-    "causal", "bidirectional", "backward:3", "nosink-bidirectional:10+bidirectional:8", "nosink3-causal:2",
-    "nosink-bidirectional:4+nosink-causal", "backward@17-20", "backward@1-2+bidirectional@4-4", "causal:3+hybrid:2",
-    "[causal,backward,nosink2-bidirectional]", "extend/backward:2", "inter-block/hybrid:1", "extra/causal:2",
-    "nosink-bidirectional:10~skip3@20", "causal~skip1@0", "[causal,backward]~skip2@1", "inter-stack/backward:2~skip3@0",
-)  # fmt: skip
+    "causal",
+    "bidirectional",
+    "backward:3",
+    "nosink-bidirectional:10+bidirectional:8",
+    "nosink3-causal:2",
+    "nosink-bidirectional:4+nosink-causal",
+    "backward@17-20",
+    "backward@1-2+bidirectional@4-4",
+    "causal:3+hybrid:2",
+    "[causal,backward,nosink2-bidirectional]",
+    "extend/backward:2",
+    "inter-block/hybrid:1",
+    "extra/causal:2",
+    "nosink-bidirectional:10~skip3@20",
+    "causal~skip1@0",
+    "[causal,backward]~skip2@1",
+    "inter-stack/backward:2~skip3@0",
+)
 KINDS = ("causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid")
 
 
@@ -120,8 +133,15 @@ def test_rules_that_changed_are_versioned_and_no_others(text: str, rules: dict[s
 @pytest.mark.parametrize("form", PLANS)
 def test_every_form_of_the_table_is_a_plan(form: str) -> None:
     names = {
-        "K-K0": "3", "KIND": "backward", "K0": "2", "K": "4", "A-B": "1-2", "N@I": "3@1", "PLAN": "causal", "SEED": "7",
-    }  # fmt: skip
+        "K-K0": "3",
+        "KIND": "backward",
+        "K0": "2",
+        "K": "4",
+        "A-B": "1-2",
+        "N@I": "3@1",
+        "PLAN": "causal",
+        "SEED": "7",
+    }
     text = re.sub("|".join(names), lambda found: names[found[0]], form.replace("...", "causal"))
     assert parse_plan(text).text == text
 

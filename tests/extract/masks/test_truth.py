@@ -11,11 +11,10 @@ from torch import Tensor
 
 from extract.errors import CertificateError
 from extract.inputs.spans import CONTEXT
-from extract.masks import plan as plan_reader
-from extract.masks.kinds import KINDS, SHIPPED, parse_kind
-from extract.masks.matrices import batch_mask
-from extract.masks.paper_plans import lbw_plan
-from extract.masks.plan import ARCHITECTURES, MaskPlan, Segment, parse_plan
+from extract.masks import mask_plan as plan_reader
+from extract.masks.mask_kinds import KINDS, SHIPPED, parse_kind
+from extract.masks.mask_plan import ARCHITECTURES, MaskPlan, Segment, lbw_plan, parse_plan
+from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import (
     PLANS_BY_BLOCK,
     TABLE_SPANS,
@@ -26,7 +25,7 @@ from extract.masks.truth import (
     require_truth,
     table_of,
 )
-from extract.proofs.certificate import check_influence
+from extract.wiring.certificate import check_influence
 from tests.extract.tiny_decoders import make_decoder
 
 BY_BLOCK = {
@@ -58,12 +57,13 @@ WRONG_RULES: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "bidirectional with a hole": ("bidirectional", lambda i, j, *_: (i + j) != 5),
     "spans blind to themselves": ("hybrid", lambda i, j, _, s: (s.unsqueeze(-2) == CONTEXT) | (i == j)),
     "spans seen both ways": (
-        "hybrid", lambda *args: (args[3].unsqueeze(-2) == CONTEXT) | (args[3].unsqueeze(-1) == args[3].unsqueeze(-2)),
+        "hybrid",
+        lambda *args: (args[3].unsqueeze(-2) == CONTEXT) | (args[3].unsqueeze(-1) == args[3].unsqueeze(-2)),
     ),
     "all spans one": ("hybrid", hybrid_one_span),
     "w + 1": ("local", lambda i, j, n, _: (i - j).abs() <= n + 1),
     "w on one side": ("local", lambda i, j, n, _: ((i - j) <= n) & (j <= i)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG_RULES)
@@ -143,9 +143,12 @@ KIND_TEXTS = st.sampled_from([kind for kind, _ in TABLES]) | st.builds(
 
 
 @given(
-    kind=KIND_TEXTS, n_tokens=st.integers(1, 14), window=st.none() | st.integers(1, 9), left=st.integers(0, 3),
+    kind=KIND_TEXTS,
+    n_tokens=st.integers(1, 14),
+    window=st.none() | st.integers(1, 9),
+    left=st.integers(0, 3),
     right=st.integers(0, 3),
-)  # fmt: skip
+)
 @settings(max_examples=150, deadline=None)
 def test_statement_and_rule_agree_at_any_length(kind: str, n_tokens: int, window: Any, left: int, right: int) -> None:
     numbers = torch.tensor([CONTEXT, 0, 0, CONTEXT, 1, 1, 1, CONTEXT, CONTEXT, 2, 2, 2, 2, 2])[:n_tokens]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from extract.poolings import pages
-from extract.poolings.pages import empty_in_pages, trim_heap
+from extract.poolings import memory as pages
+from extract.poolings.memory import empty_in_pages, trim_heap
 
 STATUS = Path("/proc/self/statm")
 needs_linux = pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell a process what it holds")

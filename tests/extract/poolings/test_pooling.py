@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from extract.errors import UnknownNameError
-from extract.poolings.pooling import index_batch, pool_mean, pool_median
-from extract.poolings.table import POOLINGS, select_poolings
+from extract.poolings.pooling_table import POOLINGS, select_poolings
+from extract.poolings.poolings import index_batch, pool_mean, pool_median
 
 N_PADS, N_TEXT, WIDTH = 3, 4, 5
 OF_ONE_COPY = [name for name in POOLINGS if not name.startswith(("echo", "reba"))]  # see test_token_sets, test_reba

@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from extract.poolings.pooling import PoolingIndex, index_batch
-from extract.poolings.reba import backward_weights, pool_reba_last, pool_reba_mean
+from extract.poolings.poolings import PoolingIndex, backward_weights, index_batch, pool_reba_last, pool_reba_mean
 
 # Three tokens, written twice, behind a BOS token; two heads, of one block or of two.
 COPIES = torch.tensor([[0, 1, 1, 1, 2, 2, 2]], dtype=torch.int8)

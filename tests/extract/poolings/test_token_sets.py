@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.batching import collate
-from extract.inputs.roles import INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
+from extract.inputs.batches import collate
+from extract.inputs.spans import INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
 from extract.inputs.template import InputTemplate
-from extract.inputs.tokenised import EncodedText
-from extract.poolings.pooling import index_rows
-from extract.poolings.presence import require_tokens
-from extract.poolings.table import find_pooling, select_poolings
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.inputs.tokens import EncodedText
+from extract.poolings.pooling_table import find_pooling, select_poolings
+from extract.poolings.poolings import index_rows, require_tokens
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 
 D = 4
 CPU = torch.device("cpu")

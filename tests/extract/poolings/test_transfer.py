@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from extract.poolings.pages import CPU
-from extract.poolings.pooling import index_rows
-from extract.poolings.transfer import LANES, HostCopies, Lane, send
+from extract.poolings.memory import CPU, LANES, HostCopies, Lane, send
+from extract.poolings.poolings import index_rows
 from tests.extract.pretended import Placed
 from tests.extract.tiny_decoders import encode_batch, make_decoder
 from tests.extract.waits import LateLane

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from extract.errors import UnknownNameError
-from extract.inputs.alignment import WORD_CUT
-from extract.inputs.batching import collate
-from extract.inputs.roles import TEXT
-from extract.inputs.tokenised import EncodedText, WordColumns
-from extract.masks.plan import parse_plan
-from extract.poolings.reba_options import REBA
-from extract.poolings.table import WORD_POOLINGS, check_word_poolings, select_word_poolings
-from extract.poolings.word_pooling import index_words
-from extract.run.spec import WordSpec
+from extract.inputs.batches import collate
+from extract.inputs.joined_text import WORD_CUT
+from extract.inputs.spans import TEXT
+from extract.inputs.tokens import EncodedText, WordColumns
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import REBA, WORD_POOLINGS, check_word_poolings, select_word_poolings
+from extract.poolings.poolings import index_words
+from extract.run.extraction_spec import WordSpec
 
 WIDTH = 5
 ROWS: tuple[tuple[int, list[tuple[int, int]]], ...] = (  # tokens, and the columns of each word

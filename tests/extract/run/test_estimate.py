@@ -6,15 +6,21 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.batching import Batch
-from extract.inputs.joined import join_words
+from extract.inputs.batches import Batch
+from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
-from extract.run.embed import embed_texts, embed_words
-from extract.run.estimate import FEWEST_TIMED, N_TIMED, N_WARM, _work, estimate_extraction
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, ExtractionSpec, WordSpec, batch_limits
-from extract.run.word_encoder import make_encoder
-from extract.wiring.capture import pool_batch
+from extract.run.embed import FEWEST_TIMED, N_TIMED, N_WARM, _work, embed_texts, embed_words, estimate_extraction
+from extract.run.encode import make_encoder
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import (
+    FEWEST_TOKENS,
+    LATENT_BYTES,
+    LATENT_BYTES_CPU,
+    ExtractionSpec,
+    WordSpec,
+    batch_limits,
+)
+from extract.wiring.states import pool_batch
 
 
 def test_an_estimate_counts_what_the_extraction_then_stores(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
@@ -111,7 +117,7 @@ def test_a_very_long_text_is_timed_by_its_beginning(
     short = join_words(["a", "bcd", "e"], [True] * 3)
     spec = ExtractionSpec(template=InputTemplate(on_long=on_long), words=WordSpec(poolings=("mean",)))
     window = decoder.description.window
-    monkeypatch.setattr("extract.run.estimate.TIMED_TOKENS", 16)
+    monkeypatch.setattr("extract.run.embed.TIMED_TOKENS", 16)
     assert window > 16
     seen: list[int] = []
 
@@ -121,7 +127,7 @@ def test_a_very_long_text_is_timed_by_its_beginning(
         seen.append(batch.ids.numel())
         return pool_batch(decoder, batch, **how)
 
-    monkeypatch.setattr("extract.run.estimate.pool_batch", spy)
+    monkeypatch.setattr("extract.run.embed.pool_batch", spy)
     estimates = [
         estimate_extraction(decoder, texts, spec=spec, manifest=describe_extraction(decoder, texts, spec))
         for texts in ([short], [short, long])
@@ -145,8 +151,8 @@ def test_neither_the_first_batches_nor_a_hiccup_move_the_estimate(
         now[0] += second * work * (20 if asked[0] in (1, 2, 5) else 1)
         return torch.zeros(1)
 
-    monkeypatch.setattr("extract.run.estimate.pool_batch", run)
-    monkeypatch.setattr("extract.run.estimate.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("extract.run.embed.pool_batch", run)
+    monkeypatch.setattr("extract.run.embed.time.perf_counter", lambda: now[0])
     spec = ExtractionSpec()
     estimate = estimate_extraction(decoder, texts, spec=spec, manifest=describe_extraction(decoder, texts, spec))
     lengths = [len(item.ids) for item in make_encoder(decoder, spec, has_words=False)(texts)]

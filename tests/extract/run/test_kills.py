@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from extract.errors import CacheError
-from extract.store.cache import LatentCache
-from extract.store.layout import CLOSED
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import LatentCache, ShardedCache
+from extract.store.format import CLOSED
 from tests.extract import child_extraction
 from tests.extract.tiny_decoders import assert_same_arrays, read_arrays
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extract.run.pipeline import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
+from extract.run.extraction import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
 
 
 def n_threads() -> int:

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from extract.run.progress import BarProgress, ExtractionProgress
+from extract.run.extraction import BarProgress, ExtractionProgress
 
 
 def show(progress: ExtractionProgress) -> None:
@@ -31,7 +31,7 @@ def test_a_terminal_gets_a_bar() -> None:
 
 def test_anything_else_gets_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 20.0, 20.0, 40.0, 40.0, 40.0])
-    monkeypatch.setattr("extract.run.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("extract.run.extraction.time.monotonic", lambda: next(clock))
     screen = io.StringIO()
     show(BarProgress(Console(file=screen, force_terminal=False, width=200), title="drilling"))
     assert screen.getvalue().split("\n") == ["drilling: 100 of 100 rows, 2 rows/s 75 tokens/s", ""]

@@ -23,17 +23,15 @@ from extract.errors import (
     UnknownNameError,
 )
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
-from extract.run.pipeline import TRIM_ITEMS
-from extract.run.runner import describe_extraction, extract_latents, unique_texts
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import TRIM_ITEMS, describe_extraction, extract_latents, unique_texts
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
-from extract.store.cache import LatentCache
+from extract.store.cache import LatentCache, cache_path
 from extract.store.manifest import Manifest
-from extract.store.reuse import cache_path
 from extract.store.writer import StoreWriter
-from extract.wiring.capture import pool_batch
+from extract.wiring.states import pool_batch
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
     SENTENCES,
@@ -85,7 +83,7 @@ def test_the_heap_is_trimmed_now_and_then(
     decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trims: list[None] = []
-    monkeypatch.setattr("extract.run.pipeline.trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr("extract.run.extraction.trim_heap", lambda: trims.append(None))
     monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # closing rows is an item for the writer as well
     recorder = Recorder()
     extract_latents(decoder, texts, spec=ExtractionSpec(batch_tokens=32), folder=tmp_path, progress=recorder)
@@ -253,7 +251,7 @@ def test_storage_rounds_and_no_more(
 def test_windows_of_texts_do_not_change_latents(
     decoder: Decoder, texts: list[str], whole: LatentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("extract.run.runner.WINDOW_TEXTS", 7)
+    monkeypatch.setattr("extract.run.extraction.WINDOW_TEXTS", 7)
     cache = extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
     assert cache.manifest.provenance["batching"]["window_texts"] == 7
     one, other = (c.gather(c.rows_of(texts), "mean") for c in (cache, whole))

@@ -9,11 +9,11 @@ import pytest
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.masks.plan import parse_plan
-from extract.run.runner import extract_latents
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.session import Session
 from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from tests.extract.recorder import Recorder
@@ -82,9 +82,14 @@ def test_weights_that_change_in_a_sweep_void_the_rows_of_all_plans(
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), KilledError()], ids=["interrupted", "killed"])
 @pytest.mark.parametrize("is_sweep", [False, True], ids=["one plan", "sweep"])
 def test_rows_written_after_weights_changed_are_computed_again(
-    decoder: Decoder, victim: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    error: BaseException, is_sweep: bool,
-) -> None:  # fmt: skip
+    decoder: Decoder,
+    victim: Decoder,
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    is_sweep: bool,
+) -> None:
     never_due(monkeypatch)
     plans = PLANS if is_sweep else PLANS[:1]
     clean = sweep_latents(decoder, texts, plans, spec=SPEC, folder=tmp_path / "clean")

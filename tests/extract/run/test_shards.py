@@ -14,18 +14,15 @@ from torch.distributed.tensor import distribute_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CacheError, CacheIdentityError, ConfigError, InputError, TruncationWarning
-from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.run.runner import extract_latents
-from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec, WordSpec
-from extract.run.windows import DRAFTS, LOCK, read_windows
-from extract.store.cache import LatentCache
-from extract.store.layout import read_layout
-from extract.store.shards import reader
-from extract.store.shards.cache import ShardedCache
-from extract.store.shards.files import digest_file
-from extract.store.shards.index import ShardIndex
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
+from extract.run.shards import DRAFTS, LOCK, extract_shards, read_windows
+from extract.store import reader
+from extract.store.cache import LatentCache, ShardedCache
+from extract.store.format import read_layout
+from extract.store.reader import ShardIndex, digest_file
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder
 

@@ -8,19 +8,27 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
 from extract.run.embed import embed_texts, embed_words
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from tests.extract.mask_families import LATENT_HEADS, drift, hidden_under, id_batch, random_ids, real_rows
 from tests.extract.tiny_decoders import FULL_HEADS, make_decoder
 
 KEPT = 8
 V32: dict[str, Any] = {
-    **FULL_HEADS, **LATENT_HEADS, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-    "n_group": 1, "topk_group": 1, "index_topk": KEPT, "index_n_heads": 1, "index_head_dim": 8,
-}  # fmt: skip
+    **FULL_HEADS,
+    **LATENT_HEADS,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "index_topk": KEPT,
+    "index_n_heads": 1,
+    "index_head_dim": 8,
+}
 SHORT, LONG = "Ice!", "Snow fell on the quiet harbour, and nobody spoke."
 SENTENCE = (
     r"^text 1 \('Snow fell on the quiet harbour, and nob…'\) takes \d+ tokens, and in rows of more than 8 the sparse "

@@ -7,14 +7,14 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
-from extract.masks.plan import parse_plan
-from extract.proofs.batch_proof import BatchProof
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache
-from extract.wiring.applied import masks_in_force, plan_in_force
-from extract.wiring.capture import pool_batch
+from extract.wiring.batch_proof import BatchProof
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force
+from extract.wiring.states import pool_batch
 from extract.wiring.tree import count_blocks, route_of, walk_plans
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import encode_batch, make_decoder
@@ -144,7 +144,7 @@ def test_a_plan_in_hand_is_not_read_from_text_again(monkeypatch: pytest.MonkeyPa
     def forbid(text: str) -> None:
         raise AssertionError(f"{text} was parsed")
 
-    monkeypatch.setattr("extract.run.spec.parse_plan", forbid)
+    monkeypatch.setattr("extract.run.extraction_spec.parse_plan", forbid)
     assert SPEC.with_plan(plan) == wanted
     assert SPEC.with_plan(plan).mask_plan is plan
     assert (SPEC.plan, SPEC.mask_plan) == ("causal", parse_plan("causal"))
@@ -153,9 +153,16 @@ def test_a_plan_in_hand_is_not_read_from_text_again(monkeypatch: pytest.MonkeyPa
 
 
 ARCHITECTURES = (
-    "extend/backward:1", "extend/backward:3", "extra/bidirectional:1", "extra/bidirectional:2",
-    "inter-stack/backward:2", "inter-block/backward:2", "inter-block/backward:1", "bidirectional:1", "backward",
-)  # fmt: skip
+    "extend/backward:1",
+    "extend/backward:3",
+    "extra/bidirectional:1",
+    "extra/bidirectional:2",
+    "inter-stack/backward:2",
+    "inter-block/backward:2",
+    "inter-block/backward:1",
+    "bidirectional:1",
+    "backward",
+)
 
 
 @pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long)])

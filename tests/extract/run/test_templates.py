@@ -12,23 +12,20 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheError, CacheIdentityError, InputError, UnknownNameError
-from extract.inputs.alignment import WORD_CUT
-from extract.inputs.batching import collate
-from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.batches import collate
+from extract.inputs.joined_text import WORD_CUT, JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.inputs.tokenised import TokenisedText
-from extract.masks.plan import parse_plan
-from extract.poolings.table import WORD_POOLINGS
+from extract.inputs.tokens import TokenisedText
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import WORD_POOLINGS
 from extract.run.embed import embed_texts, embed_words
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.encode import make_encoder
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
-from extract.run.word_encoder import make_encoder
-from extract.store.cache import LatentCache
+from extract.store.cache import LatentCache, MeanCache, find_cache
 from extract.store.manifest import Manifest
-from extract.store.mean import MeanCache
-from extract.store.reuse import find_cache
-from extract.wiring.capture import pool_batch
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, make_model, make_tokenizer, plain_hidden_states
 
 LAYERS = ("embedding", "block_02", "final_norm")
@@ -79,11 +76,14 @@ def test_repeated_texts_are_pooled_as_by_hand(model: Any, decoder: Decoder, name
         copies = [in_copy(offsets, start, start + len(text)) for start in starts]
         n = len(ids)
         columns = {
-            "mean": [k for copy in copies for k in copy], "echo-mean": copies[1] + copies[2],
-            "echo-last": copies[2][-1:], "last": [n - 2], "token:-2": copies[2][-2:-1],
+            "mean": [k for copy in copies for k in copy],
+            "echo-mean": copies[1] + copies[2],
+            "echo-last": copies[2][-1:],
+            "last": [n - 2],
+            "token:-2": copies[2][-2:-1],
             "role:suffix": [k for k in range(1, n - 1) if offsets[k][0] >= starts[2] + len(text)],
             "last:4": list(range(n - 5, n - 1)),
-        }[name]  # fmt: skip
+        }[name]
         states = plain_hidden_states(model, ids, family="llama")
         alone = pool_batch(decoder, collate([rows[t]], [0]), **how)
         for k, layer in enumerate(LAYERS):

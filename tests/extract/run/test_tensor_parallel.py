@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extract import DecoderSpec, ExtractionSpec, LatentCache, extract_latents, load_decoder
-from extract.run.workers import Workers, join_workers
+from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.run.extraction import Workers, extract_latents, join_workers
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache
 from tests.extract.tiny_decoders import make_texts, save_decoder
 
 SPEC = ExtractionSpec(plan="nosink-bidirectional:2", poolings=("mean", "last"), batch_tokens=128)

@@ -11,25 +11,22 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import InputError
-from extract.inputs.batching import BatchWindows, collate, collate_group, group_texts
-from extract.inputs.roles import ELSEWHERE, TEXT
+from extract.inputs.batches import BatchWindows, collate, collate_group, group_texts
+from extract.inputs.spans import ELSEWHERE, TEXT
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import EncodedText
-from extract.masks.plan import parse_plan
-from extract.poolings.joining import JOINS, Joiner
-from extract.run.embed import embed_texts
-from extract.run.estimate import estimate_extraction
-from extract.run.extraction import Extraction
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.inputs.tokens import EncodedText, TextEncoder
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.poolings import JOINS, Joiner
+from extract.run.embed import embed_texts, estimate_extraction
+from extract.run.extraction import Extraction, describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter
-from extract.wiring.applied import plan_in_force
-from extract.wiring.attention_maps import attention_maps
-from extract.wiring.capture import pool_batch
 from extract.wiring.forward import run_batch
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
+from extract.wiring.tree import attention_maps
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
     SENTENCES,
@@ -201,7 +198,7 @@ def test_every_token_counts_in_one_window_and_a_batch_is_bounded(decoder: Decode
 
 
 def test_the_estimate_counts_the_tokens_of_windows(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extract.run.estimate.TIMED_TOKENS", 8)
+    monkeypatch.setattr("extract.run.embed.TIMED_TOKENS", 8)
     found = estimate_extraction(decoder, TEXTS, spec=SPEC, manifest=describe_extraction(decoder, TEXTS, SPEC))
     encoded = TextEncoder(decoder.tokenizer, LONG, window=64)(TEXTS)
     assert (found.n_rows, found.n_truncated) == (len(TEXTS), 0)

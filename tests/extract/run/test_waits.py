@@ -15,19 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import NonFiniteLatentError
-from extract.inputs.joined import JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.poolings.table import POOLINGS
-from extract.poolings.transfer import LANES
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.memory import LANES
+from extract.poolings.pooling_table import POOLINGS
 from extract.run import session, sweep
-from extract.run.extraction import Extraction
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import Extraction, Workers, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
-from extract.run.workers import Workers
 from extract.store.cache import LatentCache
-from extract.wiring.capture import pool_batch
+from extract.wiring.states import pool_batch
 from tests.extract.pretended import spread
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
@@ -41,7 +39,7 @@ PARTS = {
 LAYER_KEY = {"bloom": "n_layer"}
 TEXTS = make_texts(24)
 MASKS = "extract.wiring.forward > transformers.masking_utils: _local_scalar_dense"
-WINDOW = {"extract.wiring.interface: index by a mask", "extract.wiring.interface: _local_scalar_dense"}
+WINDOW = {"extract.wiring.attention: index by a mask", "extract.wiring.attention: _local_scalar_dense"}
 KNOWN = {"llama": {MASKS: 1}, "gemma2": {MASKS: 2}, "bloom": dict.fromkeys(WINDOW, 1)}
 """What is waited for at most, per batch: transformers asks, for each kind of mask, whether rows are packed or padded;
 families past its interface show their window in their mask."""
@@ -51,7 +49,9 @@ CASES: dict[str, tuple[str, Sequence[Any], dict[str, Any]]] = {
     "untouched": ("llama", TEXTS, {"poolings": ("mean", "last"), "storage_dtype": "bfloat16"}),
     "plan": ("llama", TEXTS, {"poolings": ("mean", "last"), "plan": "nosink-bidirectional:2"}),
     "every-pooling": (
-        "llama", TEXTS, {"poolings": ("median", "max", "first", "weighted-mean", "token:0", "last:2", "role:text")},
+        "llama",
+        TEXTS,
+        {"poolings": ("median", "max", "first", "weighted-mean", "token:0", "last:2", "role:text")},
     ),
     "taps": ("llama", TEXTS, {"plan": "backward:1", "layers": ("block_02.value", "block_02.mid")}),
     "prepending": ("llama", TEXTS, {"plan": "causal~tp1-2"}),
@@ -62,7 +62,7 @@ CASES: dict[str, tuple[str, Sequence[Any], dict[str, Any]]] = {
     "reba": ("llama", TEXTS, {"poolings": ("reba-mean",), "template": InputTemplate(repeat=2)}),
     "sliding": ("gemma2", TEXTS, {"plan": "backward:2"}),
     "by-argument": ("bloom", TEXTS, {"plan": "backward:2"}),
-}  # fmt: skip
+}
 
 
 class Loops:
@@ -158,7 +158,7 @@ def test_what_waits_is_counted(loops: Loops, tmp_path: Path, monkeypatch: pytest
     n_pooled = 5 * loops.n_batches
     assert loops.beyond("llama") == Counter(
         {
-            f"extract.wiring.capture: {why}": n_pooled
+            f"extract.wiring.states: {why}": n_pooled
             for why in ("_local_scalar_dense", "copy to the host", "copy to the device")
         }
     )
@@ -233,10 +233,13 @@ def test_processes_of_one_decoder_stop_at_the_same_batch(tmp_path: Path, monkeyp
         # Where rank 1 stands alone, somebody must have laid the store out: rank 0, above.
         with pytest.raises(NonFiniteLatentError, match="at layer block_02"):
             extract_latents(
-                decoder, TEXTS, spec=ExtractionSpec(batch_tokens=96), folder=tmp_path,
+                decoder,
+                TEXTS,
+                spec=ExtractionSpec(batch_tokens=96),
+                folder=tmp_path,
                 progress=spoil_row(decoder, n_batches=3 if rank == 0 else 1, value=float("nan")),
                 workers=Workers(rank, 2, shares_decoder=True),
-            )  # fmt: skip
+            )
         assert len(n_pooled) == (3 if rank == 0 else 1)
 
 

@@ -15,12 +15,11 @@ import pytest
 
 from extract.errors import CacheError, InputError
 from extract.run import extraction
-from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec
-from extract.run.windows import DRAFTS, PATIENCE, Claim, Ledger, Window, map_windows, read_windows
+from extract.run.extraction_spec import ExtractionSpec
+from extract.run.shards import DRAFTS, PATIENCE, Claim, Ledger, Window, extract_shards, map_windows, read_windows
+from extract.store.cache import ShardedCache
 from extract.store.manifest import Manifest
-from extract.store.shards.cache import ShardedCache
-from extract.store.shards.index import INDEX, Shard, ShardIndex, parse_index
+from extract.store.reader import INDEX, Shard, ShardIndex, parse_index
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
 
@@ -94,7 +93,7 @@ def test_an_index_is_read_back_only_where_another_process_wrote_it(
         assert ledger.index == parse_index((tmp_path / INDEX).read_bytes(), where="")
         return numbers
 
-    monkeypatch.setattr("extract.run.windows.parse_index", counted)
+    monkeypatch.setattr("extract.run.shards.parse_index", counted)
     turns = zip((one, one, other, one), windows(4), strict=True)
     assert [list_next(ledger, window) for ledger, window in turns] == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
     assert len(n_read) == 3, "one begins, the other joins, and the first sees what the other wrote"

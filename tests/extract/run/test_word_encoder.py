@@ -8,15 +8,12 @@ from tokenizers import normalizers
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from extract.inputs.joined import JoinedText, join_words
-from extract.inputs.roles import INSTRUCTION, SPECIAL, TEXT
-from extract.inputs.spans import RandomSpans
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
+from extract.inputs.spans import INSTRUCTION, SPECIAL, TEXT, RandomSpans
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import EncodedText
-from extract.run.spec import ExtractionSpec, WordSpec
-from extract.run.word_encoder import WordEncoder, make_encoder
+from extract.inputs.tokens import EncodedText, TextEncoder
+from extract.run.encode import WordEncoder, make_encoder
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 from tests.extract.word_tokenizers import dropping_tokenizer, word_tokenizer
 
@@ -210,9 +207,11 @@ def test_a_text_all_of_whose_words_are_lost_still_is_a_row(
     bos: str, ids: list[int], spans: tuple[tuple[int, int], ...]
 ) -> None:
     (row,) = encode(
-        JoinedText("\u200b", spans), tokenizer=word_tokenizer("word piece, BERT"), bos=bos,
+        JoinedText("\u200b", spans),
+        tokenizer=word_tokenizer("word piece, BERT"),
+        bos=bos,
         words=WordSpec(on_lost="count"),
-    )  # fmt: skip
+    )
     assert row.words is not None
     assert row.ids.tolist() == ids
     assert row.roles.tolist() == [SPECIAL]

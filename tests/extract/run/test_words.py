@@ -11,22 +11,19 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheIncompleteError, InputError, NonFiniteLatentError
-from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from extract.inputs.batching import collate
-from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.batches import collate
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.poolings.table import WORD_POOLINGS
-from extract.run.estimate import estimate_extraction
-from extract.run.runner import count_rows, describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import WORD_POOLINGS
+from extract.run.embed import estimate_extraction
+from extract.run.encode import WordEncoder
+from extract.run.extraction import Workers, count_rows, describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
-from extract.run.word_encoder import WordEncoder
-from extract.run.workers import Workers
-from extract.store.cache import LatentCache
-from extract.store.create import create_store
-from extract.store.reuse import cache_path
-from extract.wiring.capture import pool_batch
+from extract.store.cache import LatentCache, cache_path
+from extract.store.format import create_store
+from extract.wiring.states import pool_batch
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
     SENTENCES,
@@ -238,9 +235,14 @@ def test_every_word_of_a_very_long_sentence_has_a_latent(tmp_path: Path) -> None
 @pytest.mark.parametrize("n_batches", [1, 3, 6])
 @pytest.mark.parametrize("spec", [SPEC, LONG])
 def test_resumed_equals_uninterrupted(
-    decoder: Decoder, words: list[JoinedText], whole: LatentCache, long: LatentCache, tmp_path: Path,
-    n_batches: int, spec: ExtractionSpec,
-) -> None:  # fmt: skip
+    decoder: Decoder,
+    words: list[JoinedText],
+    whole: LatentCache,
+    long: LatentCache,
+    tmp_path: Path,
+    n_batches: int,
+    spec: ExtractionSpec,
+) -> None:
     expected = whole if spec is SPEC else long
     with pytest.raises(KeyboardInterrupt):
         extract_latents(
@@ -257,9 +259,13 @@ def test_resumed_equals_uninterrupted(
 
 @pytest.mark.parametrize("spec", [SPEC, LONG])
 def test_several_workers_write_one_store(
-    decoder: Decoder, words: list[JoinedText], whole: LatentCache, long: LatentCache, tmp_path: Path,
+    decoder: Decoder,
+    words: list[JoinedText],
+    whole: LatentCache,
+    long: LatentCache,
+    tmp_path: Path,
     spec: ExtractionSpec,
-) -> None:  # fmt: skip
+) -> None:
     expected = whole if spec is SPEC else long
     # One after the other: the second ends what the first left, and alone may certify.
     for rank in (1, 0):
@@ -377,11 +383,13 @@ def test_shifted_words_under_a_plan_with_a_forced_first_token(words: list[Joined
     forced = InputTemplate(bos="force")
     plain, shifted = (
         extract_latents(
-            decoder, words, spec=ExtractionSpec(template=forced, words=WordSpec(("first", "last"), shift=shift)),
+            decoder,
+            words,
+            spec=ExtractionSpec(template=forced, words=WordSpec(("first", "last"), shift=shift)),
             folder=tmp_path,
         )
         for shift in (False, True)
-    )  # fmt: skip
+    )
     n_checked = 0
     for item in words[:8]:
         one, other = plain.words_of([item]).positions, shifted.words_of([item]).positions

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from extract.run.workers import Workers, join_workers, launched_size, place_worker
+from extract.run.extraction import Workers, join_workers, launched_size, place_worker
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID")
 BY_TORCHRUN = {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"}

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from extract.decoders.decoder import Decoder
-from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
-from extract.store.layout import CERTIFICATE_BYTES, array_shapes, checked_arrays
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache, ShardedCache
+from extract.store.format import CERTIFICATE_BYTES, array_shapes, checked_arrays
 from extract.store.manifest import SCHEMA, flatten
-from extract.store.shards.cache import ShardedCache
 from tests.extract.tiny_decoders import make_manifest, write_cache, write_shards
 from tests.extract.word_stores import make_word_manifest, write_word_cache
 

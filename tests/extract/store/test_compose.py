@@ -8,9 +8,9 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CacheError, CacheIdentityError
-from extract.masks.plan import parse_plan
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.compose import CachePart, compose_cache

@@ -13,12 +13,10 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CacheError, CacheLockedError, DiskFullError
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
-from extract.store.create import create_store
-from extract.store.disk import explain_write_error
-from extract.store.reuse import cache_path
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache, cache_path
+from extract.store.format import create_store, explain_write_error, free_bytes
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
 
@@ -117,7 +115,8 @@ def test_a_disk_full_to_the_last_byte(
 ) -> None:
     fill_up(small_disk)
     if not is_asked:  # the disk filled up between the question and HDF5's first write
-        monkeypatch.setattr("extract.store.create.free_bytes", lambda _: 1 << 40)
+        answers = iter([1 << 40])
+        monkeypatch.setattr("extract.store.format.free_bytes", lambda folder: next(answers, None) or free_bytes(folder))
     with pytest.raises(DiskFullError, match=r"no space for cache .* 0\.0 MB are free; nothing was written"):
         extract_latents(decoder, texts, spec=SPEC, folder=small_disk)
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
@@ -131,7 +130,7 @@ def test_a_small_disk_fills_in_the_middle_and_grows(
     spec = ExtractionSpec(poolings=("last", "mean"))
     with monkeypatch.context() as patch:  # as on a file system that promises space it does not have
         patch.setattr(os, "posix_fallocate", lambda *_: None)
-        patch.setattr("extract.store.create.free_bytes", lambda _: 1 << 40)
+        patch.setattr("extract.store.format.free_bytes", lambda _: 1 << 40)
         with pytest.raises(DiskFullError, match="the rows written so far are kept"):
             extract_latents(decoder, texts, spec=spec, folder=small_disk)
     (path,) = small_disk.iterdir()

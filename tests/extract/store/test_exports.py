@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 from extract.errors import CacheError, ConfigError, UnknownNameError
-from extract.inputs.alignment import WORD_CUT, WORD_SHARED
+from extract.inputs.joined_text import WORD_CUT, WORD_SHARED
 from extract.store import exports
 from extract.store.cache import LatentCache
 from tests.extract.tiny_decoders import write_cache

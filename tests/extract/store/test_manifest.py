@@ -27,9 +27,16 @@ def test_the_identity_of_a_cache_of_texts_stays_what_it_is() -> None:
     """Caches that lie on people's disks must go on being found: what words brought has no part in them."""
     manifest = make_manifest(["snow", "Ice floats on water."])
     decoder = {
-        "revision": "", "adapter": "", "family": "llama", "n_layers": 2, "width": 6, "dtype": "float32",
-        "attention": "sdpa", "weight_digest": "ab" * 32, "tokenizer_digest": "cd" * 32,
-    }  # fmt: skip
+        "revision": "",
+        "adapter": "",
+        "family": "llama",
+        "n_layers": 2,
+        "width": 6,
+        "dtype": "float32",
+        "attention": "sdpa",
+        "weight_digest": "ab" * 32,
+        "tokenizer_digest": "cd" * 32,
+    }
     assert manifest.identity == {
         "schema": 1,
         "decoder": decoder,

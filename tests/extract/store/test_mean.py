@@ -4,10 +4,9 @@ from pathlib import Path
 
 import torch
 
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
-from extract.store.cache import LatentCache
-from extract.store.mean import MeanCache
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
+from extract.store.cache import LatentCache, MeanCache
 from tests.extract.tiny_decoders import make_texts, write_cache
 
 

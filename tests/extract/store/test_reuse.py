@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from extract.errors import CacheWarning, UnknownNameError
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache, find_cache
 from extract.store.manifest import Manifest
-from extract.store.reuse import find_cache
 from tests.extract.tiny_decoders import make_decoder, make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(5)

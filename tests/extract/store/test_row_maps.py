@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from extract.store import reader
-from extract.store.cache import LatentCache
-from extract.store.shards.cache import open_cache
+from extract.store.cache import LatentCache, open_cache
 from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
 
 N_ROWS, WIDTH = 2000, 512

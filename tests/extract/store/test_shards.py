@@ -18,11 +18,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from extract.digest import digest_json
 from extract.errors import CacheError, CacheIdentityError, CacheIncompleteError, UnknownNameError
-from extract.store.cache import LatentCache
-from extract.store.shards.cache import ShardedCache, open_cache
-from extract.store.shards.index import parse_index
+from extract.files import digest_json
+from extract.store.cache import LatentCache, ShardedCache, open_cache
+from extract.store.reader import parse_index
 from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
 
 TEXTS = make_texts(23)

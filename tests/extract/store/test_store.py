@@ -13,10 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheIncompleteError, CacheLockedError, DiskFullError, UnknownNameError
-from extract.inputs.joined import digest_texts
+from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache
-from extract.store.create import ALIGNMENT, create_store
-from extract.store.layout import CERTIFICATE_BYTES, array_shapes, read_layout
+from extract.store.format import ALIGNMENT, CERTIFICATE_BYTES, array_shapes, create_store, read_layout
 from extract.store.manifest import Manifest
 from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
@@ -230,7 +229,7 @@ def test_hdf5_failing_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise error
 
     monkeypatch.setattr(h5py.h5d, "create", fail)
-    monkeypatch.setattr("extract.store.disk.free_bytes", lambda _: 0)  # HDF5 keeps the system's number to itself
+    monkeypatch.setattr("extract.store.format.free_bytes", lambda _: 0)  # HDF5 keeps the system's number to itself
     with pytest.raises(DiskFullError, match=r"no space for cache '.*a\.h5'"):
         create_store(tmp_path / "a.h5", make_manifest(TEXTS))
     assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,7 @@ import pytest
 
 from extract.errors import CacheError, CacheWarning
 from extract.store import structure
-from extract.store.cache import LatentCache
-from extract.store.mean import MeanCache
-from extract.store.reuse import whole_caches
-from extract.store.shards.cache import open_cache
+from extract.store.cache import LatentCache, MeanCache, open_cache, whole_caches
 from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from extract.errors import CacheError, CacheIncompleteError, UnknownNameError
-from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from extract.inputs.joined import join_words
-from extract.store.cache import LatentCache
-from extract.store.reuse import find_cache
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, join_words
+from extract.store.cache import LatentCache, find_cache
 from tests.extract.tiny_decoders import make_manifest, write_cache
 from tests.extract.word_stores import Piece, make_word_manifest, write_word_cache
 

@@ -19,9 +19,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import IcecoreError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
-from extract.wiring.applied import plan_in_force
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.tiny_decoders import N_VOCABULARY, SIZES, make_tokenizer
 
 TABLE = Path(__file__).parents[3] / "docs" / "tables" / "families.csv"
@@ -45,70 +45,137 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 4),
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "moe_num_shared_experts"), 1),
     **dict.fromkeys(("sliding_window", "attention_window_size"), 4),
-    "vocab_size": N_VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_mamba_kernels": False,
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-    "attn_layer_period": 2, "attn_layer_offset": 1, "attn_layer_indices": [1], "layer_group_size": 2,
-    "mamba_d_head": 8, "mamba_n_heads": 8, "mamba_num_heads": 8, "mamba_head_dim": 8, "mamba_d_ssm": 64,
-}  # fmt: skip
+    "vocab_size": N_VOCABULARY,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "use_mamba_kernels": False,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "attn_layer_indices": [1],
+    "layer_group_size": 2,
+    "mamba_d_head": 8,
+    "mamba_n_heads": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "mamba_d_ssm": 64,
+}
 
 TEXT: dict[str, Any] = {**SIZES, "head_dim": 8}
 WINDOWED: dict[str, Any] = {
-    **TEXT, "sliding_window": 4, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-}  # fmt: skip
+    **TEXT,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}
 GEMMA: dict[str, Any] = {**WINDOWED, "global_head_dim": 8, "num_kv_shared_layers": 0}
 PER_LAYER: dict[str, Any] = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": N_VOCABULARY}
 PART: dict[str, Any] = {**TEXT, "num_key_value_heads": 4}
 TOWER: dict[str, Any] = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_blocks": 2,
-    "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "ext_pw_out_channel": 32,
-    "nemo_conv_channels": 32, "depthwise_separable_out_channel": 32,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_blocks": 2,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "ext_pw_out_channel": 32,
+    "nemo_conv_channels": 32,
+    "depthwise_separable_out_channel": 32,
+}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SPELT_OUT: dict[str, dict[str, Any]] = {
     "blt": {
-        "vocab_size": N_VOCABULARY, "hidden_size": 32, "max_position_embeddings": 64,
-        "encoder_hash_byte_group_vocab": 100, "global_config": PART, "patcher_config": PART,
-        "encoder_config": {**PART, "hidden_size_global": 32}, "decoder_config": {**PART, "hidden_size_global": 32},
+        "vocab_size": N_VOCABULARY,
+        "hidden_size": 32,
+        "max_position_embeddings": 64,
+        "encoder_hash_byte_group_vocab": 100,
+        "global_config": PART,
+        "patcher_config": PART,
+        "encoder_config": {**PART, "hidden_size_global": 32},
+        "decoder_config": {**PART, "hidden_size_global": 32},
     },
     "cohere_compass_text": {**WINDOWED, "rope_parameters": {"sliding_attention": ROPE, "full_attention": ROPE}},
     "dbrx": {
-        "d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 64, "vocab_size": N_VOCABULARY,
+        "d_model": 32,
+        "n_heads": 4,
+        "n_layers": 3,
+        "max_seq_len": 64,
+        "vocab_size": N_VOCABULARY,
         "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8},
         "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "gemma3n_text": {
-        **WINDOWED, **PER_LAYER, "intermediate_size": [48] * 3, "num_kv_shared_layers": 0, "laurel_rank": 4,
+        **WINDOWED,
+        **PER_LAYER,
+        "intermediate_size": [48] * 3,
+        "num_kv_shared_layers": 0,
+        "laurel_rank": 4,
         "activation_sparsity_pattern": [0.0] * 3,
     },
     "gemma4_text": {**GEMMA, **PER_LAYER},
     "gemma4_unified_text": GEMMA,
     "lfm2_moe": {
-        **SIZES, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1,
+        **SIZES,
+        "moe_intermediate_size": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_dense_layers": 1,
         "layer_types": ["conv", "full_attention", "full_attention"],
     },
     "modernbert-decoder": {**SIZES, "local_attention": 8, "cls_token_id": 1, "sep_token_id": 2},
     "moss_transcribe_diarize": {"text_config": {**TEXT, "model_type": "qwen3"}, "audio_config": TOWER},
     "phi4_multimodal": {
-        **SIZES, "vision_config": {**TOWER, "image_size": 28, "patch_size": 14}, "audio_config": TOWER,
+        **SIZES,
+        "vision_config": {**TOWER, "image_size": 28, "patch_size": 14},
+        "audio_config": TOWER,
     },
     "prophetnet": {
-        "vocab_size": N_VOCABULARY, "hidden_size": 32, "num_encoder_layers": 3, "num_decoder_layers": 3,
-        "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4, "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48, "max_position_embeddings": 64, "is_decoder": True, "is_encoder_decoder": False,
+        "vocab_size": N_VOCABULARY,
+        "hidden_size": 32,
+        "num_encoder_layers": 3,
+        "num_decoder_layers": 3,
+        "num_encoder_attention_heads": 4,
+        "num_decoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "max_position_embeddings": 64,
+        "is_decoder": True,
+        "is_encoder_decoder": False,
         "add_cross_attention": False,
     },
     "reformer": {
-        "vocab_size": N_VOCABULARY, "hidden_size": 32, "num_attention_heads": 4, "attention_head_size": 8,
-        "feed_forward_size": 48, "max_position_embeddings": 64, "axial_pos_embds": False, "is_decoder": True,
-        "attn_layers": ["local", "lsh", "local"], "num_buckets": 2, "local_attn_chunk_length": 64,
+        "vocab_size": N_VOCABULARY,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "attention_head_size": 8,
+        "feed_forward_size": 48,
+        "max_position_embeddings": 64,
+        "axial_pos_embds": False,
+        "is_decoder": True,
+        "attn_layers": ["local", "lsh", "local"],
+        "num_buckets": 2,
+        "local_attn_chunk_length": 64,
         "lsh_attn_chunk_length": 64,
     },
     "xlnet": {"vocab_size": N_VOCABULARY, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48},
     "zamba": {
-        **SIZES, "attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 5, "n_mamba_heads": 2,
-        "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False, "mamba_d_state": 8,
+        **SIZES,
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "num_hidden_layers": 5,
+        "n_mamba_heads": 2,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "use_mamba_kernels": False,
+        "mamba_d_state": 8,
     },
-}  # fmt: skip
+}
 """Types that attributes of common names do not make small."""
 
 

@@ -1,6 +1,6 @@
 """Ways to break a mask plan on purpose, and whether the certificate sees them.
 
-A mutation wraps what `extract.wiring.interface` does for one block, one head, one shape, or throughout. Some of them
+A mutation wraps what `extract.wiring.attention` does for one block, one head, one shape, or throughout. Some of them
 change nothing on some families (a dropped soft cap on a family without one): those are harmless there and need not be
 seen. `python -m tests.extract.wiring.mutations` prints the table of docs/masks.md, docs/tables/mutations.csv.
 """
@@ -22,16 +22,14 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.spans import CONTEXT
-from extract.masks import plan as plan_reader
-from extract.masks.kinds import KINDS, parse_kind
-from extract.masks.matrices import batch_mask
-from extract.masks.plan import MaskPlan, Segment, parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
-from extract.wiring import applied
-from extract.wiring.applied import plan_in_force
-from extract.wiring.arguments import mask_argument
-from extract.wiring.attention import attend
-from extract.wiring.interface import Wiring, wiring_of
+from extract.masks import mask_plan as plan_reader
+from extract.masks.mask_kinds import KINDS, parse_kind
+from extract.masks.mask_plan import MaskPlan, Segment, parse_plan
+from extract.masks.mask_rules import batch_mask
+from extract.wiring import plan_wiring as applied
+from extract.wiring.attention import Wiring, attend, mask_argument, wiring_of
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.mask_families import drift, family_decoder, id_batch, random_ids, run_layers
 
 FAMILIES = ("llama", "gpt2", "mistral", "gemma2", "gpt_oss", "granite")
@@ -95,7 +93,7 @@ def attention(change: Callable[..., Tensor]) -> Iterator[None]:
     def changed(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Tensor:
         return change(attend, query, key, value, how)
 
-    with patch("extract.wiring.interface.attend", changed):
+    with patch("extract.wiring.attention.attend", changed):
         yield
 
 
@@ -259,7 +257,7 @@ def arguments(change: Callable[[Wiring, int, Tensor, Tensor, str], Tensor]) -> C
         mask = mask_argument(wiring, block, own, triangles, family=family)
         return change(wiring, block, own, mask, family) if _is_converted(wiring, block) else mask
 
-    return lambda: patch("extract.wiring.arguments.mask_argument", changed)
+    return lambda: patch("extract.wiring.attention.mask_argument", changed)
 
 
 def _without_alibi(_: Wiring, __: int, own: Tensor, mask: Tensor, family: str) -> Tensor:
@@ -408,7 +406,7 @@ ARGUMENT_MUTATIONS = (
     Mutation(
         "triangle of a buffer left closed",
         "bidirectional:2",
-        lambda: patch("extract.wiring.arguments._triangles", _none),
+        lambda: patch("extract.wiring.attention._triangles", _none),
     ),
 )
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from extract.errors import CertificateError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring.applied import plan_in_force
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.wiring.all_families import TABLE, build, outcomes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")

@@ -6,17 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.masks.kinds import MaskKind, parse_kind
-from extract.masks.matrices import batch_mask, kind_matrix
+from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_rules import batch_mask, kind_matrix
 from extract.wiring.attention import attend
 
 N_TOKENS, N_HEADS, WIDTH = 5, 4, 3
 
 
 def slow_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, scaling: float, softcap: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None = None,
     sinks: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute attention one query, one key at a time; `(B, T, heads, H)`, `mask` being `(B, T, T)`."""
     B, n_heads, T, _ = query.shape
     mixed = torch.zeros(B, T, n_heads, value.shape[-1])

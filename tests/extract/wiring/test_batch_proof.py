@@ -16,19 +16,17 @@ from torch.nn import functional
 
 from extract.decoders.decoder import wrap_decoder
 from extract.errors import CertificateError
-from extract.inputs.batching import Batch
-from extract.inputs.joined import JoinedText
+from extract.inputs.batches import Batch
+from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.proofs.batch_proof import BatchProof, length_class
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
-from extract.wiring.arguments import mask_argument
-from extract.wiring.attention import attend
-from extract.wiring.capture import pool_batch
-from extract.wiring.interface import Wiring
+from extract.wiring.attention import Wiring, attend, mask_argument
+from extract.wiring.batch_proof import BatchProof, length_class
+from extract.wiring.states import pool_batch
 from extract.wiring.tree import walk_plans
 from tests.extract.tiny_decoders import (
     FAMILIES,
@@ -85,8 +83,8 @@ class Cheat:
 
         self.is_untouched = False
         patch.setattr(Wiring, "mask", asked)
-        patch.setattr("extract.wiring.interface.attend", wired)
-        patch.setattr("extract.wiring.arguments.mask_argument", by_argument)
+        patch.setattr("extract.wiring.attention.attend", wired)
+        patch.setattr("extract.wiring.attention.mask_argument", by_argument)
         patch.setattr(functional, "scaled_dot_product_attention", untouched)
         patch.setattr("extract.run.extraction.pool_batch", partial(counted, pool_batch))
         patch.setattr("extract.run.sweep.walk_plans", partial(counted, walk_plans))

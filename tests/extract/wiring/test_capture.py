@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import DecoderError
-from extract.inputs.batching import collate
+from extract.inputs.batches import collate
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.wiring.capture import pool_batch
+from extract.inputs.tokens import TextEncoder
 from extract.wiring.forward import forward_inputs, run_batch
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import (
     FAMILIES,
     SENTENCES,

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from extract.errors import CertificateError, DecoderError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence, influence
-from extract.run.runner import extract_latents
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import extract_latents
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_texts
 
 

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import ConfigError, InputError
-from extract.inputs.joined import JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.poolings.reba_options import RebaOptions
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import RebaOptions
 from extract.run.embed import embed_texts, embed_words
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
-from extract.store.reuse import find_cache
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
+from extract.store.cache import find_cache
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import encode_batch, make_decoder, make_model, make_tokenizer, plain_hidden_states
 
 TEXTS = ("The mouse ran under the table.", "table, snow fell.", "a")

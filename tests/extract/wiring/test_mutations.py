@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from extract.errors import CertificateError, DecoderError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring.applied import plan_in_force
-from extract.wiring.interface import Wiring, wiring_of
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.attention import Wiring, wiring_of
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.mask_families import HYBRIDS, family_decoder
 from tests.extract.wiring.mutations import (
     ARGUMENT_MUTATIONS,
@@ -25,15 +25,21 @@ from tests.extract.wiring.mutations import (
     kind_in,
     outcome,
     table,
-)  # fmt: skip
+)
 from tests.thinned import thinned
 
 QUICK = ("gemma2", "gpt_oss")  # between them: windows, a soft cap, learned sinks, shared key heads, experts
 BY_ARGUMENT = (
-    "ALiBi dropped in masked calls", "triangle of a buffer left closed", "mask argument of one block not replaced",
-    "window lost in one block", "mask argument faded, not hidden", "one head of one block left causal",
-    "causal in batches of more than nine rows", "padding attended to", "tokens mixed beside attention",
-)  # fmt: skip
+    "ALiBi dropped in masked calls",
+    "triangle of a buffer left closed",
+    "mask argument of one block not replaced",
+    "window lost in one block",
+    "mask argument faded, not hidden",
+    "one head of one block left causal",
+    "causal in batches of more than nine rows",
+    "padding attended to",
+    "tokens mixed beside attention",
+)
 """Tried on one of the two families in turn, which has what the first, second and fourth break; `long` on both."""
 ONLY_IN = {"soft cap dropped in masked calls": "gemma2", "learned sinks dropped in masked calls": "gpt_oss"}
 """What one of the two families alone has; other mutations are tried on one of them in turn, and `long` on both."""
@@ -95,7 +101,7 @@ def test_a_plan_that_is_not_broken_is_certified(family: str, plan: str) -> None:
         ("causal in batches of more than nine rows", r"block 2, .*: in 16 unpadded rows of 24 tokens"),
         ("tokens mixed beside attention", r"tokens beside its attention \(block 1: token 1 depends on token 0\)"),
     ],
-)  # fmt: skip
+)
 def test_the_message_says_where(what: str, message: str) -> None:
     mutation, decoder = named(what), family_decoder("granite")
     with mutation.apply(), pytest.raises((CertificateError, DecoderError), match=message):
@@ -105,7 +111,7 @@ def test_the_message_says_where(what: str, message: str) -> None:
 @pytest.mark.parametrize("what", ["sink mask dropped on one block", "causal in batches of more than nine rows"])
 def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Causal blocks below saturate what reaches the top: the check this one replaces saw nothing."""
-    monkeypatch.setattr("extract.proofs.certificate.prove_blocks", lambda *_, **__: {})
+    monkeypatch.setattr("extract.wiring.certificate.prove_blocks", lambda *_, **__: {})
     deep = Mutation(what, named(what).plan, named(what).apply)
     assert not is_caught(deep, "llama")
     assert change_of(deep, "llama") > 1e-3
@@ -116,7 +122,7 @@ def test_what_clearly_should_move_and_does_not_is_refused_without_any_other_proo
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proofs of blocks begin batches of their own; which blocks are recurrent is known before they do."""
-    monkeypatch.setattr("extract.proofs.certificate._require_equal_when_watched", lambda *_: None)
+    monkeypatch.setattr("extract.wiring.certificate._require_equal_when_watched", lambda *_: None)
     with named("causal unless watched").apply(), pytest.raises(CertificateError, match=r"output 0 of layer .* ignores"):
         certify(family_decoder(family), "bidirectional:2")
 

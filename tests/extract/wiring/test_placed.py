@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
-from extract.inputs.joined import JoinedText
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
+from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_words
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
-from extract.wiring.applied import masks_in_force, plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.interface import Wiring
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
+from extract.wiring.attention import Wiring
+from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force
+from extract.wiring.states import pool_batch
 from extract.wiring.tree import route_of, walk_plans
 from tests.extract.pretended import spread
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
@@ -29,9 +29,17 @@ PARTS = {
     "bloom": (("word_embeddings", "word_embeddings_layernorm"), "h", "ln_f"),  # masks by argument
 }
 PLANS = (
-    "causal", "nosink-bidirectional:2", "backward:2", "causal~tp1-2", "causal~kv2-3", "bidirectional:1~skip2@0",
-    "extra/backward:2", "inter-stack/backward:2", "inter-block/backward:2", "extend/backward:2",
-)  # fmt: skip
+    "causal",
+    "nosink-bidirectional:2",
+    "backward:2",
+    "causal~tp1-2",
+    "causal~kv2-3",
+    "bidirectional:1~skip2@0",
+    "extra/backward:2",
+    "inter-stack/backward:2",
+    "inter-block/backward:2",
+    "extend/backward:2",
+)
 
 
 def places(family: str) -> dict[str, str]:

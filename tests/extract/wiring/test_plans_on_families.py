@@ -10,16 +10,15 @@ from torch import Tensor
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch
-from extract.masks.kinds import parse_kind
-from extract.masks.matrices import kind_matrix
-from extract.masks.plan import MaskPlan, parse_plan
-from extract.masks.reach import expected_reach
-from extract.proofs.certificate import check_batch_invariance, check_influence, influence
-from extract.wiring.applied import masks_in_force, plan_in_force
-from extract.wiring.arguments import ScoreWatch
-from extract.wiring.interface import Wiring
-from extract.wiring.probe_rows import probe_spans
+from extract.inputs.batches import Batch
+from extract.masks.mask_kinds import parse_kind
+from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_rules import kind_matrix
+from extract.masks.truth import expected_reach
+from extract.wiring.attention import ScoreWatch, Wiring
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence
+from extract.wiring.forward import probe_spans
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force
 from tests.extract.mask_families import (
     ALSO_WORKING,
     BY_ARGUMENT,
@@ -46,8 +45,13 @@ OTHERS = [
 ]
 ALL = [*WORKING, *OTHERS]
 KINDS = (
-    "causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid",
-)  # fmt: skip
+    "causal",
+    "backward",
+    "bidirectional",
+    "nosink-causal",
+    "nosink3-bidirectional",
+    "hybrid",
+)
 ARCHITECTURES = ("inter-stack/backward:2", "inter-block/nosink-bidirectional:2", "extra/hybrid:2", "extend/backward:2")
 MIXED = ("backward:1", "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "backward@2-2", *ARCHITECTURES)
 CERTIFIED = ("nosink-bidirectional:2", "backward")

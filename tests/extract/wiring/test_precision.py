@@ -3,21 +3,24 @@
 import pytest
 import torch
 
-from extract import ExtractionSpec
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.digest import digest_module
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
+from extract.files import digest_module
+from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
-from extract.wiring.applied import plan_in_force
-from extract.wiring.precision import has_experts, in_float32
+from extract.run.extraction_spec import ExtractionSpec
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.forward import has_experts, in_float32
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.mask_families import BY_ARGUMENT, WORKING, drift, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import make_decoder, make_model, make_texts, make_tokenizer
 
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [4.0] * 4,
     "original_max_position_embeddings": 12,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,20 +11,20 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CertificateError, DecoderError, InputError, UnknownNameError
-from extract.inputs.batching import collate
-from extract.inputs.joined import JoinedText
-from extract.inputs.roles import SPECIAL
+from extract.inputs.batches import collate
+from extract.inputs.joined_text import JoinedText
+from extract.inputs.spans import SPECIAL
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
+from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts, embed_words
-from extract.run.runner import describe_extraction
-from extract.run.spec import ExtractionSpec, WordSpec
-from extract.run.word_encoder import make_encoder
-from extract.wiring import applied
-from extract.wiring.applied import draw_placeholder, plan_in_force
+from extract.run.encode import make_encoder
+from extract.run.extraction import describe_extraction
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
+from extract.wiring import plan_wiring as applied
 from extract.wiring.attention import prefix_last
-from extract.wiring.capture import pool_batch
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, make_decoder, make_model, make_tokenizer
 
 TEXTS = SENTENCES[:4]
@@ -159,7 +159,7 @@ def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.M
         ("2-6", "the placeholder of block_01 does not hold the last token's state"),
         ("1-7", "the placeholder of block_07 holds the last token's state, which the plan does not copy there"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_certificates_find_another_range(
     family: str, range_: str, message: str, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +178,7 @@ def test_certificates_find_another_range(
 def test_certificates_find_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, plan, right = make_decoder("llama"), parse_plan(KEYS), prefix_last
     with plan_in_force(decoder, plan):
-        wrong = "extract.wiring.interface.prefix_last"
+        wrong = "extract.wiring.attention.prefix_last"
         monkeypatch.setattr(wrong, lambda k, v, mask, last: right(k, v, mask, last - 1))
         with pytest.raises(CertificateError, match="did not take effect in block 2"):
             check_influence(decoder, plan, n_rows=2, n_tokens=6)

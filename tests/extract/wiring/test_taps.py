@@ -10,15 +10,14 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheError, DecoderError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
-from extract.store.reuse import find_cache
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.taps import find_taps, layer_widths
+from extract.store.cache import find_cache
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import find_taps, layer_widths, pool_batch
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_model, make_tokenizer
 
 TEXTS = SENTENCES[:4]
@@ -128,7 +127,7 @@ def test_a_sweep_reads_the_taps_that_extractions_read(tmp_path: Path) -> None:
         ("bloom", "block_01.attention", "adds the residual inside its attention"),
         ("mamba", "block_01.mid", "the family 'mamba' has no attention in this block"),
     ],
-)  # fmt: skip
+)
 def test_a_tap_that_a_family_does_not_show_is_refused_by_name(family: str, layer: str, sentence: str) -> None:
     sizes: dict[str, Any] = (
         {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4} if family == "mamba" else {}

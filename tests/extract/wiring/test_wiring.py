@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from extract.errors import DecoderError, UnknownNameError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring import interface as wiring
-from extract.wiring.applied import plan_in_force
-from extract.wiring.interface import wiring_of
+from extract.masks.mask_plan import parse_plan
+from extract.wiring import attention as wiring
+from extract.wiring.attention import wiring_of
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.mask_families import (
     REFUSED,
     WORKING,

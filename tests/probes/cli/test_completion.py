@@ -13,8 +13,8 @@ import pytest
 from probes.cli.commands import COMMANDS
 from probes.cli.listing import write_script
 from probes.cli.main import main
-from probes.heads.registry import HEADS
-from probes.tasks.table import TASKS
+from probes.data.task_table import TASKS
+from probes.heads.head_table import HEADS
 
 BASH, ZSH = shutil.which("bash"), shutil.which("zsh")
 
@@ -73,9 +73,14 @@ def test_zsh_completes_what_is_typed_before_a_tab(tmp_path: Path) -> None:
     (tmp_path / "some.h5").touch()
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [str(ZSH), "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, start_new_session=True,
+        [str(ZSH), "-d", "-i"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=tmp_path,
+        start_new_session=True,
         env={**os.environ, "ZDOTDIR": str(tmp_path), "TERM": "dumb"},
-    ) as shell:  # fmt: skip
+    ) as shell:
         try:
             assert "not found" not in read_until(ours, "ready> ")
             for typed, expected in (

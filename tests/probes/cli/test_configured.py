@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-import extract.run.runner
-import probes.heads.pairs.fitting
-import probes.runs.obtain
+import extract.run.extraction
+import probes.heads.pair_heads
+import probes.runs.run
 from extract.store.cache import LatentCache
 from probes.cli import run_commands
 from probes.cli.main import main
@@ -22,8 +22,8 @@ def test_a_second_run_neither_extracts_nor_fits(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = stamps(finished.base / "caches") | stamps(finished.folder / "heads")
-    forbid(monkeypatch, extract.run.runner, "Extraction")
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    forbid(monkeypatch, extract.run.extraction, "Extraction")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     monkeypatch.setattr("sys.argv", ["icecore", "run", str(finished.config)])
     assert main() == 0
     assert stamps(finished.base / "caches") | stamps(finished.folder / "heads") == before
@@ -124,18 +124,30 @@ def test_a_dry_run_counts_the_corpus_that_heads_start_from(
     ("argv", "lines"),
     [
         (
-            ["--extraction.plan", "backward:1", "--extraction.template.instruction", "Say: ",
-             "--extraction.poolings", "[mean, last]"],
-            ["plan      backward:1", "template  bos 'auto', instruction 'Say: ', max_tokens none, on_long 'truncate', "
-             "spans none", "poolings  mean, last"],
+            [
+                "--extraction.plan",
+                "backward:1",
+                "--extraction.template.instruction",
+                "Say: ",
+                "--extraction.poolings",
+                "[mean, last]",
+            ],
+            [
+                "plan      backward:1",
+                "template  bos 'auto', instruction 'Say: ', max_tokens none, on_long 'truncate', spans none",
+                "poolings  mean, last",
+            ],
         ),
         (
             ["--task.name", "words-sample", "--heads", "{token-classifier: {}}"],
-            ["plan      causal", "template  bos 'auto', instruction none, max_tokens none, on_long 'truncate', "
-             "spans none", "poolings  last"],
+            [
+                "plan      causal",
+                "template  bos 'auto', instruction none, max_tokens none, on_long 'truncate', spans none",
+                "poolings  last",
+            ],
         ),
     ],
-)  # fmt: skip
+)
 def test_a_dry_run_says_what_is_in_force(
     argv: list[str], lines: list[str], decoder_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,9 +158,12 @@ def test_a_dry_run_says_what_is_in_force(
 
 @pytest.mark.parametrize(("gain", "is_said"), [(2.04, True), (1.2, False), (None, False)])
 def test_a_dry_run_says_when_bfloat16_would_pay(
-    gain: float | None, is_said: bool, finished: Finished, monkeypatch: pytest.MonkeyPatch,
+    gain: float | None,
+    is_said: bool,
+    finished: Finished,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(run_commands, "bfloat16_gain", lambda _: gain)
     assert main(["extract", str(finished.config), "--dry-run"]) == 0
     assert ("\nfaster    products take 1/2.0 of the time in bfloat16" in capsys.readouterr().out) is is_said
@@ -165,7 +180,7 @@ def test_a_dry_run_checks_the_splits(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_extract_finds_the_cache(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forbid(monkeypatch, extract.run.runner, "Extraction")
+    forbid(monkeypatch, extract.run.extraction, "Extraction")
     assert main(["extract", str(finished.config)]) == 0
     assert capsys.readouterr().out.strip() == str(finished.cache)
 
@@ -177,7 +192,7 @@ def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: p
     config["decoder"]["name"] = str(tmp_path / "gone" / "tiny-llama")  # removed since
     config["runs"] = str(tmp_path / "runs")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
     argv = ["fit", str(tmp_path / "c.yaml"), *(["--cache", str(finished.cache)] if how == "named" else [])]
     assert main(argv) == 0
     scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))
@@ -216,10 +231,21 @@ def test_one_head_of_a_classification_task_alone_can_be_fitted(
     decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [
-        "--task.name", "class-sample", "--decoder.name", str(decoder_folder), "--decoder.device", "cpu",
-        "--bootstrap", "100", f"--caches={tmp_path / 'caches'}", f"--runs={tmp_path / 'runs'}", "--name", "one",
-        "--heads", "{cosine-threshold: {}}",
-    ]  # fmt: skip
+        "--task.name",
+        "class-sample",
+        "--decoder.name",
+        str(decoder_folder),
+        "--decoder.device",
+        "cpu",
+        "--bootstrap",
+        "100",
+        f"--caches={tmp_path / 'caches'}",
+        f"--runs={tmp_path / 'runs'}",
+        "--name",
+        "one",
+        "--heads",
+        "{cosine-threshold: {}}",
+    ]
     assert main(["extract", *argv]) == 0
     assert main(["fit", *argv, "--head", "logistic-probe"]) == 0  # one that the file does not name
     scores = json.loads((tmp_path / "runs" / "one" / "scores.json").read_text(encoding="utf-8"))
@@ -274,10 +300,26 @@ def test_a_range_of_scores_that_was_not_set_is_said_and_recorded(
     lines = [f"left {i},right {i % 7},{1 + i % 5}" for i in range(100)]
     (tmp_path / "p.csv").write_text("\n".join(["sentence1,sentence2,score", *lines, ""]), encoding="utf-8")
     argv = [
-        "run", "--decoder.name", str(decoder_folder), "--decoder.device", "cpu", "--task.name", "pair-files",
-        "--task.options.files", str(tmp_path / "p.csv"), "--heads", "{layer-cosine: {}}", "--bootstrap", "100",
-        "--caches", str(tmp_path / "caches"), "--runs", str(tmp_path / "runs"), "--name", "rated",
-    ]  # fmt: skip
+        "run",
+        "--decoder.name",
+        str(decoder_folder),
+        "--decoder.device",
+        "cpu",
+        "--task.name",
+        "pair-files",
+        "--task.options.files",
+        str(tmp_path / "p.csv"),
+        "--heads",
+        "{layer-cosine: {}}",
+        "--bootstrap",
+        "100",
+        "--caches",
+        str(tmp_path / "caches"),
+        "--runs",
+        str(tmp_path / "runs"),
+        "--name",
+        "rated",
+    ]
     assert main([*argv, "--dry-run"]) == 0
     told = "score_range is 1 to 5, the scores of train; set score_range for another scale"
     assert f"note      {told}\n" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import CacheError, HeadError
 from probes.cli.main import main
-from probes.runs.existing import find_cache_of_run
+from probes.runs.folder import find_cache_of_run
 from tests.probes.finished_run import Finished, edit_config
 
 
@@ -42,8 +42,11 @@ def test_caches_are_compared_by_what_was_asked_for(
     words = ["geometry", str(finished.cache), str(other), "--measures", "similarity", "--out", str(tmp_path / "out")]
     assert main(words) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "similarity.csv", "similarity_1.png", "similarity_2.png", "similarity_3.png",
-    }  # fmt: skip
+        "similarity.csv",
+        "similarity_1.png",
+        "similarity_2.png",
+        "similarity_3.png",
+    }
     frame = pd.read_csv(tmp_path / "out" / "similarity.csv")
     across = frame[(frame["cache"] != frame["other_cache"]) & (frame["layer"] == frame["other_layer"])]
     assert across["value"].dropna().tolist() == pytest.approx([1.0] * across["value"].notna().sum(), abs=1e-5)

@@ -15,18 +15,46 @@ from tests.probes.finished_run import Finished, edit_config
 
 MODULE = "named_by_a_stranger"
 SECTIONS = (
-    "", "decoder", "decoder.quantization", "decoder.max_memory", "decoder.device_map", "decoder.merge",
-    "extraction", "extraction.plan", "extraction.template", "extraction.poolings", "extraction.words",
-    "extraction.reba", "extraction.layers", "task", "task.name", "task.options", "task.options.score_range",
-    "task.options.files", "heads", "heads.layer-cosine", "heads.layer-cosine.layers", "pretraining",
-    "pretraining.options", "pretraining.options.file", "pretraining.autoencoder", "pretraining.autoencoder.bottleneck",
-    "seeds", "figures", "loggers",
-)  # fmt: skip
+    "",
+    "decoder",
+    "decoder.quantization",
+    "decoder.max_memory",
+    "decoder.device_map",
+    "decoder.merge",
+    "extraction",
+    "extraction.plan",
+    "extraction.template",
+    "extraction.poolings",
+    "extraction.words",
+    "extraction.reba",
+    "extraction.layers",
+    "task",
+    "task.name",
+    "task.options",
+    "task.options.score_range",
+    "task.options.files",
+    "heads",
+    "heads.layer-cosine",
+    "heads.layer-cosine.layers",
+    "pretraining",
+    "pretraining.options",
+    "pretraining.options.file",
+    "pretraining.autoencoder",
+    "pretraining.autoencoder.bottleneck",
+    "seeds",
+    "figures",
+    "loggers",
+)
 COMMANDS = (
-    ("run", "CONFIG", "--dry-run"), ("run", "--config", "CONFIG"), ("extract", "CONFIG", "--dry-run"),
-    ("fit", "CONFIG"), ("sweep", "CONFIG", "--plans", "backward:1", "--dry-run"), ("embed", "TEXTS", "CONFIG"),
-    ("mteb", "CONFIG"), ("export", "sentence-transformers", "CONFIG", "encoder"),
-)  # fmt: skip
+    ("run", "CONFIG", "--dry-run"),
+    ("run", "--config", "CONFIG"),
+    ("extract", "CONFIG", "--dry-run"),
+    ("fit", "CONFIG"),
+    ("sweep", "CONFIG", "--plans", "backward:1", "--dry-run"),
+    ("embed", "TEXTS", "CONFIG"),
+    ("mteb", "CONFIG"),
+    ("export", "sentence-transformers", "CONFIG", "encoder"),
+)
 
 
 class Trap:
@@ -126,11 +154,13 @@ def test_no_run_folder_runs_anything(section: str, finished: Finished, trap: Tra
         config[last] = value
 
     commands = (
-        ["geometry", "stranger", "--measures", "gold"], ["fit", "stranger/config.yaml"],
+        ["geometry", "stranger", "--measures", "gold"],
+        ["fit", "stranger/config.yaml"],
         ["export", "parquet", "stranger", "o.parquet", "--texts", "task"],
         ["export", "sentence-transformers", "stranger/config.yaml", "encoder"],
-        ["sweep", "stranger/config.yaml", "--plans", "backward:1", "--dry-run"], ["mteb", "stranger/config.yaml"],
-    )  # fmt: skip
+        ["sweep", "stranger/config.yaml", "--plans", "backward:1", "--dry-run"],
+        ["mteb", "stranger/config.yaml"],
+    )
     for value in trap.values():
         shutil.rmtree("stranger", ignore_errors=True)
         shutil.copytree(finished.folder, "stranger")

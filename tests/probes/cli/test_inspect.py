@@ -7,8 +7,11 @@ from pathlib import Path
 import h5py
 import pytest
 
-from extract import ExtractionSpec, InputTemplate, extract_latents, join_words
 from extract.errors import CacheError
+from extract.inputs.joined_text import join_words
+from extract.inputs.template import InputTemplate
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from tests.extract.tiny_decoders import make_decoder, make_texts

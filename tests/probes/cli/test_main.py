@@ -12,28 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from extract.decoders.known import KNOWN_DECODERS
-from extract.decoders.layers import GROUPS
-from extract.inputs.named_templates import TEMPLATES
-from extract.masks.kinds import KINDS as MASK_KINDS
-from extract.masks.plan import PLANS
-from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.decoders.decoder_spec import GROUPS, KNOWN_DECODERS
+from extract.inputs.template import TEMPLATES
+from extract.masks.mask_kinds import KINDS as MASK_KINDS
+from extract.masks.mask_plan import PLANS
+from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from probes.cli import listing, run_commands
 from probes.cli.arguments import Command, print_help, read_command, split_keys
 from probes.cli.commands import COMMANDS
 from probes.cli.main import MESSAGE, load_command, main
-from probes.heads.registry import HEADS
-from probes.networks.loss_table import LOSSES
-from probes.tasks import TASKS
-from probes.tasks.corpora import CORPORA
-from probes.tasks.instructions import INSTRUCTIONS
+from probes.data.task import CORPORA
+from probes.data.task_table import INSTRUCTIONS, TASKS
+from probes.heads.head_table import HEADS
+from probes.networks.network_options import LOSSES
 
 NAMES: dict[str, Iterable[str]] = {
-    "decoders": KNOWN_DECODERS, "plans": PLANS, "masks": MASK_KINDS,
+    "decoders": KNOWN_DECODERS,
+    "plans": PLANS,
+    "masks": MASK_KINDS,
     "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
-    "tasks": TASKS, "corpora": [*CORPORA, "any task"], "heads": HEADS, "losses": LOSSES,
-    "instructions": INSTRUCTIONS, "layers": GROUPS, "templates": TEMPLATES,
-}  # fmt: skip
+    "tasks": TASKS,
+    "corpora": [*CORPORA, "any task"],
+    "heads": HEADS,
+    "losses": LOSSES,
+    "instructions": INSTRUCTIONS,
+    "layers": GROUPS,
+    "templates": TEMPLATES,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +137,7 @@ def test_an_error_is_one_sentence_and_no_traceback(
         (["sweep", "--budget", "half"], "--budget is 'half'; allowed: a number."),
         (["embed", "--column", "a"], "FILE is missing (text file, table, or '-'); allowed: icecore embed FILE "),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_one_sentence_and_ends_with_2(
     argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,11 +195,25 @@ for line in sys.stdin.read().splitlines():
         sys.exit(f"{line}: {' '.join(found)}")
 """
 LINES = (
-    "--help", "run --help", "predict --help", "rnu", "list hats", "verify gpt2 backwrd:2", "fetch smol",
-    "run nowhere.yaml", "run --seedz 1", "sweep --kinds backwrd --k 2", "run --heads.cosine-mpl.hidden 3",
-    "run --heads.cosine-mlp.hiden 3", "run --extraction.poolings meen", "run --extraction.plan causl",
-    "run --task.name stbs", "run --bootstrap many", "list", "completion bash",
-)  # fmt: skip
+    "--help",
+    "run --help",
+    "predict --help",
+    "rnu",
+    "list hats",
+    "verify gpt2 backwrd:2",
+    "fetch smol",
+    "run nowhere.yaml",
+    "run --seedz 1",
+    "sweep --kinds backwrd --k 2",
+    "run --heads.cosine-mpl.hidden 3",
+    "run --heads.cosine-mlp.hiden 3",
+    "run --extraction.poolings meen",
+    "run --extraction.plan causl",
+    "run --task.name stbs",
+    "run --bootstrap many",
+    "list",
+    "completion bash",
+)
 
 
 def run_light(*lines: str, first: str = "") -> str:
@@ -278,18 +297,21 @@ def test_what_the_system_refuses_is_one_sentence(
         (b"seeds: null", "seeds is null; give a value, or leave the key out"),
         (b"seeds: [99999999999]", "seeds are [99999999999]; allowed: whole numbers from 0 to 4294967295"),
         (b"\xff\xfe", "cannot be read ('utf-8' codec"),
-        (b"name: \"a\\0b\"", "the run name is 'a\\x00b'; allowed: a folder name"),
+        (b'name: "a\\0b"', "the run name is 'a\\x00b'; allowed: a folder name"),
         (b"name: " + b"x" * 300, "of at most 150 bytes"),
         (b"[1]", "holds [1]; allowed: keys with values, as in configs/demo.yaml"),
         (b"a: &a [*a]", "or an anchor holds itself"),
         (b"[" * 5000, "is nested too deeply"),
-        (b"a: &a [1,1,1]\n" + b"".join(b"%c: &%c [%s]\n" % (98 + k, 98 + k, b",".join([b"*%c" % (97 + k)] * 9))
-         for k in range(12)), "values with its anchors written out; allowed: 20,000"),
+        (
+            b"a: &a [1,1,1]\n"
+            + b"".join(b"%c: &%c [%s]\n" % (98 + k, 98 + k, b",".join([b"*%c" % (97 + k)] * 9)) for k in range(12)),
+            "values with its anchors written out; allowed: 20,000",
+        ),
         (b"task: {name: pair-files, options: {files: 3}}", "option `files` of 'pair-files' is 3, but a path"),
         (b"task: {name: pair-files, options: {files: {train: 3}}}", "option `files` of 'pair-files' is {'train': 3}"),
         (b"task: {name: pair-files, options: {files: x, columns: 3}}", "`columns` of 'pair-files' is 3, but a list of"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_cannot_be_used_is_one_sentence(
     content: bytes, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,11 +338,13 @@ def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureF
         "layer-cosine pairs: raw and standardised cosine of each layer; the best on validation is the score; options: "
         "transform, components, shrinkage, pooling, layers cosine-mlp",
         "encoder_learning_rate, weight_decay, batch_size, max_epochs, patience, every, keep, pooling, layers",
-        "logistic-probe classes:", "options: Cs, oversampling", "token-classifier words:",
+        "logistic-probe classes:",
+        "options: Cs, oversampling",
+        "token-classifier words:",
         "autoencoder pretraining.autoencoder: layer-wise",
         "options: bottleneck, encoder, standardises_latents, dropout,",
         "generics generic sentences: $ICECORE_DATA/genericskb; options: folder, templated, seed",
-    ):  # fmt: skip
+    ):
         assert part in out
 
 

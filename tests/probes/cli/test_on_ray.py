@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
 from probes.cli.main import INTERRUPTED, main
 from tests.extract.tiny_decoders import assert_same_arrays, make_texts
 
@@ -38,9 +38,13 @@ COMMAND = (
 def start(arguments: list[str], place: Path) -> subprocess.Popen[str]:
     """Start `icecore extract` in a group of its own, as a shell does, with one thread for every process."""
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "extract", *arguments, "--quiet"], start_new_session=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(place)},
-    )  # fmt: skip
+        [sys.executable, "-c", COMMAND, "extract", *arguments, "--quiet"],
+        start_new_session=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(place)},
+    )
 
 
 def processes_of(group: int) -> list[psutil.Process]:

@@ -8,7 +8,7 @@ import pytest
 from extract.errors import ConfigError, IcecoreError, UnknownNameError, UsageError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 
 BASE = """
 name: base
@@ -110,9 +110,16 @@ def test_layers_may_be_numbers_and_lists_need_no_brackets(tmp_path: Path, text: 
 
 def test_nested_keys(base: str) -> None:
     config = read(
-        base, "--extraction.poolings", "[last]", "--extraction.layers=[blocks]", "--extraction.template.bos", "force",
-        "--decoder.dtype", "bfloat16", "--decoder.name=gpt2",
-    ).config  # fmt: skip
+        base,
+        "--extraction.poolings",
+        "[last]",
+        "--extraction.layers=[blocks]",
+        "--extraction.template.bos",
+        "force",
+        "--decoder.dtype",
+        "bfloat16",
+        "--decoder.name=gpt2",
+    ).config
     assert (config.extraction.poolings, config.extraction.layers) == (("last",), ("blocks",))
     assert (config.extraction.template.bos, config.decoder.dtype, config.decoder.name) == ("force", "bfloat16", "gpt2")
     assert config.heads["cosine-mlp"] == {"batch_size": 32, "hidden": 16}
@@ -166,10 +173,11 @@ def test_protocol_calibration_and_leaked_rows_are_chosen_by_name(base: str) -> N
 @pytest.mark.parametrize(
     "text",
     [
-        "task:\n  name: sts-sample\n  options:\n", "heads:\n  cosine-mlp:\n",
+        "task:\n  name: sts-sample\n  options:\n",
+        "heads:\n  cosine-mlp:\n",
         "pretraining:\n  corpus: generics\n  options:\n  autoencoder:\n",
     ],
-)  # fmt: skip
+)
 def test_a_mapping_may_be_left_empty(tmp_path: Path, text: str) -> None:
     config = read(write(tmp_path, text)).config
     assert config.task.options == config.pretraining.options == config.pretraining.autoencoder == {}
@@ -212,7 +220,7 @@ def test_an_unknown_key_on_the_command_line(base: str, argv: tuple[str, ...], ke
         ("task:\n  nme: stsb", "task.nme", "task.name"),
         ("decoder:\n  nam: x", "decoder.nam", "decoder.name"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_key_in_the_file(tmp_path: Path, text: str, key: str, near: str) -> None:
     found = refusal(write(tmp_path, text + "\n"))
     assert found.startswith(f"unknown key {key!r}. Did you mean {near!r}? Allowed: ")

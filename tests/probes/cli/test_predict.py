@@ -212,9 +212,13 @@ def test_texts_are_embedded_without_a_task(
     texts = ["Ice melts.", "Snow falls.", "Ice melts."]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     options = [
-        "--decoder.name", str(decoder_folder), "--caches", str(tmp_path / "c"),
-        "--extraction.layers", "[block_01, block_02]",
-    ]  # fmt: skip
+        "--decoder.name",
+        str(decoder_folder),
+        "--caches",
+        str(tmp_path / "c"),
+        "--extraction.layers",
+        "[block_01, block_02]",
+    ]
     assert main(["embed", str(tmp_path / "texts.txt"), *options, "--out", str(tmp_path / "x.npy")]) == 0
     cache = LatentCache(capsys.readouterr().out.splitlines()[0])
     array = np.load(tmp_path / "x.npy")

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import extract.run.runner
-import probes.heads.pairs.fitting
-import probes.heads.pairs.pretraining
-import probes.runs.obtain
+import extract.run.extraction
+import probes.heads.autoencoders
+import probes.heads.pair_heads
+import probes.runs.run
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.heads.pairs.pretraining import FOLDER
+from probes.heads.autoencoders import FOLDER
 from probes.layers.findings import load_findings
 from probes.report.scores import SCORES_SCHEMA
-from probes.runs.scorer import load_scorer
+from probes.runs.predict import load_scorer
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
 
 pytestmark = pytest.mark.long
@@ -51,11 +51,24 @@ def ladder(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Ladd
     (base / "caches").mkdir()
     shutil.copy(finished.cache, base / "caches")
     argv = [
-        str(finished.config), "--name", "ladder", "--heads", HEADS, "--calibration", "isotonic",
-        "--pretraining.corpus", "text-file", "--pretraining.options.file", str(base / "corpus.txt"),
-        "--pretraining.texts", "20", "--pretraining.autoencoder", AUTOENCODER,
-        f"--caches={base / 'caches'}", f"--runs={base / 'runs'}",
-    ]  # fmt: skip
+        str(finished.config),
+        "--name",
+        "ladder",
+        "--heads",
+        HEADS,
+        "--calibration",
+        "isotonic",
+        "--pretraining.corpus",
+        "text-file",
+        "--pretraining.options.file",
+        str(base / "corpus.txt"),
+        "--pretraining.texts",
+        "20",
+        "--pretraining.autoencoder",
+        AUTOENCODER,
+        f"--caches={base / 'caches'}",
+        f"--runs={base / 'runs'}",
+    ]
     said = StringIO()
     with redirect_stdout(said):
         assert main(["extract", *argv]) == 0
@@ -103,10 +116,11 @@ def test_fit_finds_both_caches_and_fits_nothing_anew(
 ) -> None:
     before = stamps(ladder.base / "caches") | stamps(ladder.folder / "heads")
     for module, name in (
-        (probes.runs.obtain, "load_decoder"), (extract.run.runner, "Extraction"),
-        (probes.heads.pairs.fitting, "fit_head"),
-        (probes.heads.pairs.pretraining, "fit_layers"),
-    ):  # fmt: skip
+        (probes.runs.run, "load_decoder"),
+        (extract.run.extraction, "Extraction"),
+        (probes.heads.pair_heads, "fit_head"),
+        (probes.heads.autoencoders, "fit_layers"),
+    ):
         forbid(monkeypatch, module, name)
     assert main(["fit", *ladder.argv]) == 0
     assert stamps(ladder.base / "caches") | stamps(ladder.folder / "heads") == before
@@ -138,15 +152,28 @@ def test_new_pairs_are_scored_as_the_run_scored_them(ladder: Ladder) -> None:
 
 
 def test_autoencoders_can_be_fitted_by_themselves(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any],
-) -> None:  # fmt: skip
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    finished: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listing: Callable[[Path], list[str]],
+    read_json: Callable[[Path], Any],
+) -> None:
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
     argv = [
-        "fit", str(finished.config), "--head", "autoencoder", "--cache", str(finished.cache),
-        "--pretraining.autoencoder", "{bottleneck: D/8, max_epochs: 1}", "--pretraining.seed", "5",
-        f"--caches={tmp_path / 'caches'}", f"--runs={tmp_path / 'runs'}",
-    ]  # fmt: skip
+        "fit",
+        str(finished.config),
+        "--head",
+        "autoencoder",
+        "--cache",
+        str(finished.cache),
+        "--pretraining.autoencoder",
+        "{bottleneck: D/8, max_epochs: 1}",
+        "--pretraining.seed",
+        "5",
+        f"--caches={tmp_path / 'caches'}",
+        f"--runs={tmp_path / 'runs'}",
+    ]
     assert main(argv) == 0
     folder = tmp_path / "runs" / "tiny-autoencoder"
     assert f"{folder}/summary.md holds the losses of every layer" in capsys.readouterr().out
@@ -163,14 +190,14 @@ def test_autoencoders_can_be_fitted_by_themselves(
         assert found["n_texts"]["train"] + found["n_texts"]["held_out"] == len(LatentCache(finished.cache))
     kept = list((tmp_path / "caches" / FOLDER).iterdir())
     assert len(kept) == 2
-    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
     assert main(argv) == 0  # found again
 
 
 def test_autoencoders_are_fitted_on_the_cache_of_the_corpus(
     ladder: Ladder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
     assert main(["fit", *ladder.argv, "--head", "autoencoder", f"--runs={tmp_path}"]) == 0
     scores = json.loads((tmp_path / "ladder-autoencoder" / "scores.json").read_text(encoding="utf-8"))
     assert scores["cache"]["n_rows"] == 20
@@ -194,8 +221,8 @@ def test_layers_of_such_heads_are_studied_without_a_decoder(
     ladder: Ladder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(ladder.folder, tmp_path / "ladder"))
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     how = ["--head", "all", "--views", "shapley", "--orders", "4", "--resamples", "100"]
     assert main(["layers", str(folder), *how, "--caches", str(ladder.base / "caches")]) == 0
     shown = capsys.readouterr().out

@@ -9,12 +9,21 @@ import yaml
 from extract.errors import ConfigError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 
 SECTIONS = (
-    "decoder", "extraction", "extraction.template", "extraction.words", "task", "task.options", "heads",
-    "heads.layer-cosine", "pretraining", "pretraining.options", "pretraining.autoencoder",
-)  # fmt: skip
+    "decoder",
+    "extraction",
+    "extraction.template",
+    "extraction.words",
+    "task",
+    "task.options",
+    "heads",
+    "heads.layer-cosine",
+    "pretraining",
+    "pretraining.options",
+    "pretraining.autoencoder",
+)
 MAY_BE_EMPTY = ("task.options", "heads.layer-cosine", "pretraining.options", "pretraining.autoencoder")
 
 
@@ -74,9 +83,15 @@ def test_a_section_inside_a_section_on_the_command_line(tmp_path: Path) -> None:
 def test_sections_may_be_given_whole(tmp_path: Path) -> None:
     (tmp_path / "part.yaml").write_text("plan: backward", encoding="utf-8")
     argv = [
-        "--extraction", str(tmp_path / "part.yaml"), "--heads={layer-cosine: }", "--heads.layer-cosine.pooling", "mean",
-        "--task", "{name: sts-sample}", "--pretraining.options",
-    ]  # fmt: skip
+        "--extraction",
+        str(tmp_path / "part.yaml"),
+        "--heads={layer-cosine: }",
+        "--heads.layer-cosine.pooling",
+        "mean",
+        "--task",
+        "{name: sts-sample}",
+        "--pretraining.options",
+    ]
     with pytest.raises(ConfigError, match=r"--pretraining\.options lacks its value; allowed: "):
         read_command(COMMANDS["run"], argv)
     found = read_command(COMMANDS["run"], argv[:-1]).config

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.store.reuse import whole_caches
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache, whole_caches
 from probes.cli.main import main
 from tests.extract.tiny_decoders import make_texts, write_shards
 from tests.probes.finished_run import Finished, write_config

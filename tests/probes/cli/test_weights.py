@@ -8,9 +8,9 @@ import yaml
 
 from probes.cli.config import read_config
 from probes.cli.main import main
-from probes.runs.config import RunConfig
-from probes.runs.finished import _read_decoder
-from probes.runs.finished import read_config as read_run_config
+from probes.runs.folder import _read_decoder
+from probes.runs.folder import read_config as read_run_config
+from probes.runs.run_config import RunConfig
 from tests.extract.tiny_decoders import save_decoder
 
 MERGE = "[{name: one, weight: 0.5}, {name: other, weight: 0.5, adapter: mine}]"
@@ -36,8 +36,9 @@ def test_weights_of_two_checkpoints_are_compared(
 def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> None:
     config = read_config([("decoder.merge", MERGE)])
     assert [(part.name, part.weight, part.adapter) for part in config.decoder.merge] == [
-        ("one", 0.5, None), ("other", 0.5, "mine"),
-    ]  # fmt: skip
+        ("one", 0.5, None),
+        ("other", 0.5, "mine"),
+    ]
     written = config.to_dict()["decoder"]
     assert written["name"] == "0.5*one+0.5*other+mine"
     assert _read_decoder(written) == config.decoder

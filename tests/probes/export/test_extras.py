@@ -9,11 +9,11 @@ import pytest
 
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.export import as_mteb_encoder, export_sentence_transformer
-from probes.export.folder import Recipe, why_not_stock
+from probes.export.mteb import as_mteb_encoder
+from probes.export.sentence_transformers import Recipe, export_sentence_transformer, why_not_stock
 from tests.extract.tiny_decoders import make_decoder
 from tests.probes.finished_run import Finished
 

@@ -14,9 +14,10 @@ import yaml
 from extract.errors import CacheError, ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.export import PairScorer, push_run, stage_run
-from probes.export import hub as hub_module
-from probes.runs.loaded import load_run
+from probes.export import hub_export as hub_module
+from probes.export.hub_export import push_run, stage_run
+from probes.export.sentence_transformers import PairScorer
+from probes.runs.predict import load_run
 from tests.probes.finished_run import Finished
 
 PAIRS = [("A cat sleeps.", "The cat is asleep."), ("Ice melts.", "A bus came late.")]

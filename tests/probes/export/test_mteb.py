@@ -14,11 +14,11 @@ from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.run import extraction
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
-from probes.export import as_mteb_encoder, fill_task, run_mteb
-from probes.tasks.base import Task
-from probes.tasks.table import load_task
+from probes.data.task import Task
+from probes.data.task_table import load_task
+from probes.export.mteb import as_mteb_encoder, fill_task, run_mteb
 from tests.extract.tiny_decoders import make_decoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -10,10 +10,11 @@ import pytest
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError
 from extract.inputs.template import InputTemplate
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
-from probes.export import export_sentence_transformer, load_sentence_transformer, sentence_folder
+from probes.export import sentence_transformers as sentence_folder
+from probes.export.sentence_transformers import export_sentence_transformer, load_sentence_transformer
 from tests.extract.tiny_decoders import make_decoder, make_texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

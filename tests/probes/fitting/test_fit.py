@@ -11,14 +11,12 @@ from torch import Tensor
 
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.epochs import EpochOptions
-from probes.fitting.trainer import fit_head, predict_pairs
-from probes.latents.pair_latents import PairLatents
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import fit_head, predict_pairs
+from probes.fitting.fit_options import EpochOptions
+from probes.latents.text_latents import PairLatents
 from probes.metrics.correlation import pearson
-from probes.networks.cosine_heads import CosineMLP
-from probes.networks.pair_head import PairHead, collect_similarities
-from probes.networks.siamese_cosine import SiameseCosine
-from probes.tasks import PairTask
+from probes.networks.pair_networks import CosineMLP, PairHead, SiameseCosine, collect_similarities
 from tests.probes.planted_latents import LAYERS, WIDTH, make_task, pair_data
 
 NAN = float("nan")
@@ -81,9 +79,11 @@ def test_one_may_look_at_every_few_epochs_only(
     head = Scripted(script)
     told: list[set[str]] = []
     result = fit_head(
-        head, data, options=EpochOptions(batch_size=40, max_epochs=7, patience=7, every=every),
+        head,
+        data,
+        options=EpochOptions(batch_size=40, max_epochs=7, patience=7, every=every),
         report=lambda _, values: told.append(set(values)),
-    )  # fmt: skip
+    )
     assert len(head.seen) == len(script)
     assert [epoch for epoch, step in enumerate(result.history, start=1) if "validation_pearson" in step] == looks
     assert all("train_loss" in step for step in result.history)

@@ -4,8 +4,7 @@ import lightning
 import numpy as np
 import torch
 
-from probes.fitting.keep_best import KeepBest, Look
-from probes.fitting.trainer import quiet_lightning
+from probes.fitting.fit import KeepBest, Look, quiet_lightning
 
 NAN = float("nan")
 
@@ -17,9 +16,11 @@ def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.T
         trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     module = lightning.LightningModule()
     keeper = KeepBest(
-        len(script[0]), parts=lambda _: [(weights, range(len(weights)))], patience=patience,
+        len(script[0]),
+        parts=lambda _: [(weights, range(len(weights)))],
+        patience=patience,
         look=lambda epoch, *_: Look(np.array(script[epoch - 1], dtype=float), {"epoch": epoch}, {}),
-    )  # fmt: skip
+    )
     keeper.on_train_start(trainer, module)
     n_epochs = 0
     while not trainer.should_stop and n_epochs < len(script):

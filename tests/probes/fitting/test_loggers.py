@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from extract.errors import ConfigError, UnknownNameError
-from probes import RunConfig
 from probes.cli.main import main
-from probes.fitting import loggers
-from probes.fitting.loggers import require_loggers, with_loggers
+from probes.fitting import fit_options as loggers
+from probes.fitting.fit_options import require_loggers, with_loggers
+from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished
 
 pytestmark = pytest.mark.long

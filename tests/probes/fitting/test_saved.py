@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-import probes.fitting.saved
+import probes.fitting.saved_fits
 from extract.errors import ConfigError, HeadError
 from extract.store.cache import LatentCache
-from probes.fitting.saved import RECORD, WEIGHTS, describe_latents, fit_or_load, save_fitted
-from probes.heads.classes.logistic_probe import LinearProbe
-from probes.heads.saved import load_head
+from probes.fitting.saved_fits import RECORD, WEIGHTS, describe_latents, fit_or_load, save_fitted
+from probes.heads.context import load_head
+from probes.heads.logistic_probe import LinearProbe
 from tests.probes.planted_latents import make_task, plant
 
 
@@ -90,7 +90,7 @@ def test_a_kill_while_saving_leaves_no_head_of_two_fits(
     save(tmp_path, 1.0)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         for name in ("remove_file", "write_file"):
-            patch.setattr(probes.fitting.saved, name, killing(getattr(probes.fitting.saved, name)))
+            patch.setattr(probes.fitting.saved_fits, name, killing(getattr(probes.fitting.saved_fits, name)))
         save(tmp_path, 2.0)
     if (step, is_done) == (STEPS[0], False):
         assert values(tmp_path) == {1.0}

@@ -9,21 +9,17 @@ import torch
 
 from extract.errors import DiskFullError
 from extract.store.cache import LatentCache
-from probes.fitting import unfinished
-from probes.fitting.epochs import EpochOptions, FitOptions
-from probes.fitting.layer_fit import LayerFit, fit_layers
-from probes.fitting.saved import fit_or_load
-from probes.fitting.trainer import FitResult, fit_head
-from probes.fitting.unfinished import Unfinished
-from probes.heads.words.fitting import TokenFit, fit_token_head
-from probes.heads.words.options import TokenOptions
-from probes.latents.reading import Streaming
+from probes.data.pair_task import PairTask
+from probes.fitting import saved_fits as unfinished
+from probes.fitting.fit import FitResult, LayerFit, fit_head, fit_layers
+from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.fitting.saved_fits import Unfinished, fit_or_load
+from probes.heads.word_fits import TokenFit, TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
-from probes.latents.word_latents import WordLatents
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.siamese_cosine import SiameseCosine
-from probes.networks.token_heads import TokenClassifier
-from probes.tasks import PairTask
+from probes.latents.word_latents import Streaming, WordLatents
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.pair_networks import SiameseCosine
+from probes.networks.token_networks import TokenClassifier
 from tests.probes.heads.words.planted_words import WIDTH as WORD_WIDTH
 from tests.probes.heads.words.planted_words import make_task as make_words
 from tests.probes.heads.words.planted_words import plant

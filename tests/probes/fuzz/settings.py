@@ -13,8 +13,14 @@ TEXTS = st.sampled_from(
     ["", " ", "a\0b", "x" * 300, "../up", "\ud800", "~", "nan", "1e999", "0x1", "\u202e", "*", "/dev/null"]
 )
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.floats(), TEXTS, st.text(max_size=8),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(),
+    TEXTS,
+    st.text(max_size=8),
+)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.text(max_size=5), inner, max_size=2)
 )

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheWarning, IcecoreError
-from extract.inputs.joined import join_words
-from extract.store.cache import LatentCache
-from extract.store.reuse import find_cache
+from extract.inputs.joined_text import join_words
+from extract.store.cache import LatentCache, find_cache
 from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
 from tests.extract.word_stores import write_word_cache
 from tests.probes.fuzz.settings import bounded

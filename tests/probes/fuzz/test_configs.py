@@ -11,21 +11,57 @@ from hypothesis import strategies as st
 from extract.errors import IcecoreError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
 CONFIGS = sorted(Path("configs").rglob("*.yaml"))
 KEYS = (
-    "name", "decoder", "decoder.name", "decoder.dtype", "decoder.device", "decoder.revision", "extraction",
-    "extraction.plan", "extraction.poolings", "extraction.layers", "extraction.template", "extraction.words",
-    "extraction.template.max_tokens", "extraction.template.spans", "extraction.words.poolings",
-    "extraction.storage_dtype", "extraction.batch_tokens", "task", "task.name", "task.options", "task.options.files",
-    "task.options.columns", "task.options.name", "task.pairs", "task.drop_leaked", "heads", "heads.layer-cosine",
-    "heads.cosine-mlp", "heads.cosine-mlp.hidden", "heads.cosine-mlp.max_epochs", "heads.cosine-mlp.pooling",
-    "heads.siamese-cosine", "heads.logistic-probe.Cs", "seeds", "pretraining", "pretraining.corpus",
-    "pretraining.options", "pretraining.texts", "pretraining.autoencoder", "protocol", "calibration",
-    "anchor_identical", "bootstrap", "caches", "runs",
-)  # fmt: skip
+    "name",
+    "decoder",
+    "decoder.name",
+    "decoder.dtype",
+    "decoder.device",
+    "decoder.revision",
+    "extraction",
+    "extraction.plan",
+    "extraction.poolings",
+    "extraction.layers",
+    "extraction.template",
+    "extraction.words",
+    "extraction.template.max_tokens",
+    "extraction.template.spans",
+    "extraction.words.poolings",
+    "extraction.storage_dtype",
+    "extraction.batch_tokens",
+    "task",
+    "task.name",
+    "task.options",
+    "task.options.files",
+    "task.options.columns",
+    "task.options.name",
+    "task.pairs",
+    "task.drop_leaked",
+    "heads",
+    "heads.layer-cosine",
+    "heads.cosine-mlp",
+    "heads.cosine-mlp.hidden",
+    "heads.cosine-mlp.max_epochs",
+    "heads.cosine-mlp.pooling",
+    "heads.siamese-cosine",
+    "heads.logistic-probe.Cs",
+    "seeds",
+    "pretraining",
+    "pretraining.corpus",
+    "pretraining.options",
+    "pretraining.texts",
+    "pretraining.autoencoder",
+    "protocol",
+    "calibration",
+    "anchor_identical",
+    "bootstrap",
+    "caches",
+    "runs",
+)
 
 
 def read(path: Path, content: bytes) -> None:

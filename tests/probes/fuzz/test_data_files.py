@@ -8,18 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import IcecoreError
-from probes.tasks.table import load_task
+from probes.data.task_table import load_task
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # options of wrong types are for our own sentences
 SPLITS = ("train", "validation", "test")
 ROWS: list[dict[str, Any]] = [
     {
-        "split": SPLITS[i // 10], "sentence1": f"text {i}", "sentence2": f"other {i * 7}", "score": i % 6,
-        "text": f"t {i}", "label": f"class {i % 2}", "number": i / 3,
+        "split": SPLITS[i // 10],
+        "sentence1": f"text {i}",
+        "sentence2": f"other {i * 7}",
+        "score": i % 6,
+        "text": f"t {i}",
+        "label": f"class {i % 2}",
+        "number": i / 3,
     }
     for i in range(30)
-]  # fmt: skip
+]
 
 
 def lines(delimiter: str) -> bytes:
@@ -36,9 +41,27 @@ FILES: dict[str, tuple[bytes, str]] = {
     "e.conll": (WORDS.encode(), "word-files"),
 }
 OPTIONS = (
-    "files", "name", "sentence1", "sentence2", "score", "split_column", "score_range", "header", "columns", "delimiter",
-    "quoting", "bad_rows", "text", "label", "class_names", "number", "metrics", "scheme", "tags", "folder",
-)  # fmt: skip
+    "files",
+    "name",
+    "sentence1",
+    "sentence2",
+    "score",
+    "split_column",
+    "score_range",
+    "header",
+    "columns",
+    "delimiter",
+    "quoting",
+    "bad_rows",
+    "text",
+    "label",
+    "class_names",
+    "number",
+    "metrics",
+    "scheme",
+    "tags",
+    "folder",
+)
 
 
 def load(name: str, options: dict[str, Any]) -> None:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
+from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import IcecoreError
-from probes.runs.scorer import load_scorer
+from probes.runs.predict import load_scorer
 from tests.probes.finished_run import Finished
 from tests.probes.fuzz.settings import bounded, damaged
 

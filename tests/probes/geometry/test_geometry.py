@@ -8,11 +8,17 @@ import pytest
 
 from extract.errors import CacheError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.geometry.geometry import GEOMETRY_COLUMNS, cosine_with_gold, measure_geometry
-from probes.geometry.measures import MEASURES, mean_cosine, norm_profile
-from probes.geometry.sample import draw_sample
+from probes.data.pair_task import PairTask
+from probes.layers.geometry import (
+    GEOMETRY_COLUMNS,
+    MEASURES,
+    cosine_with_gold,
+    draw_sample,
+    mean_cosine,
+    measure_geometry,
+    norm_profile,
+)
 from probes.metrics.bootstrap import Resampling
-from probes.tasks import PairTask
 from tests.extract.word_stores import words, write_word_cache
 from tests.probes.planted_latents import LAYERS, PLANTED
 from tests.probes.tasks.classes.planted_classes import make_class_task

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probes.geometry.measures import (
+from probes.layers.geometry import (
     FAMILIES,
     MEASURES,
     jackknife,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from extract.errors import CacheError, ConfigError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.geometry.similarity import SIMILARITY_COLUMNS, linear_cka, similarity_of_layers
+from probes.layers.geometry import SIMILARITY_COLUMNS, linear_cka, similarity_of_layers
 from tests.extract.word_stores import words, write_word_cache
 from tests.probes.planted_latents import write_latents
 

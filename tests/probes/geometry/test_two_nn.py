@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from probes.geometry.measures import measure_rows
-from probes.geometry.two_nn import find_neighbours, two_nn
+from probes.layers.geometry import find_neighbours, measure_rows, two_nn
 
 
 def ball() -> NDArray[np.float64]:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.heads.registry import head_entry, resolve_head
+from probes.data.task import Task
+from probes.fitting.fit import ignore_epoch
+from probes.heads.context import Setting, Watch
+from probes.heads.head_table import head_entry, resolve_head
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting, Watch
-from probes.tasks.base import Task
 
 
 def make_setting(

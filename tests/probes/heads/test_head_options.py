@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
-from extract.names import option_names
-from probes.fitting.epochs import EpochOptions, FitOptions
-from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
-from probes.heads.pairs.pretraining import check_autoencoder_options
-from probes.heads.registry import HEADS, head_entry, resolve_head
+from extract.registry import option_names
+from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.heads.autoencoders import check_autoencoder_options
+from probes.heads.head_table import AUTOENCODER, HEADS, SOURCES, head_entry, resolve_head
 
 
 def test_options_are_sorted_by_who_needs_them() -> None:
@@ -26,11 +25,17 @@ def test_options_are_sorted_by_who_needs_them() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("learning_rate", "1e-3", 1e-3), ("learning_rate", 1, 1.0), ("hidden", "64", 64), ("hidden", 64.0, 64),
-        ("weight_decay", 0, 0.0), ("loss", "mse", "mse"), ("encoder_learning_rate", "1e-5", 1e-5),
-        ("encoder_learning_rate", None, None), ("network_dropout", 0, 0.0),
+        ("learning_rate", "1e-3", 1e-3),
+        ("learning_rate", 1, 1.0),
+        ("hidden", "64", 64),
+        ("hidden", 64.0, 64),
+        ("weight_decay", 0, 0.0),
+        ("loss", "mse", "mse"),
+        ("encoder_learning_rate", "1e-5", 1e-5),
+        ("encoder_learning_rate", None, None),
+        ("network_dropout", 0, 0.0),
     ],
-)  # fmt: skip
+)
 def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> None:
     found = resolve_head("siamese-cosine", {option: value}).own[0][option]
     assert found == expected
@@ -40,18 +45,26 @@ def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> Non
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
-        ("hidden", 1.5, "a whole number of at least 1"), ("hidden", "many", "a whole number"),
-        ("hidden", True, "a whole number"), ("hidden", None, "a whole number"),
+        ("hidden", 1.5, "a whole number of at least 1"),
+        ("hidden", "many", "a whole number"),
+        ("hidden", True, "a whole number"),
+        ("hidden", None, "a whole number"),
         ("hidden", 0, "a whole number of at least 1"),
-        ("pair_features", -4, "a whole number of at least 0"), ("batch_size", 0, "a whole number of at least 1"),
+        ("pair_features", -4, "a whole number of at least 0"),
+        ("batch_size", 0, "a whole number of at least 1"),
         ("max_epochs", [1], "a whole number"),
-        ("learning_rate", "fast", "a number"), ("learning_rate", False, "a number"),
-        ("learning_rate", -1e-3, "a number of at least 0"), ("learning_rate", "nan", "a number"),
-        ("learning_rate", float("inf"), "a number"), ("loss", 3, "a text"), ("encoder", True, "a text"),
+        ("learning_rate", "fast", "a number"),
+        ("learning_rate", False, "a number"),
+        ("learning_rate", -1e-3, "a number of at least 0"),
+        ("learning_rate", "nan", "a number"),
+        ("learning_rate", float("inf"), "a number"),
+        ("loss", 3, "a text"),
+        ("encoder", True, "a text"),
         ("encoder_learning_rate", "slow", "a number of at least 0, or null"),
-        ("encoder_learning_rate", -1, "a number of at least 0, or null"), ("network_dropout", None, "a number"),
+        ("encoder_learning_rate", -1, "a number of at least 0, or null"),
+        ("network_dropout", None, "a number"),
     ],
-)  # fmt: skip
+)
 def test_a_value_of_the_wrong_kind_is_refused(option: str, value: Any, allowed: str) -> None:
     sentence = f"option {option} of head 'siamese-cosine' is {value!r}; allowed: {allowed}"
     with pytest.raises(ConfigError) as caught:
@@ -85,9 +98,33 @@ def test_a_size_that_no_tensor_can_have_is_refused() -> None:
 
 
 ODD: list[Any] = [
-    "x", "", "1.5", "nan", 1.5, -1, 0, 1e400, float("nan"), None, [], [1.5], ["a"], [None], [[4], [4]], {}, {"a": 1},
-    {4: 1}, True, False, -0.0, 10**30, 1e300, b"x", 1 + 2j, "all",
-]  # fmt: skip
+    "x",
+    "",
+    "1.5",
+    "nan",
+    1.5,
+    -1,
+    0,
+    1e400,
+    float("nan"),
+    None,
+    [],
+    [1.5],
+    ["a"],
+    [None],
+    [[4], [4]],
+    {},
+    {"a": 1},
+    {4: 1},
+    True,
+    False,
+    -0.0,
+    10**30,
+    1e300,
+    b"x",
+    1 + 2j,
+    "all",
+]
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
-from extract.run.runner import extract_latents
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec, WordSpec
-from extract.store.cache import LatentCache
+from extract.store.cache import LatentCache, ShardedCache, describe_shard
 from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
-from extract.store.shards.cache import ShardedCache, describe_shard
-from extract.store.shards.index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
+from probes.data.task import Task
 from probes.heads.result import HeadResult
-from probes.tasks.base import Task
 from tests.extract.tiny_decoders import make_decoder
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.heads.words.planted_words import make_task as make_word_task
@@ -81,7 +80,7 @@ def test_words_of_shards_train_alike(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """With windows of the same size one file holds the very same latents, so that scores agree to the last digit."""
     task, decoder = make_word_task(sizes={"train": 20, "validation": 8, "test": 6}), make_decoder(adds_bos=True)
     spec = ExtractionSpec(words=WordSpec(("last",)))
-    monkeypatch.setattr("extract.run.runner.WINDOW_TEXTS", 12)
+    monkeypatch.setattr("extract.run.extraction.WINDOW_TEXTS", 12)
     one = extract_latents(decoder, task.texts(), spec=spec, folder=tmp_path)
     shards = extract_shards(decoder, task.texts(), spec=spec, folder=tmp_path / "shards", window=12)
     assert shards.n_shards == 3

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
-from probes.fitting.saved import SCHEMA, FittedModule, save_fitted
-from probes.heads.registry import HEADS
-from probes.heads.saved import load_head
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.cosine_heads import CosineMLP
+from probes.fitting.saved_fits import SCHEMA, FittedModule, save_fitted
+from probes.heads.context import load_head
+from probes.heads.head_table import HEADS
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.pair_networks import CosineMLP
 
 L, B, D, K = 3, 20, 8, 4
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -75,9 +75,16 @@ def folder(tmp_path: Path) -> Path:
 
 def test_files_hold_arguments_and_no_pickle(folder: Path) -> None:
     assert load_head(folder).record["arguments"] == {
-        "n_layers": 3, "width": 5, "hidden": 4, "standardises_latents": True, "loss": "mse", "learning_rate": 3e-4,
-        "weight_decay": 0.01, "cosine_scaling": "layer", "activation": "gelu",
-    }  # fmt: skip
+        "n_layers": 3,
+        "width": 5,
+        "hidden": 4,
+        "standardises_latents": True,
+        "loss": "mse",
+        "learning_rate": 3e-4,
+        "weight_decay": 0.01,
+        "cosine_scaling": "layer",
+        "activation": "gelu",
+    }
     assert sorted(path.name for path in folder.iterdir()) == ["head.json", "model.safetensors"]
 
 

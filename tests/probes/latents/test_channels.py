@@ -5,12 +5,10 @@ import torch
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.latents.channels import Channels, channels_of
-from probes.latents.pair_latents import PairLatents
-from probes.latents.poolings import split_poolings
-from probes.latents.standardise import fit_standardiser
-from probes.networks.cosine_heads import CosineMLP
-from probes.tasks import PairTask
+from probes.data.pair_task import PairTask
+from probes.latents.pooled_reads import split_poolings
+from probes.latents.text_latents import Channels, PairLatents, channels_of, fit_standardiser
+from probes.networks.pair_networks import CosineMLP
 from tests.probes.planted_latents import LAYERS, SIZES, WIDTH, pair_data
 
 L = len(LAYERS)

@@ -11,11 +11,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from extract.errors import CacheError, HeadError, TaskError, UnknownNameError
-from extract.inputs.joined import digest_texts
+from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache
-from probes.latents.pair_latents import PairBatch, PairLatents, PairRows, SimilarityRows
-from probes.latents.text_latents import as_is
-from probes.tasks import PairTask
+from probes.data.pair_task import PairTask
+from probes.latents.text_latents import PairBatch, PairLatents, PairRows, SimilarityRows, as_is
 from tests.probes.planted_latents import LAYERS, SIZES, make_task, pair_data, plant
 
 

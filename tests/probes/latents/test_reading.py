@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.inputs.alignment import WORD_CUT
+from extract.inputs.joined_text import WORD_CUT
 from extract.store.reader import WordPlaces
-from probes.latents.reading import GAP_WORDS, PIECE_WORDS, plan_chunks
+from probes.latents.word_latents import GAP_WORDS, PIECE_WORDS, plan_chunks
 
 
 def make_rows(starts: list[int], lengths: list[int], missing: set[int] = frozenset()) -> WordPlaces:  # type: ignore[assignment]

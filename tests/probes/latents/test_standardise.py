@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import probes.latents.standardise
+import probes.latents.text_latents
 from extract.store.cache import LatentCache
-from probes.latents.channels import Channels
-from probes.latents.standardise import fit_standardiser
+from probes.latents.text_latents import Channels, fit_standardiser
 from tests.probes.planted_latents import write_latents
 
 
@@ -27,7 +26,7 @@ def test_chunks_equal_numpy(
     odd_cache: tuple[LatentCache, np.ndarray], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, latents = odd_cache
-    monkeypatch.setattr(probes.latents.standardise, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(probes.latents.text_latents, "CHUNK_ROWS", chunk)
     rows = torch.tensor([9, 0, 3, 4, 5, 7, 8])
     found = fit_standardiser(cache, rows, channels=Channels(("mean",), cache.layers))
     wide = latents[:, rows.numpy()].astype(np.float64)

@@ -10,10 +10,17 @@ import torch
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.latents.channels import Channels
-from probes.latents.reading import Chunk, Streaming, WordBatch, WordReader, plan_chunks
-from probes.latents.stream import InOrder, Shuffled
-from probes.latents.word_latents import WordLatents
+from probes.latents.text_latents import Channels
+from probes.latents.word_latents import (
+    Chunk,
+    InOrder,
+    Shuffled,
+    Streaming,
+    WordBatch,
+    WordLatents,
+    WordReader,
+    plan_chunks,
+)
 from tests.probes.heads.words.planted_words import CUT, LAYERS, PlantedCache, make_task, plant
 
 SMALL = Streaming(chunk_words=40, buffer_mb=1)
@@ -33,9 +40,14 @@ def shuffled(data: WordLatents, *, buffer_words: int = 90, seed: int = 0, layers
     reader = WordReader(data.cache, Channels(("mean",), layers))
     rows = data.split("train")
     return Shuffled(
-        reader, plan_chunks(rows, chunk_words=40), rows.positions, labels=data.gold("train").ids, batch_size=7,
-        buffer_words=buffer_words, seed=seed,
-    )  # fmt: skip
+        reader,
+        plan_chunks(rows, chunk_words=40),
+        rows.positions,
+        labels=data.gold("train").ids,
+        batch_size=7,
+        buffer_words=buffer_words,
+        seed=seed,
+    )
 
 
 def epoch(loader: Shuffled | InOrder) -> list[WordBatch]:
@@ -112,9 +124,14 @@ def test_what_is_held_does_not_grow_with_the_split() -> None:
 
         rows = data.split("train")
         loader = Shuffled(
-            Counting(data.cache, data.channels), plan_chunks(rows, chunk_words=40), rows.positions,
-            labels=data.gold("train").ids, batch_size=7, buffer_words=90, seed=0,
-        )  # fmt: skip
+            Counting(data.cache, data.channels),
+            plan_chunks(rows, chunk_words=40),
+            rows.positions,
+            labels=data.gold("train").ids,
+            batch_size=7,
+            buffer_words=90,
+            seed=0,
+        )
         for _ in range(3):
             assert len(epoch(loader)) == -(-n // 7)
         peaks.append(sum(held))
@@ -207,6 +224,6 @@ def test_sizes_below_one_are_refused(field: str) -> None:
 
 
 def test_cut_marks_are_those_of_the_cache() -> None:
-    from extract.inputs.alignment import WORD_CUT
+    from extract.inputs.joined_text import WORD_CUT
 
     assert CUT == WORD_CUT

@@ -9,8 +9,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.latents.channels import Channels, channels_of
-from probes.latents.transform import Transform, TransformOptions, fit_transform, ledoit_wolf
+from probes.latents.text_latents import Channels, Transform, TransformOptions, channels_of, fit_transform, ledoit_wolf
 from tests.probes.planted_latents import LAYERS, write_latents
 
 N, WIDTH = 200, 12

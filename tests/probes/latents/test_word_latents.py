@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from extract.errors import CacheError, TaskError, UnknownNameError
-from probes.latents.reading import Streaming
-from probes.latents.word_latents import WordLatents
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.data.word_task import WordTask, build_word_splits
+from probes.latents.word_latents import Streaming, WordLatents
 from tests.probes.heads.words.planted_words import LAYERS, TAGS, PlantedCache, make_task, plant
 from tests.probes.planted_latents import make_task as make_pairs
 from tests.probes.planted_latents import plant as plant_pairs
@@ -58,9 +57,7 @@ def test_tags_of_a_split_are_those_of_train_and_then_its_own(task: WordTask) -> 
     assert data.gold("validation").names == TAGS
     assert data.gold("test").names == (*TAGS, "B-ZOO")
     assert data.gold("test").ids[0] == len(TAGS)
-    assert data.gold("train").ids.tolist() == [
-        TAGS.index(tag) for tags in task.splits["train"]["tags"] for tag in tags
-    ]  # fmt: skip
+    assert data.gold("train").ids.tolist() == [TAGS.index(tag) for tags in task.splits["train"]["tags"] for tag in tags]
 
 
 def test_a_text_without_its_latents_is_named(task: WordTask) -> None:

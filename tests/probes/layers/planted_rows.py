@@ -4,14 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probes.layers.rows import LayerRows
-from probes.metrics.unit_scorer import class_scorer, correlation_scorer
+from probes.layers.views import LayerRows
+from probes.metrics.bootstrap import class_scorer, correlation_scorer
 
 
 def planted_rows(
-    signals: Sequence[float], *, n: int = 300, width: int = 6, n_classes: int = 0, copies: Sequence[int] = (),
-    seed: int = 0, shares: Sequence[float] = (),
-) -> LayerRows:  # fmt: skip
+    signals: Sequence[float],
+    *,
+    n: int = 300,
+    width: int = 6,
+    n_classes: int = 0,
+    copies: Sequence[int] = (),
+    seed: int = 0,
+    shares: Sequence[float] = (),
+) -> LayerRows:
     """Plant gold in layers: `signals` is how strongly each holds it; layers of `copies` are the first of them again.
 
     `shares` are those of the classes, which are equal when empty.
@@ -36,6 +42,11 @@ def planted_rows(
         tuple(f"block_{k + 1:02}" for k in range(len(signals))),
         lambda k, is_train: latents[k, train if is_train else scored][None],
         lambda k, is_train: latents[k, train if is_train else scored],
-        gold[train], gold[scored], n_classes, np.arange(n), np.arange(n),
-        (lambda outputs: outputs.argmax(-1)) if n_classes else (lambda outputs: outputs[..., 0]), scorer,
-    )  # fmt: skip
+        gold[train],
+        gold[scored],
+        n_classes,
+        np.arange(n),
+        np.arange(n),
+        (lambda outputs: outputs.argmax(-1)) if n_classes else (lambda outputs: outputs[..., 0]),
+        scorer,
+    )

@@ -8,15 +8,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from extract.errors import UnknownNameError
-from probes.heads.classes.results import majority_scores
-from probes.layers.baselines import baseline_predictions
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import PairTask
+from probes.data.task_table import load_task
+from probes.data.word_task import WordTask
+from probes.heads.class_heads import majority_scores
+from probes.layers.shapley import baseline_predictions
 from probes.metrics.class_metrics import score_classes
 from probes.metrics.correlation import pearson
-from probes.tasks import load_task
-from probes.tasks.classes.task import ClassTask
-from probes.tasks.numbers.task import NumberTask
-from probes.tasks.pairs.task import PairTask
-from probes.tasks.words.task import WordTask
 
 
 def test_pairs_are_compared_by_their_words() -> None:
@@ -31,10 +30,14 @@ def test_pairs_are_compared_by_their_words() -> None:
         np.testing.assert_allclose(found["bag-of-words"][split], 5 * np.diag(cosine_similarity(one, other)), atol=1e-9)
         assert float(pearson(found["word-overlap"][split], task.gold01(split))) > 0.1
     shouted = [text.upper() for text in task.rows("test")["sentence1"]]
-    same = task.replaced(splits=type(task.splits)({
-        "train": task.rows("train"),
-        "test": task.rows("test").remove_columns("sentence2").add_column("sentence2", shouted),
-    }))  # fmt: skip
+    same = task.replaced(
+        splits=type(task.splits)(
+            {
+                "train": task.rows("train"),
+                "test": task.rows("test").remove_columns("sentence2").add_column("sentence2", shouted),
+            }
+        )
+    )
     assert all(np.allclose(each["test"], 5.0) for each in baseline_predictions(same).values())
 
 
@@ -58,7 +61,7 @@ def test_numbers_are_predicted_from_words_that_train_shows() -> None:
         split: [{"text": f"It was {word} {k}.", "number": n} for k in range(4) for word, n in words.items()]
         for split in ("train", "test")
     }
-    from probes.tasks.numbers.task import build_number_splits
+    from probes.data.class_task import build_number_splits
 
     columns = {split: {key: [row[key] for row in part] for key in ("text", "number")} for split, part in rows.items()}
     made = task.replaced(splits=build_number_splits(columns))

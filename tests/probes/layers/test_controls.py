@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.layers.controls import CONTROLS, GOLD, control_task
-from probes.metrics.tags import convert_tags
-from probes.tasks import load_task
-from probes.tasks.base import Task
+from probes.data.task import Task
+from probes.data.task_table import load_task
+from probes.layers.shapley import CONTROLS, GOLD, control_task
+from probes.metrics.span_metrics import convert_tags
 
 TASKS: dict[str, dict[str, Any]] = {"sts-sample": {}, "class-sample": {}, "number-sample": {}, "words-sample": {}}
 

@@ -4,11 +4,16 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from extract.errors import HeadError
-from probes.layers.information import measure_information
-from probes.layers.mix import learn_mix
-from probes.layers.readout import PENALTIES, Readout, reduce_layer
 from probes.layers.shapley import shapley_values
-from probes.layers.subsets import pick_layers, predict_sets
+from probes.layers.views import (
+    PENALTIES,
+    Readout,
+    learn_mix,
+    measure_information,
+    pick_layers,
+    predict_sets,
+    reduce_layer,
+)
 from tests.probes.layers.planted_rows import planted_rows
 
 

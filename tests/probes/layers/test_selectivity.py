@@ -8,12 +8,12 @@ import pytest
 
 from extract.errors import UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.heads.registry import HEADS, resolve_head
+from probes.data.class_task import ClassTask
+from probes.fitting.fit import ignore_epoch
+from probes.heads.head_table import HEADS, resolve_head
 from probes.layers.findings import ViewCurve
-from probes.layers.selectivity import selectivity
+from probes.layers.shapley import selectivity
 from probes.metrics.bootstrap import Resampling
-from probes.tasks.classes.task import ClassTask
 from tests.probes.heads.evaluating import make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes

@@ -8,10 +8,10 @@ from captum.attr import ShapleyValues
 
 from extract.errors import InputError
 from extract.linear import estimated_products
-from probes.heads.pairs.parts import Muted
+from probes.heads.pair_heads import Muted
 from probes.layers.shapley import MOST_EXACT, Shapley, group_layers, shapley_values, worth_of_groups
-from probes.metrics.unit_scorer import correlation_scorer
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.metrics.bootstrap import correlation_scorer
+from probes.networks.pair_networks import SiameseCosine
 
 
 def _game(n: int, seed: int = 0) -> tuple[Any, list[int]]:

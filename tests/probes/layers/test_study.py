@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from extract.errors import CacheError, HeadError, InputError, UnknownNameError
-from probes import StudyOptions, compare_at_layers, compare_layers
-from probes.heads.apart import take_apart
-from probes.layers.answer import describe_layers
+from probes.heads.layer_head import take_apart
 from probes.layers.findings import FINDINGS, VIEWS, load_findings, read_findings
-from probes.runs.layers import LAYER_COLUMNS
+from probes.layers.study import StudyOptions, describe_layers
+from probes.runs.layer_studies import LAYER_COLUMNS, compare_at_layers, compare_layers
 from tests.probes.finished_run import Finished
 
 QUICK = StudyOptions(n_resamples=100, orders=4, mix_seeds=(0,))
@@ -46,9 +45,10 @@ def test_scores_alone_are_those_of_the_run(finished: Finished, copied: Path) -> 
     frame = _compare(finished, copied, head="layer-cosine", options=StudyOptions(views=("alone",), n_resamples=100))
     result = finished.scores["heads"]["layer-cosine"]
     curve = next(
-        each for each in result["curves"]
+        each
+        for each in result["curves"]
         if (each["name"], each["split"], each["metric"]) == (result["chosen"]["kind"], "test", "pearson")
-    )  # fmt: skip
+    )
     assert np.allclose(frame["value"], np.array(curve["values"], float), atol=1e-6, equal_nan=True)
 
 
@@ -68,7 +68,7 @@ def test_two_runs_of_the_same_rows_differ_layer_by_layer(
         is_copy = setting.folder.parent == copied
         return replace(parts, alone=parts.alone + rng.normal(size=parts.alone.shape)) if is_copy else parts
 
-    monkeypatch.setattr("probes.runs.layers.take_apart", noised)
+    monkeypatch.setattr("probes.runs.layer_studies.take_apart", noised)
     gaps = compare_at_layers(finished.folder, copied, head="layer-cosine", **how)
     known = gaps.dropna()
     assert np.allclose(known["value"], alone["layer-cosine"][known.index])

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from probes.logistic.options import SolverOptions
+from probes.logistic.problem import SolverOptions
 
 TIGHT = SolverOptions(tol=1e-9, gap_tol=1e-11, precision="float64", max_iterations=2000)
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from extract.errors import HeadError, UnknownNameError
-from probes.logistic.folds import stratified_folds
-from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import oversample
+from probes.logistic.estimator import oversample, stratified_folds
+from probes.logistic.problem import SolverOptions
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import plant
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.logistic.folds import check_folds, stratified_folds
+from probes.logistic.estimator import check_folds, stratified_folds
 
 
 def test_every_row_is_held_out_once_and_classes_keep_their_share() -> None:

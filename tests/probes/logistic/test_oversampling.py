@@ -10,9 +10,8 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from probes.logistic.estimator import LogisticProbe
-from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import MODES, describe_oversampling, oversample, plan_growth
+from probes.logistic.estimator import MODES, LogisticProbe, describe_oversampling, oversample, plan_growth
+from probes.logistic.problem import SolverOptions
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import TIGHT, as_sklearn, plant
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from probes.logistic.design import Targets, build_design, standardise_rows
-from probes.logistic.history import History
-from probes.logistic.line_search import SUFFICIENT, Ray, search
+from probes.logistic.problem import Targets, build_design, standardise_rows
+from probes.logistic.solver import SUFFICIENT, History, Ray, search
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from extract.linear import has_quick_linear
-from probes.logistic import design
-from probes.logistic.options import SolverOptions
+from probes.logistic import problem as design
+from probes.logistic.problem import SolverOptions
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import TIGHT, as_sklearn, objective, oracle, plant
 

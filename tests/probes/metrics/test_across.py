@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from probes.metrics.across import centre_of_gravity, normalised_ranks
+from probes.metrics.significance import centre_of_gravity, normalised_ranks
 
 RNG = np.random.default_rng(0)
 

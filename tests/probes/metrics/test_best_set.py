@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.unit_scorer import correlation_scorer
+from probes.metrics.bootstrap import Resampling, correlation_scorer
+from probes.metrics.significance import best_set, joint_intervals
 
 
 def _draws(n_systems: int, *, n: int = 2000, shared: float = 0.0, seed: int = 0) -> np.ndarray:
@@ -80,9 +79,11 @@ def test_a_system_without_a_score_does_not_disturb_the_errors_of_others() -> Non
     predicted = np.stack([gold + rng.normal(size=50), np.full(50, 0.5), gold + 0.1 * rng.normal(size=50)])
     scorer = correlation_scorer(gold, metric="pearson")
     found = best_set(
-        scorer.score(predicted), scorer.resample(predicted, how), scorer.lead_errors(predicted[None], how),
+        scorer.score(predicted),
+        scorer.resample(predicted, how),
+        scorer.lead_errors(predicted[None], how),
         is_correlation=True,
-    )  # fmt: skip
+    )
     assert found.tolist() == [2]
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
 from extract.errors import UnknownNameError
-from probes.metrics.calibration import (
+from probes.metrics.correlation import (
     CALIBRATIONS,
     IsotonicCalibration,
     LinearCalibration,

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.heads.words.judging import Judge
+from probes.data.word_task import to_iob2
+from probes.heads.word_fits import Judge
 from probes.latents.word_latents import GoldTags
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.intervals import summarise_span_f1
-from probes.metrics.spans import count_tag_spans, score_spans
-from probes.tasks.words.schemes import to_iob2
+from probes.metrics.bootstrap import Resampling, summarise_span_f1
+from probes.metrics.span_metrics import count_tag_spans, score_spans
 from tests.probes.metrics.conlleval_oracle import conlleval
 
 # The sample output on the page of the CoNLL-2000 shared task. Its percentages leave one choice of small counts by type
@@ -30,8 +29,15 @@ PUBLISHED = {
 # Nothing in the output says which phrases were taken for which, so this is one of many ways to reach it: 15 noun
 # phrases of two words found as two of one word, 73 phrases taken for another type, 65 found where there is none.
 N_SPLIT = 15
-TAKEN_FOR = {("NP", "VP"): 31, ("NP", "PP"): 10, ("ADJP", "NP"): 6, ("ADVP", "NP"): 3, ("PP", "NP"): 1,
-             ("SBAR", "NP"): 4, ("VP", "NP"): 18}  # fmt: skip
+TAKEN_FOR = {
+    ("NP", "VP"): 31,
+    ("NP", "PP"): 10,
+    ("ADJP", "NP"): 6,
+    ("ADVP", "NP"): 3,
+    ("PP", "NP"): 1,
+    ("SBAR", "NP"): 4,
+    ("VP", "NP"): 18,
+}
 MADE_UP = {"ADJP": 1, "ADVP": 6, "NP": 49, "PP": 8, "SBAR": 1}
 
 Rows = list[list[str]]
@@ -142,7 +148,7 @@ pieces = st.lists(st.tuples(st.sampled_from(["", "A", "B-c", "O"]), st.integers(
 
 
 def write(row: Pieces, scheme: str) -> list[str]:
-    """Write spans in a scheme, the plain way: nothing of `probes.tasks.words` is used."""
+    """Write spans in a scheme, the plain way: nothing of `probes.data` is used."""
     last, single = {"BIOES": ("E", "S"), "BILOU": ("L", "U")}.get(scheme, ("I", "B"))
     tags: list[str] = []
     before = ""

@@ -6,9 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from probes.metrics.decoding import decode_legal, repair_labels
-from probes.metrics.spans import NO_PREDICTION, count_spans, index_labels
-from probes.metrics.tags import convert_tags
+from probes.metrics.span_metrics import (
+    NO_PREDICTION,
+    convert_tags,
+    count_spans,
+    decode_legal,
+    index_labels,
+    repair_labels,
+)
 
 LABELS = ["I-PER", "O", "B-LOC", "I-LOC", "B-PER"]
 

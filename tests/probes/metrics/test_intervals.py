@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError, UnknownNameError
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import Resampling, resample_scores, summarise_class_seeds, summarise_seeds
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
-from probes.metrics.intervals import resample_scores, summarise_class_seeds, summarise_seeds
 
 
 def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -29,9 +28,15 @@ def test_the_interval_is_scipys(metric: str) -> None:
         return np.array(scores)
 
     oracle = bootstrap(
-        (np.arange(60),), statistic, vectorized=True, n_resamples=250, batch=100, method="percentile",
-        rng=np.random.default_rng(5), confidence_level=0.9,
-    ).confidence_interval  # fmt: skip
+        (np.arange(60),),
+        statistic,
+        vectorized=True,
+        n_resamples=250,
+        batch=100,
+        method="percentile",
+        rng=np.random.default_rng(5),
+        confidence_level=0.9,
+    ).confidence_interval
     found = summarise_class_seeds(predicted, gold, metric=metric, resampling=Resampling(250, 0.9, 5))
     assert [found.low, found.high] == pytest.approx([oracle.low, oracle.high])
 

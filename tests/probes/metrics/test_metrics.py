@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score
 
 from extract.errors import UnknownNameError
+from probes.metrics.bootstrap import METRICS, ROW_METRICS, find_metric
 from probes.metrics.class_metrics import CLASS_METRICS, count_classes, score_classes
-from probes.metrics.table import METRICS, find_metric
-from probes.metrics.zero_shot.scorers import ROW_METRICS
 
 
 def oracle(predicted: NDArray[np.int64], gold: NDArray[np.int64], metric: str) -> float:

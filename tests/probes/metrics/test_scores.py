@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
+from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
 
 
 def draw(n_rows: int, *, n_seeds: int = 1, seed: int = 0) -> NDArray[np.int64]:
@@ -48,9 +47,14 @@ def test_the_interval_is_that_of_scipy_up_to_chance() -> None:
         return 2 * a.sum(axis) / (b.sum(axis) + c.sum(axis))
 
     theirs = bootstrap(
-        tuple(counts[0].T), statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile",
+        tuple(counts[0].T),
+        statistic,
+        paired=True,
+        vectorized=True,
+        n_resamples=2000,
+        method="percentile",
         rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
+    ).confidence_interval
     ours = summarise_span_f1(counts, resampling=Resampling(2000))
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.004)
 

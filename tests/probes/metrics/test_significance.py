@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from extract.errors import UnknownNameError
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores, unit_counts
+from probes.metrics.bootstrap import Resampling, difference, paired_scores, unit_counts
 from probes.metrics.significance import (
     bootstrap_p_value,
     correct_p_values,
@@ -77,9 +76,13 @@ def test_many_units_are_swapped_at_random() -> None:
     counts, of_sums = unit_counts(systems, gold, metric="accuracy", units=[str(k) for k in range(400)])
     one, other = (np.array(row) == gold for row in systems)
     found = stats.permutation_test(
-        (one, other), lambda a, b, axis: (a.mean(axis) - b.mean(axis)), permutation_type="samples", vectorized=True,
-        n_resamples=999, rng=np.random.default_rng(5),
-    )  # fmt: skip
+        (one, other),
+        lambda a, b, axis: a.mean(axis) - b.mean(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=999,
+        rng=np.random.default_rng(5),
+    )
     assert permutation_p_value(counts[0], counts[1], of_sums, n_permutations=999) == found.pvalue == 0.002
     assert permutation_p_value(counts[0], counts[0], of_sums, n_permutations=99) == 1.0
     right = permutation_p_value(counts[0], counts[1], of_sums, n_permutations=99, seed=3)

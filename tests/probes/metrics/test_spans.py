@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.metrics.spans import NO_PREDICTION, count_spans, count_tag_spans, find_spans, index_labels, score_spans
-from probes.metrics.tags import read_spans
+from probes.metrics.span_metrics import (
+    NO_PREDICTION,
+    count_spans,
+    count_tag_spans,
+    find_spans,
+    index_labels,
+    read_spans,
+    score_spans,
+)
 from tests.probes.metrics.conlleval_oracle import conlleval
 
 TAGS = ["O", "B-PER", "I-PER", "B-creative-work", "I-creative-work"]
@@ -57,8 +64,10 @@ def test_a_small_example_counted_by_hand() -> None:
     strict = score_spans(count_tag_spans(gold, predicted, strict=True))
     # Without the four spans that start with an I: PER 2-4, LOC 0-2, ORG and PER of sentence 4.
     assert {row.type: (row.n_correct, row.n_predicted) for row in strict.by_type} == {
-        "LOC": (0, 0), "ORG": (1, 3), "PER": (2, 2),
-    }  # fmt: skip
+        "LOC": (0, 0),
+        "ORG": (1, 3),
+        "PER": (2, 2),
+    }
     assert strict.micro.f1 == pytest.approx(2 * 3 / (5 + 9))
     assert (strict.is_strict, scores.is_strict) == (True, False)
 

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap, pearsonr
 
 from extract.errors import UnknownNameError
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import Resampling, summarise_seeds
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.intervals import summarise_seeds
 
 
 def draw(n_pairs: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -82,9 +81,16 @@ def test_resamples_that_are_constant_are_left_out_of_the_interval() -> None:
 def test_the_interval_is_scipys() -> None:
     predicted, gold = draw(60, n_seeds=1)
     oracle = bootstrap(
-        (predicted[0], gold), lambda a, b: pearsonr(a, b).statistic, paired=True, vectorized=False, n_resamples=200,
-        batch=100, method="percentile", rng=np.random.default_rng(5), confidence_level=0.9,
-    ).confidence_interval  # fmt: skip
+        (predicted[0], gold),
+        lambda a, b: pearsonr(a, b).statistic,
+        paired=True,
+        vectorized=False,
+        n_resamples=200,
+        batch=100,
+        method="percentile",
+        rng=np.random.default_rng(5),
+        confidence_level=0.9,
+    ).confidence_interval
     found = summarise_seeds(predicted, gold, metric="pearson", resampling=Resampling(200, 0.9, 5))
     assert [found.low, found.high] == pytest.approx([oracle.low, oracle.high])
 

@@ -2,11 +2,18 @@ import numpy as np
 import pytest
 
 from extract.errors import UnknownNameError
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import (
+    Resampling,
+    UnitScorer,
+    class_scorer,
+    correlation_scorer,
+    mean_scorer,
+    resample_correlations,
+    resample_scores,
+    right_scorer,
+)
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.intervals import resample_correlations, resample_scores
-from probes.metrics.unit_scorer import UnitScorer, class_scorer, correlation_scorer, mean_scorer, right_scorer
 
 RNG = np.random.default_rng(0)
 GROUPS = [f"g{k // 3}" for k in range(60)]
@@ -52,7 +59,7 @@ def test_many_predictions_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     gold, predicted = RNG.normal(size=60), RNG.normal(size=(7, 60))
     scorer = correlation_scorer(gold, metric="pearson")
     whole = scorer.resample(predicted, HOW)
-    monkeypatch.setattr("probes.metrics.unit_scorer.AT_ONCE", 2 * 60 * 6)
+    monkeypatch.setattr("probes.metrics.bootstrap.AT_ONCE", 2 * 60 * 6)
     assert np.allclose(scorer.resample(predicted, HOW), whole)
 
 

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.epochs import FitOptions
-from probes.fitting.layer_fit import LayerFit, fit_layers
-from probes.latents.standardise import Standardiser
-from probes.latents.text_latents import TextLatents
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.layerwise import ENCODERS, LayerGroups
+from probes.fitting.fit import LayerFit, fit_layers
+from probes.fitting.fit_options import FitOptions
+from probes.latents.text_latents import Standardiser, TextLatents
+from probes.networks.layerwise_networks import ENCODERS, LayerAutoencoder, LayerGroups
 from tests.probes.corpus_latents import draw_planes, write_corpus
 from tests.probes.planted_latents import LAYERS, WIDTH
 

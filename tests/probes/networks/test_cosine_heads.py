@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from probes.fitting.epochs import EpochOptions
-from probes.fitting.trainer import fit_head, predict_pairs
-from probes.latents.pair_latents import PairLatents
+from probes.fitting.fit import fit_head, predict_pairs
+from probes.fitting.fit_options import EpochOptions
+from probes.latents.text_latents import PairLatents
 from probes.metrics.correlation import pearson
-from probes.networks.cosine_heads import CosineLinear, CosineMLP
+from probes.networks.pair_networks import CosineLinear, CosineMLP
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH
 
 

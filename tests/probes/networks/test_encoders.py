@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import UnknownNameError
-from probes.networks.layerwise import ENCODERS, LayerGroups, pick_layers
+from probes.networks.layerwise_networks import ENCODERS, LayerGroups, pick_layers
 
 L, B, D = 6, 7, 10
 CODES = {
@@ -39,8 +39,9 @@ def split_up(groups: LayerGroups, kind: str, codes: tuple[int, ...], *, is_decod
 
 def of_layers(groups: LayerGroups, codes: list[Tensor]) -> list[Tensor]:
     """Sort codes by layer."""
-    found = {layer: code[row] for layers, code in zip(groups.places, codes, strict=True)
-             for row, layer in enumerate(layers)}  # fmt: skip
+    found = {
+        layer: code[row] for layers, code in zip(groups.places, codes, strict=True) for row, layer in enumerate(layers)
+    }
     return [found[k] for k in range(L)]
 
 
@@ -57,8 +58,9 @@ def test_encoding_together_equals_a_loop_over_layers(kind: str, codes: tuple[int
         torch.testing.assert_close(found[k], looped[k], rtol=1e-5, atol=1e-5)
     # Gradients of a loss that weighs layers, rows and dimensions differently.
     for outputs in (found, looped):
-        weighed = [((k + 1) * code * torch.linspace(-1, 1, code.numel()).view_as(code)).sum()
-                   for k, code in enumerate(outputs)]  # fmt: skip
+        weighed = [
+            ((k + 1) * code * torch.linspace(-1, 1, code.numel()).view_as(code)).sum() for k, code in enumerate(outputs)
+        ]
         torch.stack(weighed).sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-4)

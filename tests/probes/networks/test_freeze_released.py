@@ -8,18 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import HeadError, UnknownNameError
-from probes.fitting.epochs import FitOptions
-from probes.fitting.layer_fit import fit_layers
-from probes.fitting.protocols import FREEZE, find_protocol
-from probes.heads.pairs.pretraining import check_autoencoder_options
-from probes.heads.registry import resolve_head
-from probes.latents.pair_latents import PairLatents
-from probes.latents.text_latents import TextLatents
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.cosine_heads import CosineLinear, CosineMLP
-from probes.networks.layerwise import LayerGroups, LayerwiseLinear, LayerwiseNorm
-from probes.networks.pair_head import collect_similarities
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.fitting.fit import fit_layers
+from probes.fitting.fit_options import FREEZE, FitOptions, find_protocol
+from probes.heads.autoencoders import check_autoencoder_options
+from probes.heads.head_table import resolve_head
+from probes.latents.text_latents import PairLatents, TextLatents
+from probes.networks.layerwise_networks import LayerAutoencoder, LayerGroups, LayerwiseLinear, LayerwiseNorm
+from probes.networks.pair_networks import CosineLinear, CosineMLP, SiameseCosine, collect_similarities
 from tests.probes.corpus_latents import write_corpus
 from tests.probes.planted_latents import LAYERS, WIDTH
 
@@ -40,9 +35,13 @@ def released(**given: Any) -> dict[str, Any]:
 def siamese_encoder(n_in: int, n_out: int = 512) -> nn.Sequential:
     """Build the encoder of the second rung."""
     return nn.Sequential(
-        nn.Linear(n_in, n_out), nn.LayerNorm(n_out), nn.GELU(), nn.Linear(n_out, n_out), nn.GELU(),
+        nn.Linear(n_in, n_out),
+        nn.LayerNorm(n_out),
+        nn.GELU(),
         nn.Linear(n_out, n_out),
-    )  # fmt: skip
+        nn.GELU(),
+        nn.Linear(n_out, n_out),
+    )
 
 
 def autoencoder_part(n_in: int, n_out: int) -> nn.Sequential:

@@ -8,10 +8,10 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 from extract.errors import HeadError
-from probes.fitting.epochs import EpochOptions
-from probes.fitting.trainer import fit_head
-from probes.latents.pair_latents import PairLatents
-from probes.networks.layer_cosine import LayerCosine
+from probes.fitting.fit import fit_head
+from probes.fitting.fit_options import EpochOptions
+from probes.latents.text_latents import PairLatents
+from probes.networks.pair_networks import LayerCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, write_latents
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from extract.errors import UnknownNameError
 from extract.linear import affine_layers, has_quick_linear
-from probes.networks.layerwise import ENCODERS, LayerwiseLinear, LayerwiseNorm, build_map
+from probes.networks.layerwise_networks import ENCODERS, LayerwiseLinear, LayerwiseNorm, build_map
 
 L, B, D, H = 4, 7, 10, 6
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.networks.loss_table import LOSSES
-from probes.networks.losses import cosent_loss, log_variance_loss
+from probes.networks.network_options import LOSSES
+from probes.networks.pair_networks import cosent_loss, log_variance_loss
 
 
 def draw(n_rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from probes.networks.optimisers import LayerwiseAdamW, adamw
+from probes.networks.layerwise_networks import LayerwiseAdamW, adamw
 
 L, LEARNING_RATE, WEIGHT_DECAY = 5, 1e-2, 0.1
 # Which layers each stacked parameter holds: groups of interleaved layers, two parameters each.
@@ -16,8 +16,10 @@ SHAPES = ((4, 3), (1, 3), (2,), (1, 1))
 
 def stacked() -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(len(layers), *shape, generator=generator))
-            for layers, shape in zip(PLACES, SHAPES, strict=True)]  # fmt: skip
+    return [
+        nn.Parameter(torch.randn(len(layers), *shape, generator=generator))
+        for layers, shape in zip(PLACES, SHAPES, strict=True)
+    ]
 
 
 def gradients(step: int) -> list[Tensor]:
@@ -45,11 +47,12 @@ def separate(parameters: Sequence[nn.Parameter]) -> tuple[list[torch.optim.Optim
     }
     optimisers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(
-            [copy for (_, of), copy in copies.items() if of == layer], lr=LEARNING_RATE * (1 + layer / L),
+            [copy for (_, of), copy in copies.items() if of == layer],
+            lr=LEARNING_RATE * (1 + layer / L),
             weight_decay=WEIGHT_DECAY,
         )
         for layer in range(L)
-    ]  # fmt: skip
+    ]
     return optimisers, dict(copies)
 
 

@@ -9,24 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import probes.heads.pairs.fitting
+import probes.heads.pair_heads
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.epochs import EpochOptions
-from probes.fitting.keep_best import ignore_epoch
-from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import fit_head, predict_pairs
-from probes.heads.pairs.evaluation import layer_contributions
-from probes.heads.pairs.fitting import FittedHead, fit_seed
-from probes.heads.registry import resolve_head
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.latents.pair_latents import PairLatents
-from probes.latents.standardise import Standardiser
-from probes.metrics.calibration import read_calibration
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.siamese_cosine import STARTS, SiameseCosine
-from probes.tasks import PairTask
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import fit_head, ignore_epoch, predict_pairs
+from probes.fitting.fit_options import EpochOptions
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import Setting, load_head
+from probes.heads.head_table import resolve_head
+from probes.heads.pair_heads import FittedHead, fit_seed, layer_contributions
+from probes.latents.text_latents import PairLatents, Standardiser
+from probes.metrics.correlation import read_calibration
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.pair_networks import STARTS, SiameseCosine
 from tests.probes.finished_run import forbid
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, WIDTH, pair_data
@@ -74,8 +70,12 @@ def codes_of(module: SiameseCosine | LayerAutoencoder, latents: Tensor) -> list[
     """Return the code of every layer."""
     with torch.no_grad():
         parts = module.encoder.encode((latents - module.mean) / module.scale)
-    return [parts[g][layers.index(k)] for k in range(module.n_layers)
-            for g, layers in enumerate(module.encoder.places) if k in layers]  # fmt: skip
+    return [
+        parts[g][layers.index(k)]
+        for k in range(module.n_layers)
+        for g, layers in enumerate(module.encoder.places)
+        if k in layers
+    ]
 
 
 def draw(n_rows: int = 9, *, n_layers: int = L) -> tuple[Tensor, Tensor]:
@@ -271,7 +271,7 @@ def test_a_kept_head_is_found_again_unless_its_autoencoders_changed(
     saved = load_head(setting.folder / "siamese-cosine" / "seed_0")
     for key, value in first.head.state_dict().items():
         assert torch.equal(value, saved.head.state_dict()[key])
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     again = fit(setting, start=start, max_epochs=1)
     for split, values in first.predictions.items():
         np.testing.assert_array_equal(values, again.predictions[split])
@@ -331,7 +331,7 @@ def test_identical_texts_get_a_constant_only_without_pair_features() -> None:
 
 
 def test_an_anchor_for_identical_texts_needs_a_constant(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")  # told before anything is fitted
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")  # told before anything is fitted
     with pytest.raises(
         HeadError,
         match=r"anchor_identical is true, but head 'siamese-cosine' predicts no constant .* pair_features to 0",

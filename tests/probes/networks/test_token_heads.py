@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from extract.errors import HeadError, UnknownNameError
 from extract.linear import multiply_layers
-from probes.latents.reading import WordBatch
-from probes.latents.standardise import Standardiser
-from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix, TokenNormed
+from probes.latents.text_latents import Standardiser
+from probes.latents.word_latents import WordBatch
+from probes.networks.token_networks import TokenClassifier, TokenHead, TokenMix, TokenNormed
 
 L, W, D, K = 4, 30, 12, 5
 HEADS = (TokenClassifier, TokenNormed, TokenMix)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from extract.errors import HeadError
-from probes.networks.widths import Widths, check_widths, code_widths, is_same_rule
+from probes.networks.network_options import Widths, check_widths, code_widths, is_same_rule
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,30 @@ def test_the_upper_half_are_the_last_layers_rounded_down(n_layers: int, expected
 @pytest.mark.parametrize(
     "rule",
     [
-        0, -3, True, "0", "-3", "", "wide", "2.5", "d", "D/0", "D/577", "D/", "D*2", "2D", "256,", "256, upper 512",
-        "256, upper half", "256, lower half 512", "256, upper half 0", "256, upper half 512, upper half 3",
-        [5, 4, 3, 2, 0], [5, 4, 3, 2, True],
+        0,
+        -3,
+        True,
+        "0",
+        "-3",
+        "",
+        "wide",
+        "2.5",
+        "d",
+        "D/0",
+        "D/577",
+        "D/",
+        "D*2",
+        "2D",
+        "256,",
+        "256, upper 512",
+        "256, upper half",
+        "256, lower half 512",
+        "256, upper half 0",
+        "256, upper half 512, upper half 3",
+        [5, 4, 3, 2, 0],
+        [5, 4, 3, 2, True],
     ],
-)  # fmt: skip
+)
 def test_what_is_no_width_is_refused(rule: int | str | Sequence[int]) -> None:
     with pytest.raises(HeadError) as caught:
         code_widths(rule, 5, width=576)
@@ -71,12 +90,20 @@ def test_what_may_be_a_rule_goes_through(value: Widths) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [
-        (256, "256", True), ("256", " 256 ", True), ("256, upper half 512", "256,upper half  512", True),
-        ("8, upper half 8", 8, True), ([3, 4], (3, 4), True), ("D/4", "D / 4", True), (256, 512, False),
-        ("256, upper half 512", 256, False), ("256, upper half 512", "512, upper half 256", False),
-        ([3, 4], [3, 4, 3], False), ([8, 8], 8, False), ("D", 576, False),
+        (256, "256", True),
+        ("256", " 256 ", True),
+        ("256, upper half 512", "256,upper half  512", True),
+        ("8, upper half 8", 8, True),
+        ([3, 4], (3, 4), True),
+        ("D/4", "D / 4", True),
+        (256, 512, False),
+        ("256, upper half 512", 256, False),
+        ("256, upper half 512", "512, upper half 256", False),
+        ([3, 4], [3, 4, 3], False),
+        ([8, 8], 8, False),
+        ("D", 576, False),
     ],
-)  # fmt: skip
+)
 def test_two_rules_may_say_the_same(one: Widths, other: Widths, is_same: bool) -> None:
     assert is_same_rule(one, other) is is_same_rule(other, one) is is_same
 

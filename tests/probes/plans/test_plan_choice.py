@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.decoders.spec import DecoderSpec
-from extract.masks.grid import plans_over_k_and_k0
-from extract.run.spec import ExtractionSpec
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.masks.mask_plan import plans_over_k_and_k0
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from probes.plans.plan_space import draw_rows
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import RunConfig, TaskSpec
+from probes.data.class_task import ClassTask
+from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.plan_search import draw_rows
 from probes.runs.run import evaluate_heads, make_setting
-from probes.tasks.classes.task import ClassTask
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.worded_classes import write_worded_classes
 
 PLANS = plans_over_k_and_k0(range(3), range(3))
@@ -79,10 +78,15 @@ def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float
 def planted(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Planted:
     folder = tmp_path_factory.mktemp("planted")
     config = RunConfig(
-        name="honest", decoder=DecoderSpec(str(decoder_folder), device="cpu"),
-        extraction=ExtractionSpec(poolings=("mean",)), task=write_rows(folder / "honest.csv"),
-        heads={HEAD: {"Cs": CS}}, bootstrap=100, caches=str(folder / "caches"), runs=str(folder / "runs"),
-    )  # fmt: skip
+        name="honest",
+        decoder=DecoderSpec(str(decoder_folder), device="cpu"),
+        extraction=ExtractionSpec(poolings=("mean",)),
+        task=write_rows(folder / "honest.csv"),
+        heads={HEAD: {"Cs": CS}},
+        bootstrap=100,
+        caches=str(folder / "caches"),
+        runs=str(folder / "runs"),
+    )
     scores = run_sweep(config, PLANS).scores
     winner = point_of(scores)
     rows = {row["plan"]: row for row in scores["plans"]}

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from extract.errors import ConfigError, HeadError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
-from probes.plans.plan_scores import best_row, causal_row, default_row, describe_choices, require_unread_test
 from probes.report.scores import PlanScores
-from probes.runs.config import RunConfig
+from probes.runs.plan_runs import best_row, causal_row, default_row, describe_choices, require_unread_test
+from probes.runs.run_config import RunConfig
 
 
 def row(plan: str, score: float, test: float = 0.5) -> PlanScores:

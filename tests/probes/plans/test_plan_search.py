@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from extract.errors import ConfigError, UnknownNameError
-from extract.masks.grid import plans_over_k, plans_over_k_and_k0
-from extract.masks.plan import MaskPlan
+from extract.masks.mask_plan import MaskPlan, plans_over_k, plans_over_k_and_k0
 from extract.wiring.tree import count_blocks
-from probes.plans.plan_search import STRATEGIES, Search, Trial, search_plans
-from probes.plans.plan_space import Ledger, PlanSpace
+from probes.runs.plan_search import STRATEGIES, Ledger, PlanSpace, Search, Trial, search_plans
 
 N_BLOCKS, N_ROWS = 12, 400
 Surface = Callable[[int, int], float]

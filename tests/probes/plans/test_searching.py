@@ -11,17 +11,15 @@ import pytest
 import yaml
 
 from extract.errors import ConfigError, UnknownNameError
-from extract.masks.grid import plans_over_k, plans_over_k_and_k0
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan, plans_over_k, plans_over_k_and_k0
 from extract.store.cache import LatentCache
 from extract.wiring.tree import count_blocks
 from probes.cli.main import main
-from probes.heads.classes.results import fewest_rows
-from probes.plans.plan_space import draw_rows, space_of
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import RunConfig
-from probes.tasks.table import load_task
+from probes.data.task_table import load_task
+from probes.heads.class_heads import fewest_rows
+from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.plan_search import draw_rows, space_of
+from probes.runs.run_config import RunConfig
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
 from tests.probes.worded_classes import write_worded_classes

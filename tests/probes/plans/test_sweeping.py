@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from extract.errors import ConfigError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from probes.cli.commands import SweepArgs
 from probes.cli.main import main
 from probes.cli.run_commands import choose_plans
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import PretrainingSpec, RunConfig
+from probes.runs.plan_runs import run_sweep
+from probes.runs.run_config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
 
@@ -80,8 +80,10 @@ def sweep_args(**flags: Any) -> SweepArgs:
 def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
     plans = choose_plans(sweep_args(k="2", k0="0-2"))
     assert [plan.text for plan in plans] == [
-        "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "nosink-bidirectional:2",
-    ]  # fmt: skip
+        "bidirectional:2",
+        "nosink-bidirectional:1+bidirectional:1",
+        "nosink-bidirectional:2",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.conll_columns import ColumnFormat, read_columns
-from probes.readers.sentences import Sentence
+from probes.data.conll import ColumnFormat, read_columns
+from probes.data.table_files import Sentence
 
 CONLL2003 = ("word", "pos", "chunk", "ner")
 PUBLISHED = """-DOCSTART- -X- O O
@@ -43,8 +43,10 @@ def fails(path: Path, tags: str = "ner", columns: tuple[str, ...] = CONLL2003, *
 def test_the_published_form_of_conll2003(tmp_path: Path) -> None:
     sentences = read(save(tmp_path / "eng.train", PUBLISHED))
     assert [sentence.words for sentence in sentences] == [
-        ["Corwen", "beats", "Denmark"], ["Petra", "Veld"], ["LONDON", "#", "#"],
-    ]  # fmt: skip
+        ["Corwen", "beats", "Denmark"],
+        ["Petra", "Veld"],
+        ["LONDON", "#", "#"],
+    ]
     assert [sentence.tags for sentence in sentences] == [["I-ORG", "O", "I-LOC"], ["I-PER"] * 2, ["I-LOC", "O", "O"]]
     assert [sentence.document for sentence in sentences] == ["1", "1", "2"]
     assert [sentence.numbers for sentence in sentences] == [[3, 4, 5], [7, 8], [12, 13, 14]]
@@ -65,8 +67,10 @@ def test_the_form_of_wnut17(tmp_path: Path) -> None:
     text = "@paul\tO\nNew\u00a0York\tB-location\n#\tO\n#icy\tO\n\t\nx y\tO\n\u3000\tO\n\n  \t \nz\tO"
     sentences = read(save(tmp_path / "w.conll", text), columns=("word", "ner"))
     assert [sentence.words for sentence in sentences] == [
-        ["@paul", "New\u00a0York", "#", "#icy"], ["x y", "\u3000"], ["z"],
-    ]  # fmt: skip
+        ["@paul", "New\u00a0York", "#", "#icy"],
+        ["x y", "\u3000"],
+        ["z"],
+    ]
     assert [sentence.document for sentence in sentences] == ["", "", ""]
 
 

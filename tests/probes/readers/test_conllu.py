@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.conllu import read_conllu
-from probes.tasks.words.task import join_words
+from extract.inputs.joined_text import join_words
+from probes.data.conll import read_conllu
 
 
 def row(number: str, form: str, upos: str = "_", xpos: str = "_", misc: str = "_") -> str:

@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from extract.errors import TaskError
-from probes.readers.hub import read_hub
+from probes.data.sources import read_hub
 from tests.probes.hub_builders import hub_builder
 
 SECRET = "the user's own diary"
@@ -141,7 +141,7 @@ def test_a_repository_of_the_hub_names_no_file_of_this_machine(monkeypatch: pyte
     builder = hub_builder(datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": [SECRET]})}))
     builder.config.data_files["train"].append(file)
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr("probes.readers.hub.ask_commit", lambda _ask: "c0ffee")
+    monkeypatch.setattr("probes.data.sources.ask_commit", lambda _ask: "c0ffee")
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_names, **_options: ["default"])
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *_names, **_options: builder)
     with pytest.raises(TaskError, match="which is not in it"):

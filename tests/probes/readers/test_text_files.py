@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError
-from probes.readers.raw_rows import FileFormat, read_raw
-from probes.readers.text_files import inner_suffix, read_bytes
+from probes.data.table_files import FileFormat, inner_suffix, read_bytes, read_raw
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "A.TXT.GZ"])

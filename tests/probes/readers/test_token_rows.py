@@ -9,10 +9,15 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.readers.hub import read_hub
-from probes.readers.sentences import Sentence, SentenceTable
-from probes.readers.token_rows import TokenColumns, check_token_rows, read_token_json
+from probes.data.sources import read_hub
+from probes.data.table_files import (
+    Sentence,
+    SentenceTable,
+    TokenColumns,
+    check_token_rows,
+    quiet_datasets,
+    read_token_json,
+)
 from tests.probes.hub_builders import hub_builder
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -134,17 +139,16 @@ def test_numbers_get_the_names_of_their_feature(tmp_path: Path, capfd: pytest.Ca
         "ner_tags": [[0], [1, 2]],
         "document_id": [1, 2],
     }
-    folder = hub_folder(
-        tmp_path / "hub", rows, datasets.ClassLabel(names=NAMES), document_id=datasets.Value("int32")
-    )  # fmt: skip
+    folder = hub_folder(tmp_path / "hub", rows, datasets.ClassLabel(names=NAMES), document_id=datasets.Value("int32"))
     before = sorted(folder.rglob("*"))
     columns = TokenColumns(tags="ner_tags", document="document_id")
     tables, source = read_repository(str(folder), columns)
     assert source == f"folder {folder}"
     assert list(tables) == ["train", "test"]
     assert [(s.words, s.tags, s.document) for s in tables["test"].sentences] == [
-        (["Ice"], ["O"], "1"), (["Petra", "Veld"], ["B-PER", "I-PER"], "2"),
-    ]  # fmt: skip
+        (["Ice"], ["O"], "1"),
+        (["Petra", "Veld"], ["B-PER", "I-PER"], "2"),
+    ]
     assert capfd.readouterr() == ("", "")
     assert sorted(folder.rglob("*")) == before
 
@@ -154,8 +158,9 @@ def test_tags_that_are_texts_need_no_names(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "hub", rows, datasets.Value("string"))
     tables, _ = read_repository(str(folder), TokenColumns(tags="ner_tags"))
     assert [(s.words, s.tags, s.document) for s in tables["train"].sentences] == [
-        (["Oslo"], ["B-LOC"], "1"), (["Ice"], ["O"], "1"),
-    ]  # fmt: skip
+        (["Oslo"], ["B-LOC"], "1"),
+        (["Ice"], ["O"], "1"),
+    ]
     assert tables["train"].notes == (f"{folder} (train): 1 row without words skipped",)
 
 
@@ -163,9 +168,7 @@ def test_numbers_without_names_or_beyond_them(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "plain", {"tokens": [["a"]], "ner_tags": [[3]]}, datasets.Value("int64"))
     with pytest.raises(TaskError, match=r"\(train\), row 1: column 'ner_tags' holds the tag 3, but a text is needed"):
         read_repository(str(folder), TokenColumns(tags="ner_tags"))
-    folder = hub_folder(
-        tmp_path / "named", {"tokens": [["a"]], "ner_tags": [[-1]]}, datasets.ClassLabel(names=NAMES)
-    )  # fmt: skip
+    folder = hub_folder(tmp_path / "named", {"tokens": [["a"]], "ner_tags": [[-1]]}, datasets.ClassLabel(names=NAMES))
     with pytest.raises(TaskError, match=r"row 1: column 'ner_tags' holds the tag -1, but a whole number from 0 to 3"):
         read_repository(str(folder), TokenColumns(tags="ner_tags"))
 

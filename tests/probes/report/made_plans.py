@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from extract.masks.grid import plans_over_k_and_k0
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan, plans_over_k_and_k0
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
 from tests.probes.report.made_runs import make_header, make_result
 

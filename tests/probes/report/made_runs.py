@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.heads.registry import HEADS, resolve_head
+from probes.data.task import Task
+from probes.fitting.fit import ignore_epoch
+from probes.heads.context import Setting
+from probes.heads.head_table import HEADS, resolve_head
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
-from probes.runs.kinds import KINDS, TaskKind
-from probes.runs.record import describe_cache
-from probes.tasks.base import Task
+from probes.runs.folder import describe_cache
+from probes.runs.task_kinds import KINDS, TaskKind
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import make_task, plant
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes

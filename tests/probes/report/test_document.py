@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from extract.masks.plan import parse_plan
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores
+from extract.masks.mask_plan import parse_plan
+from probes.metrics.bootstrap import Resampling, difference, paired_scores
 from probes.report.blocks import (
     Caution,
     Document,

@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from probes.heads.pairs.residuals import Residuals
-from probes.heads.result import Curve
+from probes.heads.result import Curve, Residuals
 from probes.report import run_figures as heads
 from probes.report.document import Context
 from probes.report.run_figures import (

@@ -23,8 +23,8 @@ import yaml
 from extract.errors import CacheError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli import main, run_commands
-from probes.fitting import unfinished
-from probes.runs.finished import read_finished
+from probes.fitting import saved_fits as unfinished
+from probes.runs.folder import read_finished
 from tests.extract.tiny_decoders import read_arrays, save_decoder
 from tests.probes.finished_run import write_config
 
@@ -108,9 +108,13 @@ def stage_of(folder: Path) -> str:
 
 
 def kill_at_random(
-    n_kills: int, base: Path, *, commands: Sequence[str] = tuple(COMMANDS), terminations: int = 0,
+    n_kills: int,
+    base: Path,
+    *,
+    commands: Sequence[str] = tuple(COMMANDS),
+    terminations: int = 0,
     say: Callable[[str], object] = lambda _: None,
-) -> Counter[str]:  # fmt: skip
+) -> Counter[str]:
     """Kill commands so often, at moments that are uniform over the time they take, and compare what they end with.
 
     Args:

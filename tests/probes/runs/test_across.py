@@ -11,7 +11,7 @@ import pytest
 from extract.errors import HeadError, UnknownNameError
 from probes.heads.result import Curve, HeadResult
 from probes.report.scores import SCORES_SCHEMA, seal_scores
-from probes.runs.across import CENTRE_COLUMNS, CURVE_COLUMNS, centres_of_gravity, layers_across, rank_systems
+from probes.runs.compare import CENTRE_COLUMNS, CURVE_COLUMNS, centres_of_gravity, layers_across, rank_systems
 from tests.probes.report.made_runs import make_result, make_summary
 
 LAYERS = ("embedding", "block_01", "block_02", "final_norm")
@@ -27,8 +27,15 @@ def curve(*values: float, name: str = "", split: str = "validation", **fields: A
 
 def write(folder: Path, task: str, plans: Mapping[str, HeadResult], *, what: str = "run") -> Path:
     """Write the scores of a run, or of a sweep where there are several plans."""
-    common = {"schema": SCORES_SCHEMA, "what": what, "name": folder.name, "task": {"name": task}, "kind": "classes",
-              "decoder": {"name": "tiny", "n_layers": 2}, "protocol": "icecore"}  # fmt: skip
+    common = {
+        "schema": SCORES_SCHEMA,
+        "what": what,
+        "name": folder.name,
+        "task": {"name": task},
+        "kind": "classes",
+        "decoder": {"name": "tiny", "n_layers": 2},
+        "protocol": "icecore",
+    }
     parts = [{"plan": plan, "heads": {result.name: result.to_dict()}} for plan, result in plans.items()]
     own = {"plans": parts} if what == "sweep" else {"cache": {"plan": parts[0]["plan"]}, "heads": parts[0]["heads"]}
     folder.mkdir()
@@ -57,16 +64,23 @@ def test_curves_of_runs_and_sweeps_stand_side_by_side(tmp_path: Path) -> None:
 def test_the_best_of_several_values_counts_and_poolings_are_parted(tmp_path: Path) -> None:
     several = head("a", 0.5, curve(0.1, 0.5, 0.2, 0.3, name="C 1"), curve(0.4, 0.1, np.nan, 0.6, name="C 10"))
     joined = head(
-        "b", 0.5, curve(0.1, 0.9, 0.5, 0.2), pooling="mean+last",
+        "b",
+        0.5,
+        curve(0.1, 0.9, 0.5, 0.2),
+        pooling="mean+last",
         layers=("mean/block_01", "mean/final_norm", "last/block_01", "last/final_norm"),
-    )  # fmt: skip
+    )
     frame = layers_across(
         [write(tmp_path / "a", "x", {"causal": several}), write(tmp_path / "b", "x", {"causal": joined})]
     )
     assert frame.query("head == 'a'")["value"].tolist() == [0.4, 0.5, 0.2, 0.6]
     parts = frame.query("head == 'b'").set_index(["pooling", "layer"])["value"]
-    assert parts.to_dict() == {("mean", "block_01"): 0.1, ("mean", "final_norm"): 0.9, ("last", "block_01"): 0.5,
-                               ("last", "final_norm"): 0.2}  # fmt: skip
+    assert parts.to_dict() == {
+        ("mean", "block_01"): 0.1,
+        ("mean", "final_norm"): 0.9,
+        ("last", "block_01"): 0.5,
+        ("last", "final_norm"): 0.2,
+    }
     assert frame.query("head == 'b'")["depth"].tolist() == pytest.approx([1 / 3, 1, 1 / 3, 1])
 
 

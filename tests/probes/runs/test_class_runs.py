@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.fitting.protocols import find_protocol
-from probes.heads.classes.logistic_probe import LinearProbe
-from probes.heads.saved import load_head
-from probes.latents.class_features import join_pair
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.obtain import check_heads, load_run_task
-from probes.runs.run import run
-from probes.tasks.classes.task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask, build_class_splits
+from probes.fitting.fit_options import find_protocol
+from probes.heads.context import load_head
+from probes.heads.logistic_probe import LinearProbe
+from probes.latents.text_latents import join_pair
+from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.run import check_heads, load_run_task, run
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.finished_run import opening, require_opening
 
 
@@ -62,9 +60,14 @@ def base(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path
 def config_of(base: Path, **more: Any) -> RunConfig:
     settings = yaml.safe_load((base / "pairs.yaml").read_text(encoding="utf-8"))
     config = RunConfig(
-        name="other", decoder=DecoderSpec(**settings["decoder"]), task=TaskSpec(**settings["task"]),
-        heads=settings["heads"], bootstrap=100, caches=settings["caches"], runs=settings["runs"],
-    )  # fmt: skip
+        name="other",
+        decoder=DecoderSpec(**settings["decoder"]),
+        task=TaskSpec(**settings["task"]),
+        heads=settings["heads"],
+        bootstrap=100,
+        caches=settings["caches"],
+        runs=settings["runs"],
+    )
     return replace(config, **more)
 
 
@@ -75,8 +78,11 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     folder = base / "runs" / "pairs"
     scores = read_json(folder / "scores.json")
     (manifest,) = [name for name in listing(folder) if name.startswith("manifests/")]
-    figures = [f"figures/{name}_{what}.png" for name in ("cosine_threshold", "logistic_probe")
-               for what in ("confusion", "layers")]  # fmt: skip
+    figures = [
+        f"figures/{name}_{what}.png"
+        for name in ("cosine_threshold", "logistic_probe")
+        for what in ("confusion", "layers")
+    ]
     probe_files = [
         f"heads/{head}/{name}"
         for head in ("cosine-threshold", "logistic-probe")
@@ -129,8 +135,13 @@ def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Pa
 
 def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callable[[Path], Any]) -> None:
     arguments = [
-        "--protocol", "look-both-ways", "--name", "lbw", "--heads", "{logistic-probe: {}, cosine-threshold: {}}",
-    ]  # fmt: skip
+        "--protocol",
+        "look-both-ways",
+        "--name",
+        "lbw",
+        "--heads",
+        "{logistic-probe: {}, cosine-threshold: {}}",
+    ]
     assert main(["run", str(base / "pairs.yaml"), *arguments]) == 0
     scores = read_json(base / "runs" / "lbw" / "scores.json")
     assert scores["cache"]["template"]["max_tokens"] == 512

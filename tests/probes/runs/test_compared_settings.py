@@ -8,9 +8,8 @@ import yaml
 
 from extract.errors import HeadError
 from probes.heads.result import Curve
-from probes.metrics.paired import Difference
-from probes.runs.comparison import Comparison, _settings_that_differ
-from probes.runs.paired_tests import ComparedRun
+from probes.metrics.bootstrap import Difference
+from probes.runs.compare import ComparedRun, Comparison, _settings_that_differ
 from tests.probes.report.made_runs import make_result
 
 LAYERS = ("embedding", "block_01", "block_02", "block_03", "final_norm")

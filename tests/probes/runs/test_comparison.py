@@ -13,11 +13,10 @@ import yaml
 
 from extract.errors import HeadError, UnknownNameError
 from probes.cli.main import main
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores
-from probes.metrics.spans import count_tag_spans, score_spans
+from probes.metrics.bootstrap import Resampling, difference, paired_scores
+from probes.metrics.span_metrics import count_tag_spans, score_spans
 from probes.report.predictions import SCORED
-from probes.runs.comparison import compare
+from probes.runs.compare import compare
 from tests.probes.finished_run import Finished
 
 pytestmark = pytest.mark.long
@@ -191,10 +190,14 @@ def test_units_stand_in_the_predictions_where_groups_are_drawn(
     (tmp_path / "texts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     options = {"files": str(tmp_path / "texts.csv"), "group": "group", "split_column": "split"}
     config = {
-        "name": "grouped", "decoder": {"name": str(decoder_folder), "device": "cpu"},
-        "task": {"name": "class-files", "options": options}, "heads": {"nearest-centroid": {}}, "bootstrap": 100,
-        "caches": str(tmp_path / "caches"), "runs": str(tmp_path / "runs"),
-    }  # fmt: skip
+        "name": "grouped",
+        "decoder": {"name": str(decoder_folder), "device": "cpu"},
+        "task": {"name": "class-files", "options": options},
+        "heads": {"nearest-centroid": {}},
+        "bootstrap": 100,
+        "caches": str(tmp_path / "caches"),
+        "runs": str(tmp_path / "runs"),
+    }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     assert main(["run", str(tmp_path / "c.yaml")]) == 0
     first = tmp_path / "runs" / "grouped"

@@ -6,21 +6,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
-from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.existing import config_of
+from probes.runs.folder import config_of
+from probes.runs.run_config import RunConfig, TaskSpec
 
 OTHER = ExtractionSpec(
-    plan="nosink-bidirectional:1", template=InputTemplate(instruction="Say: ", max_tokens=9), poolings=("last", "max"),
-    layers=("block_01", "final_norm"), storage_dtype="float16",
-)  # fmt: skip
+    plan="nosink-bidirectional:1",
+    template=InputTemplate(instruction="Say: ", max_tokens=9),
+    poolings=("last", "max"),
+    layers=("block_01", "final_norm"),
+    storage_dtype="float16",
+)
 WORDS = replace(OTHER, poolings=("mean",), words=WordSpec(("first",), shift=True, on_lost="count"))
 
 
@@ -51,9 +54,11 @@ def test_another_decoder_is_named_as_the_cache_names_it(decoder_folder: Path, tm
 def test_a_cache_that_is_not_as_the_protocol_extracts_is_refused(decoder_folder: Path, tmp_path: Path) -> None:
     cache = extract(decoder_folder, ExtractionSpec(), tmp_path)
     config = RunConfig(
-        decoder=DecoderSpec(str(decoder_folder)), task=TaskSpec("class-sample"), heads={"logistic-probe": {}},
+        decoder=DecoderSpec(str(decoder_folder)),
+        task=TaskSpec("class-sample"),
+        heads={"logistic-probe": {}},
         protocol="look-both-ways",
-    )  # fmt: skip
+    )
     with pytest.raises(ConfigError, match=r"does not hold what protocol 'look-both-ways' extracts"):
         config_of(config, cache)
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-import probes.runs.scorer
-from extract.decoders.spec import DecoderSpec
-from extract.digest import digest_json
+import probes.runs.predict
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreError, UnknownNameError
+from extract.files import digest_json
 from probes.cli.main import main
-from probes.heads.saved import load_head
-from probes.runs.finished import read_config, read_finished
-from probes.runs.scorer import load_scorer
+from probes.heads.context import load_head
+from probes.runs.folder import read_config, read_finished
+from probes.runs.predict import load_scorer
 from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times
 
 PAIRS = [("Ice is cold.", "Snow is white.")]
@@ -46,11 +46,14 @@ def test_a_name_of_code_that_was_not_recorded_is_not_imported(
     mark = tmp_path / "mark"
     (copy / "smuggled.py").write_text(f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(copy))
-    name, changes = "smuggled:part", {
-        "poolings": lambda config: config["extraction"].update(poolings=[name]),
-        "words": lambda config: config["extraction"]["words"].update(poolings=[name]),
-        "plan": lambda config: config["extraction"].update(plan=f"extra/{name}:2"),
-    }  # fmt: skip
+    name, changes = (
+        "smuggled:part",
+        {
+            "poolings": lambda config: config["extraction"].update(poolings=[name]),
+            "words": lambda config: config["extraction"]["words"].update(poolings=[name]),
+            "plan": lambda config: config["extraction"].update(plan=f"extra/{name}:2"),
+        },
+    )
     if place in changes:
         edit_config(copy, changes[place])
     else:
@@ -75,9 +78,12 @@ def test_a_saved_head_imports_nothing(copy: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_run_folder_cannot_have_code_run(
-    copy: Path, decoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    copy: Path,
+    decoder_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     theirs = write_malicious(decoder_folder, tmp_path / "theirs")
     edit_config(copy, lambda config: config["decoder"].update(name=str(theirs), trust_remote_code=True))
     with pytest.raises(DecoderError, match=r"never run because a run folder says so; .* add --trust-remote-code"):
@@ -91,7 +97,7 @@ def test_a_run_folder_cannot_have_code_run(
         asked.append(spec)
         raise DecoderError("far enough.")
 
-    monkeypatch.setattr(probes.runs.scorer, "load_decoder", refuse)
+    monkeypatch.setattr(probes.runs.predict, "load_decoder", refuse)
     for argv in ([], ["--trust-remote-code"]):
         assert main(["score", str(copy), "a", "b", *argv]) == 1
     assert [spec.trust_remote_code for spec in asked] == [False, True]
@@ -113,7 +119,7 @@ def test_a_run_does_not_say_where_a_decoder_is_held(
         asked.append(spec)
         raise DecoderError("far enough.")
 
-    monkeypatch.setattr(probes.runs.scorer, "load_decoder", refuse)
+    monkeypatch.setattr(probes.runs.predict, "load_decoder", refuse)
     assert main(["score", str(copy), "a", "b"]) == 1
     for spec in (*asked, read_config(copy).decoder):
         assert (spec.device_map, spec.max_memory, spec.offload_folder, spec.tp_plan) == ("auto", None, None, None)
@@ -233,7 +239,7 @@ def test_plan_template_and_weights_are_compared_with_the_head_itself(
         saved.record["latents"].update(part)
         return saved
 
-    monkeypatch.setattr(probes.runs.scorer, "load_head", load_other)
+    monkeypatch.setattr(probes.runs.predict, "load_head", load_other)
     with pytest.raises(CacheIdentityError, match=message):
         load_scorer(finished.folder)
 

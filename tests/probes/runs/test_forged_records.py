@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from extract.digest import digest_json
+from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
 from tests.probes.finished_run import Finished
 
 HEAD = "heads/layer-cosine/seed_0/head.json"
 CHANGES: dict[str, Callable[[Any], Any]] = {
-    "null": lambda _: None, "wrong": lambda value: 7 if isinstance(value, str) else "x", "huge": lambda _: 10**400,
-    "nested": lambda value: {"a": [value]}, "list": lambda value: {} if isinstance(value, list) else [],
-}  # fmt: skip
+    "null": lambda _: None,
+    "wrong": lambda value: 7 if isinstance(value, str) else "x",
+    "huge": lambda _: 10**400,
+    "nested": lambda value: {"a": [value]},
+    "list": lambda value: {} if isinstance(value, list) else [],
+}
 
 
 def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

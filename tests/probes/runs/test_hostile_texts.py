@@ -8,7 +8,7 @@ import pytest
 
 from probes.cli.main import main
 from probes.report.predictions import read_predictions
-from probes.runs.comparison import compare
+from probes.runs.compare import compare
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.scored_runs import run_class_rows
 from tests.probes.worded_classes import write_worded_classes

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.fitting.saved import save_fitted
-from probes.heads.classes.logistic_probe import LinearProbe
-from probes.heads.saved import load_head
+from probes.fitting.saved_fits import save_fitted
+from probes.heads.context import load_head
+from probes.heads.logistic_probe import LinearProbe
 from tests.probes.runs.random_kills import COMMANDS, kill_at_random, start
 
 N_KILLS, N_KILLS_OF_SAVING = 6, 12

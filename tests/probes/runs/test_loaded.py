@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import HeadError, InputError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.runs.loaded import LoadedRun, load_run
+from probes.runs.predict import LoadedRun, load_run
 from probes.runs.results import COLUMNS, results
 from tests.probes.finished_run import Finished
 from tests.probes.scored_runs import by_sentence, predicted, run_classes, run_words

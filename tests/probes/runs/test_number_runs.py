@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from probes.cli.main import main
-from probes.heads.numbers.ridge_probe import RidgeProbe
-from probes.heads.saved import load_head
-from probes.runs.scorer import load_scorer
+from probes.heads.context import load_head
+from probes.heads.ridge_probe import RidgeProbe
+from probes.runs.predict import load_scorer
 from tests.probes.finished_run import opening, require_opening
 
 
@@ -40,9 +40,16 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     folder = config.parent / "runs" / "numbers"
     scores = read_json(folder / "scores.json")
     [manifest] = [name for name in listing(folder) if name.startswith("manifests/")]
-    files = ["config.yaml", "report.html", "scores.json", "summary.md", "predictions.csv",
-             "figures/ridge_probe_curve.png",
-             "figures/ridge_probe_rows.png", manifest]  # fmt: skip
+    files = [
+        "config.yaml",
+        "report.html",
+        "scores.json",
+        "summary.md",
+        "predictions.csv",
+        "figures/ridge_probe_curve.png",
+        "figures/ridge_probe_rows.png",
+        manifest,
+    ]
     assert listing(folder) == sorted(
         [*files, *(f"heads/ridge-probe/{it}" for it in ("head.json", "model.safetensors"))]
     )

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-import probes.runs.obtain
+import probes.runs.run
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
-from probes.heads.pairs.pretraining import FOLDER
-from probes.heads.saved import load_head
-from probes.runs.config import PretrainingSpec, RunConfig
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, obtain_corpus
-from probes.tasks.corpus import Corpus
+from probes.data.task import Corpus
+from probes.heads.autoencoders import FOLDER
+from probes.heads.context import load_head
+from probes.runs.run import SILENT, EncoderShelf, Watcher, obtain_corpus
+from probes.runs.run_config import PretrainingSpec, RunConfig
 from tests.probes.corpus_latents import write_corpus
 from tests.probes.finished_run import forbid
 
@@ -44,7 +44,7 @@ def test_the_corpus_is_loaded_where_a_head_starts_from_it(
 ) -> None:
     config = make_config(heads)
     if not is_needed:
-        forbid(monkeypatch, probes.runs.obtain, "load_corpus")
+        forbid(monkeypatch, probes.runs.run, "load_corpus")
     found = obtain_corpus(config)
     assert (found is not None) == is_needed
     if found is not None:

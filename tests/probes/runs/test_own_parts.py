@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
+from extract import registry as own
 from extract.errors import CodeError
-from extract.masks.kinds import KINDS
-from extract.own import names as own
-from extract.poolings.table import POOLINGS, register_pooling
-from extract.run.spec import ExtractionSpec
+from extract.masks.mask_kinds import KINDS
+from extract.poolings.pooling_table import POOLINGS, register_pooling
+from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
-from probes.heads.registry import HEADS
-from probes.runs.config import RunConfig
-from probes.runs.finished import read_finished
-from probes.runs.loaded import load_run
+from probes.heads.head_table import HEADS
+from probes.runs.folder import read_finished
+from probes.runs.predict import load_run
 from probes.runs.run import _warn_of_notebook_parts
+from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import write_config
 
 SOURCE = """
     import torch
     from icecore import pair_head, register_head, register_mask
-    from probes.fitting.trainer import EpochOptions
-    from probes.networks.cosine_heads import CosineLinear
+    from probes.fitting.fit import EpochOptions
+    from probes.networks.pair_networks import CosineLinear
 
     SHARE = 0.5
 
@@ -111,8 +111,11 @@ def test_parts_of_the_user_are_known_by_their_code(place: Path, capsys: pytest.C
     config.rename(place / "run.yaml")
     folder = run(place)
     names = {
-        "pooling mine_parts:first_part", "mask kind near-ones", "mask kind mine_parts:allow_near", "head tempered",
-    }  # fmt: skip
+        "pooling mine_parts:first_part",
+        "mask kind near-ones",
+        "mask kind mine_parts:allow_near",
+        "head tempered",
+    }
     assert read_finished(folder).scores.header.own.keys() == names
     score = load_run(folder, allow_code="mine_parts").predict([PAIR], head="tempered")
     caches = {path.name for path in (place / "caches").glob("*.h5")}

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from extract.errors import HeadError, UnknownNameError
-from probes import compare, expected_validation, paired_tests, results
 from probes.metrics.significance import correct_p_values
-from probes.runs.results import read_scores
+from probes.runs.compare import compare, paired_tests
+from probes.runs.results import expected_validation, read_scores, results
 from tests.probes.finished_run import Finished, edit_scores
 
 FAST: dict[str, Any] = {"n_resamples": 200, "n_permutations": 199}
@@ -112,10 +112,12 @@ def test_words_of_one_sentence_are_swapped_together() -> None:
     gold = ["B-X", "I-X", "O", "B-X", "O", "O"] * 4
     rows = np.repeat(np.arange(8), 3)
     wrong = ["B-X", "O", "O"] * 8
-    frame = pd.concat([
-        pd.DataFrame({"head": head, "row": rows, "gold": gold, "predicted": predicted})
-        for head, predicted in (("right", gold), ("wrong", wrong))
-    ])  # fmt: skip
+    frame = pd.concat(
+        [
+            pd.DataFrame({"head": head, "row": rows, "gold": gold, "predicted": predicted})
+            for head, predicted in (("right", gold), ("wrong", wrong))
+        ]
+    )
     [found] = paired_tests(frame, by="head", metric="span-f1", n_permutations=256).to_dict("records")
     assert (found["n_units"], found["difference"]) == (8, 0.5)
     assert found["permutation"] == pytest.approx(2 / 16)  # four sentences differ: swapped together, or not at all

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-import probes.heads.pairs.fitting
+import probes.heads.pair_heads
 from extract.errors import ConfigError, TaskError
-from extract.inputs.text_encoder import TextEncoder
+from extract.inputs.tokens import TextEncoder
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.fitting.protocols import PROTOCOLS
-from probes.heads.entries import Purpose
-from probes.heads.registry import HEADS, resolve_head
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import ignore_epoch
+from probes.fitting.fit_options import PROTOCOLS
+from probes.heads.context import Setting, load_head
+from probes.heads.head_table import HEADS, Purpose, resolve_head
 from probes.runs.run import run
-from probes.tasks import PairTask
+from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 from tests.extract.tiny_decoders import make_tokenizer
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import make_task, plant
@@ -32,8 +30,13 @@ def evaluate_head(name: str, options: dict[str, Any], setting: Setting) -> dict[
 
 
 SHORT: dict[str, Any] = {
-    "max_epochs": 30, "hidden": 8, "learning_rate": 3e-2, "batch_size": 40, "pooling": "mean", "layers": "all",
-}  # fmt: skip
+    "max_epochs": 30,
+    "hidden": 8,
+    "learning_rate": 3e-2,
+    "batch_size": 40,
+    "pooling": "mean",
+    "layers": "all",
+}
 QUICK = {**SHORT, "keep": "best", "every": 10, "patience": 30}
 
 
@@ -102,22 +105,63 @@ def test_a_last_epoch_is_chosen_by_nothing(setting: Setting, tmp_path: Path) -> 
 
 LATENTS = {"pooling": "last", "layers": ("blocks",)}
 RUNGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "first": ("cosine-mlp", {}, {
-        "batch_size": 32, "max_epochs": 100, "keep": "last", "learning_rate": 3e-4, "weight_decay": 0.01, "hidden": 128,
-        "loss": "mse", "activation": "relu", "cosine_scaling": "global", "standardises_latents": False,
-    }),
-    "second": ("siamese-cosine", {}, {
-        "batch_size": 32, "max_epochs": 100, "keep": "best", "every": 1, "learning_rate": 3e-5, "weight_decay": 0.01,
-        "loss": "mse", "encoder": "deep-mlp", "bottleneck": 512, "standardises_latents": False,
-    }),
-    "third": ("siamese-cosine", {"start": "pretrained", "loss": "mse"}, {
-        "batch_size": 128, "max_epochs": 150, "every": 10, "learning_rate": 3e-4, "weight_decay": 0.0, "loss": "mse",
-    }),
-    "fourth": ("siamese-cosine", {"start": "pretrained"}, {
-        "batch_size": 128, "max_epochs": 150, "every": 10, "learning_rate": 3e-4, "weight_decay": 0.0,
-        "loss": "log-variance",
-    }),
-}  # fmt: skip
+    "first": (
+        "cosine-mlp",
+        {},
+        {
+            "batch_size": 32,
+            "max_epochs": 100,
+            "keep": "last",
+            "learning_rate": 3e-4,
+            "weight_decay": 0.01,
+            "hidden": 128,
+            "loss": "mse",
+            "activation": "relu",
+            "cosine_scaling": "global",
+            "standardises_latents": False,
+        },
+    ),
+    "second": (
+        "siamese-cosine",
+        {},
+        {
+            "batch_size": 32,
+            "max_epochs": 100,
+            "keep": "best",
+            "every": 1,
+            "learning_rate": 3e-5,
+            "weight_decay": 0.01,
+            "loss": "mse",
+            "encoder": "deep-mlp",
+            "bottleneck": 512,
+            "standardises_latents": False,
+        },
+    ),
+    "third": (
+        "siamese-cosine",
+        {"start": "pretrained", "loss": "mse"},
+        {
+            "batch_size": 128,
+            "max_epochs": 150,
+            "every": 10,
+            "learning_rate": 3e-4,
+            "weight_decay": 0.0,
+            "loss": "mse",
+        },
+    ),
+    "fourth": (
+        "siamese-cosine",
+        {"start": "pretrained"},
+        {
+            "batch_size": 128,
+            "max_epochs": 150,
+            "every": 10,
+            "learning_rate": 3e-4,
+            "weight_decay": 0.0,
+            "loss": "log-variance",
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("rung", RUNGS)
@@ -156,7 +200,7 @@ def test_the_released_protocol_extracts_and_pretrains_as_freeze_does() -> None:
 def test_a_head_kept_under_one_protocol_is_not_served_under_another(
     released: dict[str, Any], setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     again = evaluate_head("cosine-mlp", QUICK, setting)
     assert json.dumps(again, sort_keys=True) == json.dumps(released, sort_keys=True)  # NaN is not equal to itself
     with pytest.raises(AssertionError, match="fit_head was called"):
@@ -186,10 +230,12 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
 ) -> None:
     monkeypatch.setattr(TaskSpec, "load", lambda *_: task)
     config = RunConfig(
-        name="released", heads={"layer-cosine": {}, "cosine-mlp": {**QUICK, "pooling": "last", "max_epochs": 10}},
+        name="released",
+        heads={"layer-cosine": {}, "cosine-mlp": {**QUICK, "pooling": "last", "max_epochs": 10}},
         bootstrap=100,
-        protocol="freeze-released", runs=str(tmp_path),
-    )  # fmt: skip
+        protocol="freeze-released",
+        runs=str(tmp_path),
+    )
     with pytest.raises(ConfigError, match="does not hold what protocol 'freeze-released' extracts"):
         run(config, cache=cache)
     monkeypatch.setitem(cache.identity["template"], "bos", "force")
@@ -198,8 +244,9 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert scores["protocol"] == "freeze-released"
     assert {name: result["is_optimistic"] for name, result in scores["heads"].items()} == {
-        "layer-cosine": False, "cosine-mlp": True,
-    }  # fmt: skip
+        "layer-cosine": False,
+        "cosine-mlp": True,
+    }
     assert (folder / "figures" / "cosine_mlp_history.png").is_file()
     assert "| cosine-mlp (optimistic) |" in text
     assert "| layer-cosine (" in text

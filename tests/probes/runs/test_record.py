@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.digest import digest_json
 from extract.errors import ConfigError
+from extract.files import digest_json
 from extract.store.cache import LatentCache
-from probes.runs.config import RunConfig
-from probes.runs.record import open_folder, without_absolute_paths
+from probes.runs.folder import open_folder, without_absolute_paths
+from probes.runs.run_config import RunConfig
 from tests.probes.planted_latents import make_task, plant
 
 
@@ -56,16 +56,18 @@ def test_no_absolute_path_is_recorded_and_early_folders_are_found_again(
         "decoder": {"name": str(tmp_path / "gone"), "adapter": None},
         "extraction": {"template": {"instruction": str(tmp_path)}},
         "task": {"options": {"files": {"train": str(tmp_path / "train.tsv"), "test": ["/no/file"]}, "separator": "/"}},
-        "caches": str(tmp_path.parent / "caches"), "runs": "runs",
-    }  # fmt: skip
+        "caches": str(tmp_path.parent / "caches"),
+        "runs": "runs",
+    }
     folder = open_folder("runs", "r", settings)
     text = (folder / "config.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(text) == {
         "decoder": {"name": "gone", "adapter": None},
         "extraction": {"template": {"instruction": str(tmp_path)}},  # a text, not a path
         "task": {"options": {"files": {"train": "train.tsv", "test": ["/no/file"]}, "separator": "/"}},
-        "caches": "../caches", "runs": "runs",
-    }  # fmt: skip
+        "caches": "../caches",
+        "runs": "runs",
+    }
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")  # as before
     assert open_folder("runs", "r", settings) == folder
     assert (folder / "config.yaml").read_text(encoding="utf-8") == text

@@ -15,8 +15,8 @@ from probes.report import run_figures as heads
 from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans
 from probes.report.write import without_nan, write_plans
-from probes.runs.kinds import KINDS
-from probes.runs.pages.reports import run_page_of, write_report
+from probes.runs.compare import run_page_of, write_report
+from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
 from tests.probes.report.made_plans import OVER_K, make_plans, make_search
@@ -68,8 +68,11 @@ def test_runs_of_the_same_rows_are_compared_on_one_page(finished: Finished, copi
     assert page.texts["h1"] == ["2 runs side by side"]
     assert "copied is statistically tied with tiny: " in page.text
     assert [" ".join(each.split()) for each in page.texts["h2"]] == [
-        "Before you trust it", "Side by side", "tiny", "copied",
-    ]  # fmt: skip
+        "Before you trust it",
+        "Side by side",
+        "tiny",
+        "copied",
+    ]
     assert page.data == {"tiny": scores_of(finished.folder), "copied": scores_of(copied)}
     assert "cosine-mlp: Blocks 5 to 8 and the final norm cannot be told from the best." in page.text
     assert page.texts["title"][1].startswith("Score of each layer")

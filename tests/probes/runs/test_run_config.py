@@ -7,8 +7,8 @@ import pytest
 
 import probes
 from extract.errors import ConfigError, HeadError, UnknownNameError
-from extract.run.spec import ExtractionSpec
-from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
+from extract.run.extraction_spec import ExtractionSpec
+from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
         ({"heads": {"cosine-mlp": {"pooling": "last"}}}, "head 'cosine-mlp' reads the pooling 'last', .*: mean, or"),
         ({"heads": {"cosine-mlp": {"pooling": 3}}}, "option pooling of head 'cosine-mlp' is 3; allowed"),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_itself_is_refused(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         RunConfig(**fields)
@@ -46,7 +46,7 @@ def test_unknown_names_are_refused() -> None:
         (RunConfig, "calibration", "isotone", "unknown calibration 'isotone': did you mean 'isotonic'? Allowed: "),
         (RunConfig, "calibration", "", "unknown calibration '': Allowed: linear, isotonic."),
     ],
-)  # fmt: skip
+)
 def test_a_choice_that_stands_in_no_table_is_refused_in_python_too(
     spec: type[TaskSpec | RunConfig], field: str, value: Any, sentence: str
 ) -> None:

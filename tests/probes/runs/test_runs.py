@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import probes.runs.obtain
+import probes.runs.run
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.runs.config import RunConfig, TaskSpec
+from probes.data.pair_task import SUBSETS
 from probes.runs.run import run
-from probes.tasks.pairs.leakage import SUBSETS
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.finished_run import SIZES, Finished, forbid, require_opening
 
 
@@ -30,11 +30,17 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
         for file in ("head.json", "model.safetensors")
     ]
     figures = [
-        "figures/cosine_mlp_history.png", "figures/cosine_mlp_layers.png", "figures/layer_cosine_curve.png",
-        "figures/siamese_cosine_history.png", "figures/siamese_cosine_layers.png",
-        *(f"figures/{name}_{what}.png" for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")
-          for what in ("residuals", "rows")),
-    ]  # fmt: skip
+        "figures/cosine_mlp_history.png",
+        "figures/cosine_mlp_layers.png",
+        "figures/layer_cosine_curve.png",
+        "figures/siamese_cosine_history.png",
+        "figures/siamese_cosine_layers.png",
+        *(
+            f"figures/{name}_{what}.png"
+            for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")
+            for what in ("residuals", "rows")
+        ),
+    ]
     manifest = f"manifests/{finished.cache.stem}.json"
     files = ["config.yaml", "predictions.csv", "predictions_scored.csv", "report.html", "scores.json", "summary.md"]
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
@@ -142,7 +148,7 @@ def test_a_task_without_validation_is_told_before_anything_is_extracted(
 ) -> None:
     lines = (finished.base / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "p.tsv").write_text("".join(line for line in lines if not line.startswith("val")), encoding="utf-8")
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
     task = TaskSpec("pair-files", {"files": str(tmp_path / "p.tsv")})
     with pytest.raises(TaskError, match="task 'pair-files' has no split 'validation', which every head needs"):
         run(RunConfig(task=task))
@@ -150,9 +156,12 @@ def test_a_task_without_validation_is_told_before_anything_is_extracted(
 
 def test_the_python_interface_equals_the_command(finished: Finished, tmp_path: Path) -> None:
     config = RunConfig(
-        name="direct", heads={"layer-cosine": {}}, bootstrap=100, runs=str(tmp_path),
+        name="direct",
+        heads={"layer-cosine": {}},
+        bootstrap=100,
+        runs=str(tmp_path),
         task=TaskSpec("pair-files", {"files": str(finished.base / "pairs.tsv")}),
-    )  # fmt: skip
+    )
     result = run(config, cache=LatentCache(finished.cache))
     assert result.folder == tmp_path / "direct"
     assert result.scores["command"] == ""

@@ -12,12 +12,12 @@ import torch
 import yaml
 
 from extract.errors import CacheIdentityError, HeadError, InputError, UnknownNameError
-from extract.inputs.joined import join_words
-from extract.run.spec import ExtractionSpec
-from probes.heads.saved import load_head
-from probes.runs.config import TaskSpec
-from probes.runs.finished import read_spec
-from probes.runs.scorer import load_scorer
+from extract.inputs.joined_text import join_words
+from extract.run.extraction_spec import ExtractionSpec
+from probes.heads.context import load_head
+from probes.runs.folder import read_spec
+from probes.runs.predict import load_scorer
+from probes.runs.run_config import TaskSpec
 from tests.extract.tiny_decoders import make_decoder
 from tests.probes.finished_run import Finished, edit_scores
 from tests.probes.scored_runs import QUICK, by_sentence, predicted, run_class_pairs, run_classes, run_words
@@ -149,9 +149,13 @@ def test_a_run_on_every_token_gives_a_word_the_tag_of_its_first_token(
     tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path
 ) -> None:
     folder = run_words(
-        tmp_path_factory.mktemp("every-token"), decoder_folder, protocol="look-both-ways",
-        extraction=ExtractionSpec(), seeds=(0,), heads={"token-classifier": {**QUICK, "layers": "block_02"}},
-    )  # fmt: skip
+        tmp_path_factory.mktemp("every-token"),
+        decoder_folder,
+        protocol="look-both-ways",
+        extraction=ExtractionSpec(),
+        seeds=(0,),
+        heads={"token-classifier": {**QUICK, "layers": "block_02"}},
+    )
     task: Any = TaskSpec("words-sample", {"tags": "pos"}, pairs=24).load()
     sentences = task.joined("test")
     pieces, tags = by_sentence(folder, "word"), by_sentence(folder, "token-classifier")

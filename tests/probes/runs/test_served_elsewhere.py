@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from probes.cli.main import main
-from probes.runs.loaded import load_run
+from probes.runs.predict import load_run
 from tests.probes.finished_run import write_config
 
 N_PAIRS = 1000

@@ -13,18 +13,18 @@ import h5py
 import pytest
 
 import icecore
-from extract.digest import digest_json, digest_text
+from extract.code_gate import digest_source
 from extract.errors import CodeError
-from extract.masks.kinds import KINDS
-from extract.own.gate import digest_source
-from extract.own.names import ADDED
-from extract.poolings.table import POOLINGS
+from extract.files import digest_json, digest_text
+from extract.masks.mask_kinds import KINDS
+from extract.poolings.pooling_table import POOLINGS
+from extract.registry import ADDED
 from extract.store.manifest import Manifest
 from probes.cli.main import main
-from probes.export.hub import stage_run
-from probes.export.pair_scorer import PairScorer
-from probes.heads.registry import HEADS
-from probes.runs.finished import read_config
+from probes.export.hub_export import stage_run
+from probes.export.sentence_transformers import PairScorer
+from probes.heads.head_table import HEADS
+from probes.runs.folder import read_config
 from tests.probes.finished_run import Finished, edit_config, edit_scores
 
 MODULE = "named_by_a_folder"
@@ -120,10 +120,18 @@ PLACES: dict[str, Forge] = {
     ),
     "scores: a sweep": in_scores(
         lambda scores: scores.update(
-            what="sweep", own={f"mask kind {NAME}": {"module": MODULE, "sha256": "0", "source": digest_source(MODULE)}},
-            plans=[{
-                "plan": f"{NAME}:2", "cache": "x", "certificate": {}, "zero_shot": {}, "heads": scores["heads"],
-            }], chosen={},
+            what="sweep",
+            own={f"mask kind {NAME}": {"module": MODULE, "sha256": "0", "source": digest_source(MODULE)}},
+            plans=[
+                {
+                    "plan": f"{NAME}:2",
+                    "cache": "x",
+                    "certificate": {},
+                    "zero_shot": {},
+                    "heads": scores["heads"],
+                }
+            ],
+            chosen={},
         )
     ),
     "scores: a recorded submodule": record("pooling x", f"{MODULE}_package.inner"),
@@ -136,7 +144,7 @@ PLACES: dict[str, Forge] = {
         folder, lambda identity, _: identity.update(poolings=[*identity["poolings"], NAME])
     ),
     "cache: code": lambda folder: edit_cache(folder, lambda identity, _: identity.update(own={f"pooling {NAME}": "0"})),
-}  # fmt: skip
+}
 
 
 def commands(run: str, config: str, cache: str, out: Path) -> list[list[str]]:
@@ -144,31 +152,55 @@ def commands(run: str, config: str, cache: str, out: Path) -> list[list[str]]:
     texts = str(out / "pairs.tsv")
     small = ["--orders", "2", "--resamples", "100", "--views", "alone"]
     return [
-        ["score", run, "a", "b"], ["score", run, "a", "b", "--head", "cosine-mlp"], ["predict", run, texts],
-        ["predict", run, "--serve"], ["table", run], ["compare", run, run], ["compare", run, run, "--by-layer"],
-        ["compare", run, run, "--across"], ["geometry", run, "--measures", "gold,norm"], ["geometry", cache],
-        ["layers", run, *small], ["report", run], ["export", "parquet", run, str(out / "o.parquet"), "--texts", "task"],
+        ["score", run, "a", "b"],
+        ["score", run, "a", "b", "--head", "cosine-mlp"],
+        ["predict", run, texts],
+        ["predict", run, "--serve"],
+        ["table", run],
+        ["compare", run, run],
+        ["compare", run, run, "--by-layer"],
+        ["compare", run, run, "--across"],
+        ["geometry", run, "--measures", "gold,norm"],
+        ["geometry", cache],
+        ["layers", run, *small],
+        ["report", run],
+        ["export", "parquet", run, str(out / "o.parquet"), "--texts", "task"],
         ["export", "sentence-transformers", run, str(out / "one")],
-        ["export", "sentence-transformers", config, str(out / "two")], ["push", run, "--to", str(out / "staged")],
-        ["inspect", cache], ["run", config, "--dry-run"], ["extract", config, "--dry-run"],
-        ["fit", config, "--head", "layer-cosine"], ["fit", config, "--cache", cache, "--head", "layer-cosine"],
-        ["sweep", config, "--plans", "backward:1", "--dry-run"], ["embed", texts, config], ["mteb", config],
-    ]  # fmt: skip
+        ["export", "sentence-transformers", config, str(out / "two")],
+        ["push", run, "--to", str(out / "staged")],
+        ["inspect", cache],
+        ["run", config, "--dry-run"],
+        ["extract", config, "--dry-run"],
+        ["fit", config, "--head", "layer-cosine"],
+        ["fit", config, "--cache", cache, "--head", "layer-cosine"],
+        ["sweep", config, "--plans", "backward:1", "--dry-run"],
+        ["embed", texts, config],
+        ["mteb", config],
+    ]
 
 
 def functions(run: Path, cache: str, out: Path) -> list[Callable[[], object]]:
     """List every public function that reads a run folder, a head or a cache."""
     pairs = [("Ice is cold.", "Snow is white.")]
     return [
-        lambda: icecore.load_run(run).predict(pairs), lambda: icecore.load_run(run).cache(),
-        lambda: icecore.load_scorer(run).score(pairs), lambda: icecore.compare_layers(run),
-        lambda: icecore.compare_at_layers(run, run), lambda: icecore.compare([run, run]), lambda: icecore.results(run),
-        lambda: icecore.paired_tests([run, run]), lambda: icecore.layers_across([run]),
-        lambda: icecore.rank_systems([run]), lambda: icecore.expected_validation(run),
-        lambda: icecore.write_report(run), lambda: icecore.open_cache(cache),
+        lambda: icecore.load_run(run).predict(pairs),
+        lambda: icecore.load_run(run).cache(),
+        lambda: icecore.load_scorer(run).score(pairs),
+        lambda: icecore.compare_layers(run),
+        lambda: icecore.compare_at_layers(run, run),
+        lambda: icecore.compare([run, run]),
+        lambda: icecore.results(run),
+        lambda: icecore.paired_tests([run, run]),
+        lambda: icecore.layers_across([run]),
+        lambda: icecore.rank_systems([run]),
+        lambda: icecore.expected_validation(run),
+        lambda: icecore.write_report(run),
+        lambda: icecore.open_cache(cache),
         *(lambda head=head: icecore.load_head(head) for head in sorted(run.glob("heads/*/seed_0"))),
-        lambda: PairScorer(run).predict(pairs), lambda: stage_run(run, out / "staged-too"), lambda: read_config(run),
-    ]  # fmt: skip
+        lambda: PairScorer(run).predict(pairs),
+        lambda: stage_run(run, out / "staged-too"),
+        lambda: read_config(run),
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -230,11 +262,14 @@ def test_nothing_that_a_folder_names_is_imported(
 @pytest.mark.parametrize(
     ("place", "argv"),
     [
-        ("config: poolings", ["run", "CONFIG", "--dry-run"]), ("config: heads", ["fit", "CONFIG"]),
-        ("head.json: pooling", ["score", "RUN", "a", "b"]), ("scores: a recorded module", ["score", "RUN", "a", "b"]),
-        ("scores: a recorded module", ["layers", "RUN"]), ("config: plan", ["sweep", "CONFIG", "--k", "1"]),
+        ("config: poolings", ["run", "CONFIG", "--dry-run"]),
+        ("config: heads", ["fit", "CONFIG"]),
+        ("head.json: pooling", ["score", "RUN", "a", "b"]),
+        ("scores: a recorded module", ["score", "RUN", "a", "b"]),
+        ("scores: a recorded module", ["layers", "RUN"]),
+        ("config: plan", ["sweep", "CONFIG", "--k", "1"]),
     ],
-)  # fmt: skip
+)
 def test_the_message_names_the_option_that_opens(
     place: str, argv: list[str], stranger: Path, mark: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

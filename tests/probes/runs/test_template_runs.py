@@ -7,16 +7,12 @@ import pytest
 import yaml
 
 from extract.inputs.template import InputTemplate
-from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
-from extract.store.mean import MeanCache
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache, MeanCache
 from probes.cli.main import main
-from probes.runs.config import RunConfig
-from probes.runs.existing import config_of, find_cache_of, find_cache_of_run
-from probes.runs.finished import read_config
-from probes.runs.obtain import load_run_task
-from probes.runs.record import without_absolute_paths
-from probes.runs.run import run
+from probes.runs.folder import config_of, find_cache_of, find_cache_of_run, read_config, without_absolute_paths
+from probes.runs.run import load_run_task, run
+from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished
 
 NAME = "prompt-eol+kv-embedding"
@@ -27,9 +23,13 @@ def averaged(finished: Finished, base: Path) -> RunConfig:
     config = read_config(finished.folder)
     spec = ExtractionSpec(template=InputTemplate(name=NAME), poolings=("last",))
     return replace(
-        config, extraction=spec, heads={"layer-cosine": {"pooling": "last"}}, seeds=(0,),
-        caches=str(base / "caches"), runs=str(base / "runs"),
-    )  # fmt: skip
+        config,
+        extraction=spec,
+        heads={"layer-cosine": {"pooling": "last"}},
+        seeds=(0,),
+        caches=str(base / "caches"),
+        runs=str(base / "runs"),
+    )
 
 
 @pytest.mark.long
@@ -64,8 +64,10 @@ def test_old_settings_are_written_as_before(finished: Finished) -> None:
     config = read_config(finished.folder)
     more = replace(config, extraction=replace(config.extraction, template=InputTemplate(name="echo")))
     assert set(more.to_dict()["extraction"]["template"]) - set(written["extraction"]["template"]) == {
-        "name", "repeat", "joiner",
-    }  # fmt: skip
+        "name",
+        "repeat",
+        "joiner",
+    }
 
 
 def test_words_of_a_template_are_no_paths() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError
-from extract.masks.plan import parse_plan
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.cli.main import main
-from probes.heads.pairs import fitting as fitted
-from probes.heads.words import evaluation as words_evaluate
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import RunConfig, TaskSpec
+from probes.heads import pair_heads as fitted
+from probes.heads import word_heads as words_evaluate
+from probes.runs.plan_runs import run_sweep
+from probes.runs.run_config import RunConfig, TaskSpec
 
 PLANS = [parse_plan(text) for text in ("backward:1", "causal", "backward:2", "bidirectional:2")]
 KINDS: dict[str, dict[str, Any]] = {
@@ -42,9 +42,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(kind: str, base: Path, decoder: Path, **more: Any) -> RunConfig:
     config = RunConfig(
-        name=kind, decoder=DecoderSpec(str(decoder), device="cpu"), bootstrap=100, caches=str(base / "caches"),
-        runs=str(base / "runs"), **KINDS[kind],
-    )  # fmt: skip
+        name=kind,
+        decoder=DecoderSpec(str(decoder), device="cpu"),
+        bootstrap=100,
+        caches=str(base / "caches"),
+        runs=str(base / "runs"),
+        **KINDS[kind],
+    )
     return replace(config, **more)
 
 

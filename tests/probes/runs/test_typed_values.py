@@ -10,11 +10,11 @@ import yaml
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.records import given
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.cli.config import read_config
-from probes.runs.config import RunConfig, TaskSpec, describe_sources
-from probes.runs.finished import read_config as read_recorded
-from probes.runs.record import open_folder
+from probes.runs.folder import open_folder
+from probes.runs.folder import read_config as read_recorded
+from probes.runs.run_config import RunConfig, TaskSpec, describe_sources
 
 WORDS: dict[str, Any] = {"task": TaskSpec("words-sample"), "heads": {"token-classifier": {}}}
 TYPED_WORDS = [("task.name", "words-sample"), ("heads", "{token-classifier: }"), ("protocol", "magnet")]
@@ -107,9 +107,12 @@ def test_a_recorded_configuration_reads_back_as_itself(typed: list[tuple[str, st
 
 def test_a_run_folder_says_where_each_value_came_from(tmp_path: Path) -> None:
     values = {
-        "protocol": "freeze-released", "seeds": [1, 2], "heads": {"cosine-mlp": {"hidden": 8, "batch_size": 4}},
-        "extraction": {"template": {"name": "prompt-eol", "instruction": "Say\nit: "}}, "task": {"options": {"a": 1}},
-    }  # fmt: skip
+        "protocol": "freeze-released",
+        "seeds": [1, 2],
+        "heads": {"cosine-mlp": {"hidden": 8, "batch_size": 4}},
+        "extraction": {"template": {"name": "prompt-eol", "instruction": "Say\nit: "}},
+        "task": {"options": {"a": 1}},
+    }
     typed: list[tuple[str, str | None]] = [("bootstrap", "1000"), ("heads.cosine-mlp.hidden", "16")]
     config = replace(read_config(typed, file=write(tmp_path, values)), calibration="isotonic")
     folder = open_folder(str(tmp_path), "r", config.to_dict(), sources=describe_sources(config))
@@ -117,12 +120,20 @@ def test_a_run_folder_says_where_each_value_came_from(tmp_path: Path) -> None:
     assert yaml.safe_load(text) == config.to_dict()
     lines = {" ".join(line.split()) for line in text.splitlines()}
     assert lines > {
-        "name: run # default", "protocol: freeze-released # base.yaml", "seeds: # base.yaml",
-        "bootstrap: 1000 # command line", "hidden: 16 # command line", "batch_size: 4 # base.yaml",
-        "bos: force # protocol freeze-released", "last: prompt # template prompt-eol", "plan: causal # default",
-        "layers: # protocol freeze-released", "calibration: isotonic # Python", "a: 1 # base.yaml",
+        "name: run # default",
+        "protocol: freeze-released # base.yaml",
+        "seeds: # base.yaml",
+        "bootstrap: 1000 # command line",
+        "hidden: 16 # command line",
+        "batch_size: 4 # base.yaml",
+        "bos: force # protocol freeze-released",
+        "last: prompt # template prompt-eol",
+        "plan: causal # default",
+        "layers: # protocol freeze-released",
+        "calibration: isotonic # Python",
+        "a: 1 # base.yaml",
         "# heads.cosine-mlp.loss: mse, protocol freeze-released",
-    }  # fmt: skip
+    }
     assert not any("heads.cosine-mlp.hidden" in line for line in lines)  # which was typed
 
 

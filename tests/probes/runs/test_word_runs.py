@@ -12,26 +12,24 @@ import torch
 import yaml
 from PIL import Image
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, TaskError, UnknownNameError
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.heads.saved import load_head
-from probes.heads.words.description import departures
-from probes.heads.words.judging import judge_of
+from probes.data.conll import ColumnFormat, read_columns
+from probes.data.word_files import load_word_files, load_words_sample
+from probes.data.word_task import WordTask
+from probes.heads.context import load_head
+from probes.heads.word_fits import judge_of
+from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
-from probes.metrics.decoding import decode_tags
-from probes.plans.sweeping import run_sweep
-from probes.readers.conll_columns import ColumnFormat, read_columns
-from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.obtain import load_run_task
-from probes.runs.run import run
-from probes.tasks.words.files import load_word_files
-from probes.tasks.words.known import load_words_sample
-from probes.tasks.words.task import WordTask
+from probes.metrics.span_metrics import decode_tags
+from probes.runs.plan_runs import run_sweep
+from probes.runs.run import load_run_task, run
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.finished_run import opening, require_opening
 
 pytestmark = pytest.mark.long
@@ -88,10 +86,14 @@ def finished(
 
 def make_config(decoder_folder: Path, base: Path, **fields: Any) -> RunConfig:
     values: dict[str, Any] = {
-        "name": "w", "decoder": DecoderSpec(str(decoder_folder), device="cpu"), "task": TaskSpec("words-sample"),
-        "heads": {"token-classifier": QUICK}, "bootstrap": 100, "caches": str(base / "caches"),
+        "name": "w",
+        "decoder": DecoderSpec(str(decoder_folder), device="cpu"),
+        "task": TaskSpec("words-sample"),
+        "heads": {"token-classifier": QUICK},
+        "bootstrap": 100,
+        "caches": str(base / "caches"),
         "runs": str(base / "runs"),
-    }  # fmt: skip
+    }
     return RunConfig(**{**values, **fields})
 
 
@@ -142,10 +144,14 @@ def test_the_summary_holds_tables_and_figures(finished: WordRun) -> None:
     assert "no benchmark result" in text
     assert "bootstrap over test sentences" in text  # four documents are too few
     for part in (
-        "## How tags are decoded", "| PER |", "## Most frequent errors of `token-classifier`, test",
-        "| block_02 |", "## What each layer gives `token-mix`", "0 cut off, 0 covered by no token",
+        "## How tags are decoded",
+        "| PER |",
+        "## Most frequent errors of `token-classifier`, test",
+        "| block_02 |",
+        "## What each layer gives `token-mix`",
+        "0 cut off, 0 covered by no token",
         "tags are IOB2 as detected",
-    ):  # fmt: skip
+    ):
         assert part in text
     for path in (finished.folder / "figures").glob("*.png"):
         assert f"](figures/{path.name})" in text
@@ -199,13 +205,16 @@ def test_streaming_from_the_file_is_gathering_from_it(finished: WordRun) -> None
 
 @pytest.mark.long
 def test_fitting_alone_loads_no_decoder_and_ends_alike(
-    finished: WordRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    finished: WordRun,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     read_json: Callable[[Path], Any],
-) -> None:  # fmt: skip
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a decoder was loaded")
 
-    monkeypatch.setattr("probes.runs.obtain.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.run.load_decoder", refuse)
     arguments = ["fit", str(finished.config), "--runs", str(tmp_path), "--head", "token-classifier"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
@@ -314,9 +323,7 @@ def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path)
 def test_look_both_ways_labels_every_token(
     decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
 ) -> None:
-    config = make_config(
-        decoder_folder, tmp_path, protocol="look-both-ways", task=TaskSpec("words-sample", pairs=20)
-    )  # fmt: skip
+    config = make_config(decoder_folder, tmp_path, protocol="look-both-ways", task=TaskSpec("words-sample", pairs=20))
     assert config.extraction.template.max_tokens == 32
     result = run(config)
     plain = TaskSpec("words-sample", pairs=20).load()
@@ -347,16 +354,18 @@ def test_look_both_ways_labels_every_token(
         ({"heads": {"token-clasifier": {}}}, UnknownNameError, "did you mean 'token-classifier'"),
         (
             {"heads": {"token-classifier": {"pooling": "last"}}, "extraction": MEANS},
-            ConfigError, "the pooling 'last', which is not extracted; allowed: mean, or add it to extraction.words",
+            ConfigError,
+            "the pooling 'last', which is not extracted; allowed: mean, or add it to extraction.words",
         ),
         (
             {"extraction": ExtractionSpec(poolings=("last",))},
-            ConfigError, r"extraction.poolings is \[last\], which pools whole texts, .* set extraction.words.poolings",
+            ConfigError,
+            r"extraction.poolings is \[last\], which pools whole texts, .* set extraction.words.poolings",
         ),
         ({"protocol": "freeze-released"}, ConfigError, "'freeze-released' is for tasks of pairs, but 'words-sample'"),
         ({"task": TaskSpec("words-sample", {"tags": "pos"}), "heads": {}}, ConfigError, "no head was named"),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_itself_is_refused(
     decoder_folder: Path, tmp_path: Path, fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:
@@ -390,8 +399,8 @@ def test_a_missing_split_is_told_before_anything_is_extracted(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a decoder was loaded")
 
-    monkeypatch.setattr("probes.runs.obtain.load_decoder", refuse)
-    monkeypatch.setattr("probes.plans.sweeping.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.run.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.plan_runs.load_decoder", refuse)
     files = {split: write_conll(tmp_path / f"{split}.txt", "B-PER", "O") for split in splits}
     task = TaskSpec("word-files", {"files": files, "columns": ["word", "ner"], "tags": "ner"})
     config = RunConfig(task=task, heads={"token-classifier": {}}, runs=str(tmp_path), caches=str(tmp_path))

@@ -13,9 +13,13 @@ from probes.runs.results import results
 
 pytestmark = pytest.mark.long
 HEADS = {
-    "retrieval-sample": "layer-search", "reranking-sample": "layer-rerank", "clustering-sample": "layer-clusters",
-    "pair-class-sample": "layer-alike", "bitext-sample": "layer-translate", "odd-sample": "layer-odd",
-}  # fmt: skip
+    "retrieval-sample": "layer-search",
+    "reranking-sample": "layer-rerank",
+    "clustering-sample": "layer-clusters",
+    "pair-class-sample": "layer-alike",
+    "bitext-sample": "layer-translate",
+    "odd-sample": "layer-odd",
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +28,15 @@ def write(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Cal
 
     def write(task: str, name: str = "", **template: Any) -> Path:
         settings: dict[str, Any] = {
-            "name": name or task, "decoder": {"name": str(decoder_folder), "device": "cpu"}, "task": {"name": task},
-            "extraction": {"template": template}, "heads": {HEADS[task]: {}}, "bootstrap": 100,
-            "caches": str(folder / "caches"), "runs": str(folder / "runs"),
-        }  # fmt: skip
+            "name": name or task,
+            "decoder": {"name": str(decoder_folder), "device": "cpu"},
+            "task": {"name": task},
+            "extraction": {"template": template},
+            "heads": {HEADS[task]: {}},
+            "bootstrap": 100,
+            "caches": str(folder / "caches"),
+            "runs": str(folder / "runs"),
+        }
         path = folder / f"{name or task}.yaml"
         path.write_text(yaml.safe_dump(settings), encoding="utf-8")
         return path

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.tasks import Task, load_task
-from probes.tasks.splitting import hold_out, hold_out_any, split_three_ways
-from probes.tasks.units import plain_form
+from probes.data.splits import hold_out, hold_out_any, split_three_ways
+from probes.data.task import Task
+from probes.data.task_table import load_task
+from probes.data.units import plain_form
 
 TOPICS = ("frost", "river", "market", "engine", "garden")
 

@@ -7,11 +7,10 @@ import datasets
 import pytest
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.runs.config import PretrainingSpec
-from probes.tasks import TASKS, load_task
-from probes.tasks.corpora import CORPORA, load_corpus
-from probes.tasks.corpus import load_generics, load_hub_texts, load_text_file
+from probes.data.table_files import quiet_datasets
+from probes.data.task import CORPORA, load_corpus, load_generics, load_hub_texts, load_text_file
+from probes.data.task_table import TASKS, load_task
+from probes.runs.run_config import PretrainingSpec
 
 NATURAL = [f"Glaciers of kind {i} move." for i in range(12)]
 TEMPLATED = [f"Thing {i} is a thing." for i in range(10)]
@@ -213,7 +212,7 @@ def test_a_task_as_a_corpus_takes_the_options_of_the_task(tmp_path: Path) -> Non
         ("text-file", {"file": "few.txt"}, r"corpus 'few' has 7 texts \(few\.txt\); allowed: at least 8"),
         ("generics", {"folder": "."}, r"GenericsKB\.txt does not exist: give the folder that holds Gen"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_told(
     name: str, options: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,15 +227,22 @@ def test_what_cannot_be_read_is_told(
 @pytest.mark.parametrize(
     ("name", "option", "value", "noun"),
     [
-        ("generics", "seed", "a", "a whole number of at least 0"), ("generics", "seed", -1, "a whole number"),
-        ("generics", "seed", 1.5, "a whole number"), ("generics", "seed", True, "a whole number"),
-        ("generics", "seed", None, "a whole number"), ("generics", "folder", 3, "a path"),
-        ("generics", "templated", ["last"], "a text"), ("text-file", "file", 3, "a path"),
-        ("text-file", "file", None, "a path"), ("text-file", "file", ["a.txt"], "a path"),
-        ("text-file", "column", 0, "a text"), ("text-hub", "repository", {}, "a text"),
-        ("text-hub", "split", None, "a text"), ("text-hub", "revision", 1.0, "a text"),
+        ("generics", "seed", "a", "a whole number of at least 0"),
+        ("generics", "seed", -1, "a whole number"),
+        ("generics", "seed", 1.5, "a whole number"),
+        ("generics", "seed", True, "a whole number"),
+        ("generics", "seed", None, "a whole number"),
+        ("generics", "folder", 3, "a path"),
+        ("generics", "templated", ["last"], "a text"),
+        ("text-file", "file", 3, "a path"),
+        ("text-file", "file", None, "a path"),
+        ("text-file", "file", ["a.txt"], "a path"),
+        ("text-file", "column", 0, "a text"),
+        ("text-hub", "repository", {}, "a text"),
+        ("text-hub", "split", None, "a text"),
+        ("text-hub", "revision", 1.0, "a text"),
     ],
-)  # fmt: skip
+)
 def test_an_option_of_the_wrong_kind_is_refused(name: str, option: str, value: object, noun: str) -> None:
     options: dict[str, object] = {"file": "a.txt"} if name == "text-file" else {}
     with pytest.raises(TaskError) as caught:

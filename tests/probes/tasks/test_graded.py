@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks import NumberTask, PairTask
-from probes.tasks.numbers.task import build_number_splits
-from probes.tasks.pairs.task import build_splits
+from probes.data.class_task import NumberTask, build_number_splits
+from probes.data.pair_task import PairTask, build_splits
 
 
 def make_task(kind: str, gold: Any) -> PairTask | NumberTask:

@@ -4,8 +4,7 @@ import pytest
 
 from extract.inputs.template import InputTemplate
 from probes.cli.main import main
-from probes.tasks import TASKS
-from probes.tasks.instructions import INSTRUCTIONS, LBW_DOMAIN
+from probes.data.task_table import INSTRUCTIONS, LBW_DOMAIN, TASKS
 
 
 def test_every_instruction_is_for_a_task_there_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.tasks.splitting import SplitRule, draw_order, hold_out, place_rows, rare_classes, split_three_ways
+from probes.data.splits import SplitRule, draw_order, hold_out, place_rows, rare_classes, split_three_ways
 
 sizes = st.lists(st.integers(3, 60), min_size=1, max_size=8)
 

@@ -8,15 +8,29 @@ import pytest
 
 import probes
 from extract.errors import TaskError, UnknownNameError
-from extract.names import parameter_names, resolve
-from probes.tasks import SPLITS, TASKS, ClassTask, NumberTask, PairTask, Task, WordTask, load_task
-from probes.tasks.corpora import CORPORA
+from extract.registry import parameter_names, resolve
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import PairTask
+from probes.data.splits import SPLITS
+from probes.data.task import CORPORA, Task
+from probes.data.task_table import TASKS, load_task
+from probes.data.word_task import WordTask
 
 KINDS = {
     "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "sts-files", "pair-files"],
     "classes": [
-        "class-sample", "banking77", "pubmedqa", "chemprot", "mqp", "rct", "financial-phrasebank", "fiqa-sa", "scotus",
-        "unfair-tos", "class-files", "class-hub",
+        "class-sample",
+        "banking77",
+        "pubmedqa",
+        "chemprot",
+        "mqp",
+        "rct",
+        "financial-phrasebank",
+        "fiqa-sa",
+        "scotus",
+        "unfair-tos",
+        "class-files",
+        "class-hub",
     ],
     "numbers": ["number-sample", "number-files"],
     "words": ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub"],
@@ -26,7 +40,7 @@ KINDS = {
     "pair-classification": ["pair-class-sample", "pair-class-files"],
     "bitext": ["bitext-sample", "bitext-files"],
     "odd-one-out": ["odd-sample", "odd-files"],
-}  # fmt: skip
+}
 
 
 def test_the_table_names_its_entries() -> None:
@@ -126,7 +140,7 @@ def test_pair_files_takes_plain_values(tmp_path: Path) -> None:
     assert (task.name, task.score_range, task.source) == ("mine", (0.0, 7.0), str(path))
 
 
-@pytest.mark.parametrize("module", ["probes.tasks", "probes.tasks.classes", "probes.tasks.words", "probes.tasks.pairs"])
+@pytest.mark.parametrize("module", ["probes.data", "probes.data", "probes.data", "probes.data"])
 def test_importing_the_tasks_is_light(module: str) -> None:
     heavy = {"torch", "datasets", "pandas", "sklearn"}
     code = f"import sys, {module}; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import paired_scores
+from probes.data.class_task import ClassTask, build_class_splits
+from probes.data.pair_task import PairTask, build_splits
+from probes.data.units import find_units
+from probes.metrics.bootstrap import Resampling, paired_scores
 from probes.metrics.significance import bootstrap_p_value
-from probes.tasks.classes.task import ClassTask, build_class_splits
-from probes.tasks.pairs.task import PairTask, build_splits
-from probes.tasks.units import find_units
 
 N = 40
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, InputError
 from extract.inputs.template import InputTemplate
-from extract.run.on_ray.cluster import joined_cluster
-from extract.run.on_ray.shards import ListedProgress, extract_shards_on_ray
-from extract.run.on_ray.workers import RayWorkers
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction_spec import ExtractionSpec
+from extract.run.ray import ListedProgress, RayWorkers, extract_shards_on_ray, joined_cluster
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import make_texts, write_shards
 

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, IcecoreError, InputError, TruncationWarning
-from extract.inputs.streams import stream_texts
+from extract.inputs.batches import stream_texts
 from extract.inputs.template import InputTemplate
-from extract.run.on_ray.cluster import joined_cluster
-from extract.run.on_ray.shards import extract_shards_on_ray
-from extract.run.on_ray.workers import RayWorkers
+from extract.run.extraction_spec import ExtractionSpec
+from extract.run.ray import RayWorkers, extract_shards_on_ray, joined_cluster
 from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
 from tests.extract.recorder import Recorder
 from tests.extract.run.on_ray.troubled import Troubled
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
@@ -26,8 +24,10 @@ SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=256)
 N_TEXTS, WINDOW, N_SHARDS = 600, 100, 6
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("unchecked_shapes"),
-]  # fmt: skip
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("unchecked_shapes"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,13 @@ def test_a_worker_that_dies_is_started_again(ray: Any, alone: Path, notes: Path,
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(N_TEXTS)), encoding="utf-8")
     folder = tmp_path / "shards"
     extract_shards_on_ray(
-        Troubled(notes, folder, n_killed=2), stream_texts(tmp_path / "texts.txt"), folder=folder, spec=SPEC,
-        window=WINDOW, workers=RayWorkers(1, restarts=2),
-    )  # fmt: skip
+        Troubled(notes, folder, n_killed=2),
+        stream_texts(tmp_path / "texts.txt"),
+        folder=folder,
+        spec=SPEC,
+        window=WINDOW,
+        workers=RayWorkers(1, restarts=2),
+    )
     assert sorted(path.name for path in notes.iterdir()) == ["killed-0", "killed-1", "made-0", "made-1", "made-2"]
     assert_same_shards(folder, alone)
 
@@ -101,9 +105,13 @@ def test_none_is_left(ray: Any, alone: Path, notes: Path, tmp_path: Path) -> Non
     folder = tmp_path / "shards"
     with pytest.raises(IcecoreError, match=r"all Ray workers died, each as often as it may be started again \(The act"):
         extract_shards_on_ray(
-            Troubled(notes, folder, n_killed=2, after=40), make_texts(N_TEXTS), folder=folder, spec=SPEC,
-            window=WINDOW, workers=RayWorkers(2, restarts=0),
-        )  # fmt: skip
+            Troubled(notes, folder, n_killed=2, after=40),
+            make_texts(N_TEXTS),
+            folder=folder,
+            spec=SPEC,
+            window=WINDOW,
+            workers=RayWorkers(2, restarts=0),
+        )
     n_left = len(list(folder.glob("*.h5")))
     assert 0 < n_left < N_SHARDS
     on = Recorder()

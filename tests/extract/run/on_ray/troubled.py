@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from extract.decoders.decoder import Decoder
-from extract.run.windows import DRAFTS
+from extract.run.shards import DRAFTS
 from tests.extract.tiny_decoders import make_decoder
 
 

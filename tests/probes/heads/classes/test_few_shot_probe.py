@@ -9,16 +9,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from extract.errors import HeadError, TaskError
-from probes.heads.classes.few_shot_probe import FewShotOptions, check_few_shot, draw_rows
-from probes.heads.entries import Purpose
-from probes.heads.registry import resolve_head
-from probes.heads.saved import load_head
-from probes.latents.channels import channels_of
-from probes.latents.class_features import ClassFeatures
+from probes.heads.context import load_head
+from probes.heads.head_table import Purpose, resolve_head
+from probes.heads.logistic_probe import FewShotOptions, check_few_shot, draw_rows
+from probes.latents.text_latents import ClassFeatures, channels_of
 from probes.metrics.bootstrap import Resampling
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
-from probes.runs.kinds import KINDS
-from probes.runs.paired_tests import ComparedRun, _side_by_side, read_rows
+from probes.runs.compare import ComparedRun, _side_by_side, read_rows
+from probes.runs.task_kinds import KINDS
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes

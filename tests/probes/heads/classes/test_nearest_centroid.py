@@ -10,9 +10,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import StandardScaler
 
 from extract.errors import TaskError
-from probes.heads.classes.nearest_centroid import KINDS, NearestCentroid, check_centroids
-from probes.heads.entries import Purpose
-from probes.heads.registry import resolve_head
+from probes.heads.class_heads import KINDS, NearestCentroid, check_centroids
+from probes.heads.head_table import Purpose, resolve_head
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
 

@@ -12,18 +12,15 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.saved import SavedHead
-from probes.heads.classes.logistic_probe import LinearProbe
-from probes.heads.classes.solving import ChunkSolver, ProbeOptions
-from probes.heads.layerwise import best_place
+from probes.data.class_task import ClassTask, assemble_task
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import load_head
+from probes.heads.layer_head import best_place
+from probes.heads.logistic_probe import ChunkSolver, LinearProbe, ProbeOptions
 from probes.heads.result import HeadResult
-from probes.heads.saved import load_head
-from probes.latents.channels import Channels
-from probes.latents.class_features import ClassFeatures, join_pair
-from probes.logistic.result import LogisticFit
+from probes.latents.text_latents import Channels, ClassFeatures, join_pair
+from probes.logistic.problem import LogisticFit
 from probes.logistic.solver import fit_logistic
-from probes.tasks.classes.assemble import assemble_task
-from probes.tasks.classes.task import ClassTask
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, row_of, with_new_class
@@ -150,8 +147,9 @@ def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> N
     """Ten training rows of two classes: twenty more classes in half of test do not make them too few."""
     rows = [
         row_of(f"{split} {i}", f"new {i}" if split == "test" and i < 20 else "yes" if i % 2 else "no", split)
-        for split, n in (("train", 10), ("validation", 10), ("test", 40)) for i in range(n)
-    ]  # fmt: skip
+        for split, n in (("train", 10), ("validation", 10), ("test", 40))
+        for i in range(n)
+    ]
     task = assemble_task(rows, name="thin", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0])
     predicted = {task.class_names[k] for k in found.result.predictions["test"]}
@@ -217,8 +215,12 @@ def test_what_oversampling_did_is_counted_by_name(tmp_path: Path) -> None:
     task = assemble_task(rows, name="few", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0], oversampling="balance")
     assert found.result.extras["oversampled"] == {
-        "mode": "balance", "n_rows": 13, "n_synthetic": 6 + 8, "clipped": {"b": 2}, "duplicated": ["c"],
-    }  # fmt: skip
+        "mode": "balance",
+        "n_rows": 13,
+        "n_synthetic": 6 + 8,
+        "clipped": {"b": 2},
+        "duplicated": ["c"],
+    }
 
 
 def test_without_scaling_a_column_in_other_units_changes_predictions(tmp_path: Path) -> None:
@@ -298,7 +300,7 @@ def test_pair_rows_are_classified(tmp_path: Path) -> None:
 def test_a_chunk_holds_a_few_layers_when_rows_are_many(
     cache: LatentCache, task: ClassTask, monkeypatch: pytest.MonkeyPatch, probed: Probed, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("probes.latents.class_features.CHUNK_NUMBERS", 210 * WIDTH * 2)
+    monkeypatch.setattr("probes.latents.text_latents.CHUNK_NUMBERS", 210 * WIDTH * 2)
     features = ClassFeatures(cache, task, Channels(("mean",), LAYERS))
     assert [len(chunk["train"]) for chunk in features.chunks(["train", "validation"])] == [2, 2, 1]
     np.testing.assert_allclose(probe(cache, task, tmp_path).surface, probed.surface, atol=0.02)

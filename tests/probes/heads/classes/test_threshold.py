@@ -9,10 +9,10 @@ import torch
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
-from probes.heads.classes.cosine_threshold import _best_threshold
+from probes.data.class_task import ClassTask
+from probes.heads.class_heads import _best_threshold
 from probes.heads.result import HeadResult
 from probes.metrics.class_metrics import score_classes
-from probes.tasks.classes.task import ClassTask
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class
@@ -34,8 +34,9 @@ def test_the_best_of_all_thresholds_is_found(sign: int) -> None:
     assert score == score_classes(predicted, gold, metric="accuracy")
     tried = [
         float(score_classes((values > cut).astype(int) ^ flip, gold, metric="accuracy"))
-        for cut in np.linspace(values.min() - 1, values.max() + 1, 3001) for flip in (0, 1)
-    ]  # fmt: skip
+        for cut in np.linspace(values.min() - 1, values.max() + 1, 3001)
+        for flip in (0, 1)
+    ]
     assert score >= max(tried)
 
 

@@ -12,11 +12,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from extract.errors import HeadError, TaskError
-from probes.heads.entries import Purpose
-from probes.heads.numbers.ridge_probe import check_ridge, fit_ridge
-from probes.heads.registry import resolve_head
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.intervals import summarise_seeds
+from probes.heads.head_table import Purpose, resolve_head
+from probes.heads.ridge_probe import check_ridge, fit_ridge
+from probes.metrics.bootstrap import Resampling, summarise_seeds
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.numbers.planted_numbers import make_number_task, plant_numbers

@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-import probes.heads.pairs.fitting
+import probes.heads.pair_heads
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.heads.pairs.fitting import FittedHead, fit_seed
-from probes.heads.registry import resolve_head
+from probes.data.pair_task import SUBSETS, PairTask, build_splits
+from probes.fitting.fit import ignore_epoch
+from probes.heads.context import Setting, load_head
+from probes.heads.head_table import resolve_head
+from probes.heads.pair_heads import FittedHead, fit_seed
 from probes.heads.result import Curve, HeadResult
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.metrics.calibration import fit_calibration
-from probes.networks.cosine_heads import CosineMLP
-from probes.tasks import PairTask
-from probes.tasks.pairs.leakage import SUBSETS
-from probes.tasks.pairs.task import build_splits
+from probes.metrics.correlation import fit_calibration
+from probes.networks.pair_networks import CosineMLP
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, SIZES, make_task, plant
 
@@ -51,7 +48,7 @@ def forbid_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr(probes.heads.pairs.fitting, "fit_head", refuse)
+    monkeypatch.setattr(probes.heads.pair_heads, "fit_head", refuse)
 
 
 def test_a_trained_head_is_fitted_for_every_seed(setting: Setting) -> None:
@@ -106,13 +103,18 @@ def test_a_head_fitted_otherwise_is_not_reused(setting: Setting, monkeypatch: py
     evaluate("cosine-mlp", QUICK, setting)
     forbid_fitting(monkeypatch)
     changes: dict[str, dict[str, Any]] = {
-        "option": {"hidden": 9}, "fit": {"patience": 2}, "pooling": {"pooling": "last"}, "layers": {"layers": "blocks"},
+        "option": {"hidden": 9},
+        "fit": {"patience": 2},
+        "pooling": {"pooling": "last"},
+        "layers": {"layers": "blocks"},
         "poolings": {"pooling": "mean+last"},
-    }  # fmt: skip
+    }
     of_setting: dict[str, dict[str, Any]] = {
-        "device": {"device": "cuda:0"}, "protocol": {"protocol": "freeze-released"},
-        "calibration": {"calibration": "isotonic"}, "anchor_identical": {"anchor_identical": True},
-    }  # fmt: skip
+        "device": {"device": "cuda:0"},
+        "protocol": {"protocol": "freeze-released"},
+        "calibration": {"calibration": "isotonic"},
+        "anchor_identical": {"anchor_identical": True},
+    }
     if change == "gold":
         setting = replace(setting, task=make_task(shuffled=["train"]))
     setting = replace(setting, **of_setting.get(change, {}))
@@ -144,9 +146,11 @@ def test_pooling_and_layers_are_the_heads_own(setting: Setting) -> None:
 def test_epochs_are_reported_by_seed(setting: Setting) -> None:
     told: list[tuple[int, int]] = []
     evaluate(
-        "cosine-mlp", {**QUICK, "max_epochs": 2}, setting,
+        "cosine-mlp",
+        {**QUICK, "max_epochs": 2},
+        setting,
         watch=lambda seed: lambda epoch, _: told.append((seed, epoch)),
-    )  # fmt: skip
+    )
     assert told == [(0, 1), (0, 2), (5, 1), (5, 2)]
 
 
@@ -170,8 +174,10 @@ def test_a_task_without_train_or_validation_is_refused(tmp_path: Path, sizes: di
 
 def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None = None) -> PairTask:
     """Put a sentence of train into the first rows of test, the whole pair into a few; perhaps one gold for all."""
-    columns = {split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
-               for split, rows in task.splits.items()}  # fmt: skip
+    columns = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in task.splits.items()
+    }
     test, train = columns["test"], columns["train"]
     test["sentence2"][:n_leaked] = train["sentence1"][:n_leaked]
     test["sentence1"][:n_pairs] = train["sentence2"][:n_pairs]
@@ -191,9 +197,15 @@ def test_subsets_of_test_are_scored_apart(task: PairTask, tmp_path: Path) -> Non
     counts = {name: entry["n"] for name, entry in found.extras["subsets"].items()}
     assert list(counts) == list(SUBSETS)
     assert counts == {
-        "full": len(leaked.splits["test"]), "clean": 35, "leaked": 45, "leaked pair": 3, "punctuation": 0,
-        "same but punctuation": 0, "repeated": 0, "conflicting gold": 0,
-    }  # fmt: skip
+        "full": len(leaked.splits["test"]),
+        "clean": 35,
+        "leaked": 45,
+        "leaked pair": 3,
+        "punctuation": 0,
+        "same but punctuation": 0,
+        "repeated": 0,
+        "conflicting gold": 0,
+    }
     assert {name for name, entry in found.extras["subsets"].items() if len(entry) > 1} == {"clean", "leaked"}
     fitted = fit_all(setting)
     gold = leaked.gold01("test")

@@ -8,21 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.names import resolve
+from extract.registry import resolve
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import FitResult, fit_head, predict_pairs
-from probes.heads.pairs.evaluation import layer_contributions
-from probes.heads.pairs.fitting import fit_options
-from probes.heads.registry import HEADS, resolve_head
-from probes.latents.pair_latents import PairLatents
-from probes.latents.standardise import Standardiser
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import FitResult, fit_head, predict_pairs
+from probes.heads.head_table import HEADS, resolve_head
+from probes.heads.pair_heads import fit_options, layer_contributions
+from probes.latents.text_latents import PairLatents, Standardiser
 from probes.metrics.correlation import pearson
-from probes.networks.layer_cosine import LayerCosine
-from probes.networks.loss_table import LOSSES
-from probes.networks.pair_head import PairHead
-from probes.networks.siamese_cosine import SiameseCosine
-from probes.networks.widths import code_widths
-from probes.tasks import PairTask
+from probes.networks.network_options import LOSSES, code_widths
+from probes.networks.pair_networks import LayerCosine, PairHead, SiameseCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data
 
 # Options that make a head quick on planted latents; one that is not named here is fitted as the registry says.
@@ -30,9 +25,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "cosine-linear": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
     "cosine-mlp": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
     "siamese-cosine": {
-        "max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40, "bottleneck": 24, "hidden": 32, "dropout": 0.1,
+        "max_epochs": 12,
+        "learning_rate": 3e-3,
+        "batch_size": 40,
+        "bottleneck": 24,
+        "hidden": 32,
+        "dropout": 0.1,
     },
-}  # fmt: skip
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, QUICK.get(name, {})) for name, entry in HEADS.items() if entry.kind == "pairs"},
     "siamese-cosine mlp": ("siamese-cosine", {**QUICK["siamese-cosine"], "encoder": "mlp", "loss": "mse"}),
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "siamese-cosine",
         {**QUICK["siamese-cosine"], "bottleneck": [16, 24, 24, 24, 16], "pair_features": 2, "max_epochs": 8},
     ),
-}  # fmt: skip
+}
 TRAINED = [case for case, (name, _) in CASES.items() if resolve(HEADS[name].sources[0]).is_trained]
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-import probes.heads.pairs.pretraining
+import probes.heads.autoencoders
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.epochs import FitOptions
-from probes.fitting.saved import SavedHead
-from probes.heads.pairs.pretraining import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
-from probes.heads.saved import load_head
-from probes.networks.autoencoder import LayerAutoencoder
+from probes.fitting.fit_options import FitOptions
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.autoencoders import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
+from probes.heads.context import load_head
+from probes.networks.layerwise_networks import LayerAutoencoder
 from tests.probes.corpus_latents import N_TEXTS, write_corpus
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import LAYERS, WIDTH
@@ -55,7 +55,7 @@ def assert_same(one: SavedHead[LayerAutoencoder], other: SavedHead[LayerAutoenco
 
 def test_they_are_fitted_once_and_found_again(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     first = obtain_autoencoder(what, pooling="mean")
-    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
     again = obtain_autoencoder(what, pooling="mean")
     assert_same(first, again)
     latents = latents_of(what.cache)
@@ -88,7 +88,7 @@ def test_whatever_changes_is_fitted_anew(
     what: Pretraining, corpus: LatentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     obtain_autoencoder(what, pooling="mean")
-    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
     for name, change in changes(corpus, tmp_path).items():
         with pytest.raises(AssertionError, match="fit_layers was called"):
             obtain_autoencoder(change(what), pooling="mean")
@@ -101,7 +101,7 @@ def test_whatever_changes_is_fitted_anew(
 
 def test_defaults_that_are_spelled_out_change_nothing(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     first = obtain_autoencoder(what, pooling="mean")
-    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
     same = {**OPTIONS, "patience": 5, "batch_size": "40", "learning_rate": "2e-3"}  # as YAML may give them
     again = obtain_autoencoder(replace(what, options=same), pooling="mean")
     assert again.record == first.record
@@ -154,13 +154,14 @@ class Scripted(LayerAutoencoder):
 
 
 def test_the_epoch_with_the_lowest_held_out_loss_is_kept(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes.heads.pairs.pretraining, "LayerAutoencoder", Scripted)
+    monkeypatch.setattr(probes.heads.autoencoders, "LayerAutoencoder", Scripted)
     monkeypatch.setattr(Scripted, "seen", [])
     told: list[tuple[int, float]] = []
     saved = obtain_autoencoder(
-        replace(what, options={**OPTIONS, "max_epochs": 5}), pooling="mean",
+        replace(what, options={**OPTIONS, "max_epochs": 5}),
+        pooling="mean",
         report=lambda epoch, values: told.append((epoch, values["held_out_loss"])),
-    )  # fmt: skip
+    )
     assert [epoch for epoch, _ in told] == [1, 2, 3, 4, 5]
     assert [loss for _, loss in told] == pytest.approx(Scripted.script)
     assert saved.record["best_epochs"] == [4, 4, 4, 4, 1]

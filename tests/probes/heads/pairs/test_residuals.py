@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
-from probes.heads.pairs.residuals import Residuals, residuals_of
-from probes.tasks import PairTask
-from probes.tasks.pairs.task import build_splits
+from probes.data.pair_task import PairTask, build_splits
+from probes.heads.result import Residuals, residuals_of
 
 TEXTS = [
     ("A cat sat.", "The cat sat!"),  # 3 + 3 words, {cat, sat} of {a, the, cat, sat}
@@ -31,8 +30,10 @@ RESIDUALS = [-0.5, 0.0, 1.0, 0.0, -2.0, 2.0, -0.5, -0.25]
 def task() -> PairTask:
     """Eight pairs, twice."""
     rows: dict[str, list[str] | list[float]] = {
-        "sentence1": [a for a, _ in TEXTS], "sentence2": [b for _, b in TEXTS], "score": GOLD,
-    }  # fmt: skip
+        "sentence1": [a for a, _ in TEXTS],
+        "sentence2": [b for _, b in TEXTS],
+        "score": GOLD,
+    }
     return PairTask("eight", build_splits({"validation": rows, "test": rows}), (0.0, 5.0), "made up")
 
 
@@ -54,9 +55,7 @@ def test_length_and_overlap_are_of_words_without_case(found: Residuals) -> None:
 
 def test_the_largest_come_first_and_equal_ones_in_order(found: Residuals) -> None:
     assert [row["row"] for row in found.largest(4)] == [4, 5, 2, 0]
-    assert found.largest(1) == [
-        {"row": 4, "gold": 4.0, "predicted": 2.0, "sentence1": "a a a b", "sentence2": "b a"}
-    ]  # fmt: skip
+    assert found.largest(1) == [{"row": 4, "gold": 4.0, "predicted": 2.0, "sentence1": "a a a b", "sentence2": "b a"}]
     assert [row["row"] for row in found.largest()] == [4, 5, 2, 0, 6, 7, 1, 3]
 
 

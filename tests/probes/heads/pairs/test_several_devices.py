@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from probes.fitting.trainer import quiet_lightning
-from probes.latents.pair_latents import PairBatch
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.fitting.fit import quiet_lightning
+from probes.latents.text_latents import PairBatch
+from probes.networks.pair_networks import SiameseCosine
 
 pytestmark = pytest.mark.slow
 
@@ -79,10 +79,18 @@ def fit(
     head = build(kind, loss)
     with quiet_lightning():
         trainer = lightning.Trainer(
-            accelerator="cpu", devices=n_processes, strategy="ddp_spawn" if n_processes > 1 else "auto", max_epochs=2,
-            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=folder,
-        )  # fmt: skip
+            accelerator="cpu",
+            devices=n_processes,
+            strategy="ddp_spawn" if n_processes > 1 else "auto",
+            max_epochs=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            default_root_dir=folder,
+        )
         trainer.fit(head, datamodule=Shares(draw_batches()))
     weights = [parameter.detach().clone() for parameter in head.parameters()]
     return weights, {key: float(value) for key, value in trainer.callback_metrics.items()}

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.heads.registry import resolve_head
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.heads.head_table import resolve_head
+from probes.networks.pair_networks import SiameseCosine
 
 L, WIDTH = 5, 12
 

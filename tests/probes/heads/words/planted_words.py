@@ -10,13 +10,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.layers import layer_names, select_from
+from extract.decoders.decoder_spec import layer_names, select_from
 from extract.errors import CacheError, unknown_name
-from extract.inputs.joined import JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, build_identity
 from extract.store.reader import WordPlaces
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.data.word_task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12
 LAYERS = layer_names(N_BLOCKS)
@@ -29,19 +29,34 @@ CUT = 2
 def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Manifest:
     """Describe a word cache that no decoder has filled."""
     decoder: dict[str, Any] = {
-        "name": "planted", "revision": "", "adapter": "", "family": "none", "n_layers": N_BLOCKS, "width": WIDTH,
-        "dtype": "float32", "attention": "none", "weight_digest": "w" * 64, "tokenizer_digest": "t" * 64,
-    }  # fmt: skip
+        "name": "planted",
+        "revision": "",
+        "adapter": "",
+        "family": "none",
+        "n_layers": N_BLOCKS,
+        "width": WIDTH,
+        "dtype": "float32",
+        "attention": "none",
+        "weight_digest": "w" * 64,
+        "tokenizer_digest": "t" * 64,
+    }
     template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64}
     words = {"poolings": list(poolings), "shift": False, "on_lost": "error", "n_words": n_words}
     identity = build_identity(
-        decoder=decoder, plan="causal", architecture="inplace", template=template,
+        decoder=decoder,
+        plan="causal",
+        architecture="inplace",
+        template=template,
         contents={
-            "poolings": [], "layers": list(LAYERS), "storage_dtype": "float32", "n_rows": n_rows,
-            "text_digest": "0" * 64, "words": words,
+            "poolings": [],
+            "layers": list(LAYERS),
+            "storage_dtype": "float32",
+            "n_rows": n_rows,
+            "text_digest": "0" * 64,
+            "words": words,
         },
         versions={"icecore": "0"},
-    )  # fmt: skip
+    )
     return Manifest(identity, {"decoder": decoder})
 
 
@@ -96,9 +111,13 @@ class PlantedCache(LatentCache):
 
 
 def make_task(
-    *, seed: int = 0, sizes: Mapping[str, int] = SIZES, shuffled: Sequence[str] = (), metric: Any = "span-f1",
+    *,
+    seed: int = 0,
+    sizes: Mapping[str, int] = SIZES,
+    shuffled: Sequence[str] = (),
+    metric: Any = "span-f1",
     n_documents: int = 0,
-) -> WordTask:  # fmt: skip
+) -> WordTask:
     """Make sentences of distinct words with random legal tags; the tags of the `shuffled` splits say nothing."""
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {}
@@ -118,22 +137,29 @@ def make_task(
             if metric == "span-f1":
                 tags = [_legal(row) for row in tags]
         columns[split] = {
-            "words": words, "tags": tags, "document": [str(i % n_documents) if n_documents else "" for i in range(n)],
+            "words": words,
+            "tags": tags,
+            "document": [str(i % n_documents) if n_documents else "" for i in range(n)],
             "space_after": [[True] * len(row) for row in words],
-        }  # fmt: skip
+        }
     return WordTask("planted", build_word_splits(columns), metric, "made up")
 
 
 def _legal(tags: Sequence[str]) -> list[str]:
-    from probes.metrics.tags import convert_tags
+    from probes.metrics.span_metrics import convert_tags
 
     return convert_tags(tags)
 
 
 def plant(
-    task: WordTask, *, truth: WordTask | None = None, noise: float = 0.3, planted: str = PLANTED,
-    cut: Sequence[int] = (), offset: float = 0.0,
-) -> PlantedCache:  # fmt: skip
+    task: WordTask,
+    *,
+    truth: WordTask | None = None,
+    noise: float = 0.3,
+    planted: str = PLANTED,
+    cut: Sequence[int] = (),
+    offset: float = 0.0,
+) -> PlantedCache:
     """Make latents that follow the tags of `truth` (of the task itself when absent) at one layer, with noise."""
     truth = truth or task
     rng = np.random.default_rng(1)

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.heads.words.judging import ABSENT, Judge, judge_of, majority_ids
+from probes.heads.word_fits import ABSENT, Judge, judge_of, majority_ids
 from probes.latents.word_latents import GoldTags, WordLatents
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.spans import NO_PREDICTION, count_tag_spans, score_spans
+from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
+from probes.metrics.span_metrics import NO_PREDICTION, count_tag_spans, score_spans
 from tests.probes.heads.words.planted_words import TAGS, make_task, plant
 
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -48,14 +47,16 @@ def test_words_without_a_prediction_are_errors_of_accuracy() -> None:
 def test_words_left_out_do_not_count(metric: str) -> None:
     kept = np.array([0, 1, 2, 3, 4, 5, 7, 8])  # the word without a prediction is gone
     judge = make_judge(metric, kept=kept)
-    short = Judge(
-        GoldTags(NAMES, ids_of(GOLD)[kept]), np.array([0, 3, 5, 8]), [f"w{k}" for k in kept], None, metric
-    )  # fmt: skip
+    short = Judge(GoldTags(NAMES, ids_of(GOLD)[kept]), np.array([0, 3, 5, 8]), [f"w{k}" for k in kept], None, metric)
     assert judge.score(ids_of(GUESS)) == short.score(ids_of(GUESS)[kept])
     assert judge.score(ids_of(GUESS)) > make_judge(metric).score(ids_of(GUESS))
-    whole, part = (each.summarise(ids, n_resamples=100) for each, ids in (
-        (judge, ids_of(GUESS)[None]), (short, ids_of(GUESS)[kept][None]),
-    ))  # fmt: skip
+    whole, part = (
+        each.summarise(ids, n_resamples=100)
+        for each, ids in (
+            (judge, ids_of(GUESS)[None]),
+            (short, ids_of(GUESS)[kept][None]),
+        )
+    )
     assert whole == part
     assert judge.errors(ids_of(GUESS)) == short.errors(ids_of(GUESS)[kept])
 
@@ -110,8 +111,10 @@ def test_the_table_by_tag_is_precision_and_recall_of_words() -> None:
 def test_errors_are_counted_with_the_words_they_are_made_on() -> None:
     found = make_judge().errors(ids_of(GUESS))
     assert {(row["gold"], row["predicted"]): (row["n"], row["words"]) for row in found} == {
-        ("B-LOC", "I-LOC"): (1, ["w4"]), ("I-LOC", ABSENT): (1, ["w6"]), ("O", "B-PER"): (1, ["w8"]),
-    }  # fmt: skip
+        ("B-LOC", "I-LOC"): (1, ["w4"]),
+        ("I-LOC", ABSENT): (1, ["w6"]),
+        ("O", "B-PER"): (1, ["w8"]),
+    }
     many = make_judge().errors(np.full(9, NO_PREDICTION), most=1)
     assert (len(many), many[0]["n"]) == (1, 3)
 
@@ -135,7 +138,7 @@ def test_the_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     columns = {split: rows.to_dict() for split, rows in task.splits.items()}
     columns["test"]["words"] = [[f"train{k}.0"] * len(row) for k, row in enumerate(columns["test"]["words"])]
     columns["test"]["words"][0] = ["unheard"] * len(columns["test"]["words"][0])
-    from probes.tasks.words.task import build_word_splits
+    from probes.data.word_task import build_word_splits
 
     task = replace(task, splits=build_word_splits(columns))
     data = WordLatents(plant(task), task)

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from probes.heads.words.description import describe_mix
-from probes.heads.words.fitting import predict_ids
-from probes.heads.words.judging import judge_of
+from probes.heads.word_fits import judge_of, predict_ids
+from probes.heads.word_heads import describe_mix
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_heads import TokenMix
+from probes.networks.token_networks import TokenMix
 from tests.probes.heads.words.planted_words import LAYERS, WIDTH, make_task, plant
 
 TASK = make_task(sizes={"train": 60, "validation": 40})

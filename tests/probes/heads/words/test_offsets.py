@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from probes.heads.words.offsets import OFFSETS, Score, choose_offsets
-from probes.metrics.spans import NO_PREDICTION
+from probes.heads.word_fits import OFFSETS, Score, choose_offsets
+from probes.metrics.span_metrics import NO_PREDICTION
 
 
 def agreement(gold: list[int]) -> Score:

@@ -11,22 +11,21 @@ import pytest
 import torch
 
 from extract.errors import HeadError, TaskError
-from probes.heads.words.fitting import (
+from probes.data.word_task import WordTask
+from probes.heads.word_fits import (
+    Judge,
+    TokenOptions,
     balanced_weights,
     fit_token_head,
+    judge_of,
     move_outside,
     predict_ids,
     predict_logits,
     score_probes,
 )
-from probes.heads.words.judging import Judge, judge_of
-from probes.heads.words.options import TokenOptions
-from probes.latents.reading import Streaming
-from probes.latents.stream import Shuffled
-from probes.latents.word_latents import WordLatents
-from probes.metrics.spans import NO_PREDICTION
-from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix
-from probes.tasks.words.task import WordTask
+from probes.latents.word_latents import Shuffled, Streaming, WordLatents
+from probes.metrics.span_metrics import NO_PREDICTION
+from probes.networks.token_networks import TokenClassifier, TokenHead, TokenMix
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
 QUICK = TokenOptions(offset="none", decoding="plain", max_epochs=5, epoch_steps=1, learning_rate=1e-2, batch_size=8)
@@ -45,9 +44,14 @@ def cache(task: WordTask) -> PlantedCache:
 
 
 def fit(
-    cache: PlantedCache, task: WordTask, options: TokenOptions = QUICK, *, layers: Any = "all", seed: int = 0,
+    cache: PlantedCache,
+    task: WordTask,
+    options: TokenOptions = QUICK,
+    *,
+    layers: Any = "all",
+    seed: int = 0,
     make: type[TokenHead] = TokenClassifier,
-) -> tuple[TokenHead, WordLatents, Any]:  # fmt: skip
+) -> tuple[TokenHead, WordLatents, Any]:
     data = WordLatents(cache, task, layers=layers, streaming=STREAMING)
     head: Any = make(len(data.layers), WIDTH, len(data.classes), seed=seed, **options.head_arguments())
     return head, data, fit_token_head(head, data, options)
@@ -173,7 +177,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[Sequence[float]])
         object.__setattr__(judge, "calls", 0)
         return judge
 
-    monkeypatch.setattr("probes.heads.words.fitting.judge_of", make)
+    monkeypatch.setattr("probes.heads.word_fits.judge_of", make)
 
 
 @pytest.mark.long

@@ -8,12 +8,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from extract.errors import HeadError
-from probes.heads.registry import resolve_head
-from probes.heads.saved import load_head
-from probes.heads.words.logistic import fit_token_logistic
-from probes.heads.words.options import LogisticOptions
+from probes.heads.context import load_head
+from probes.heads.head_table import resolve_head
+from probes.heads.word_fits import LogisticOptions, fit_token_logistic
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_heads import TokenClassifier
+from probes.networks.token_networks import TokenClassifier
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.heads.words.planted_words import PLANTED, make_task, plant
 
@@ -42,9 +41,7 @@ def test_it_reads_the_planted_layer_and_is_fitted_once(tmp_path: Path) -> None:
 
 def test_under_look_both_ways_it_is_as_released() -> None:
     found = resolve_head("token-logistic", {}, protocol="look-both-ways")
-    expected = LogisticOptions(
-        C=1.0, max_iterations=100, is_standardised=False, decoding="plain", leaves_out_cut=True
-    )  # fmt: skip
+    expected = LogisticOptions(C=1.0, max_iterations=100, is_standardised=False, decoding="plain", leaves_out_cut=True)
     assert (found.own[0], found.layers) == (expected, ("final_norm",))
 
 

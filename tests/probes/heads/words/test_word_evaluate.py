@@ -10,16 +10,13 @@ import pytest
 import torch
 
 from extract.errors import TaskError
+from probes.data.word_task import WordTask, build_word_splits
+from probes.heads.context import Setting, load_head
 from probes.heads.result import HeadResult
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.heads.words.description import describe_seed
-from probes.heads.words.evaluation import MIX
-from probes.heads.words.judging import judge_of, majority_ids
+from probes.heads.word_fits import judge_of, majority_ids
+from probes.heads.word_heads import MIX, describe_seed
 from probes.latents.word_latents import WordLatents
-from probes.metrics.decoding import DECODINGS
-from probes.metrics.spans import NO_PREDICTION
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.metrics.span_metrics import DECODINGS, NO_PREDICTION
 from tests.probes.heads.evaluating import as_text, make_setting
 from tests.probes.heads.evaluating import evaluate as evaluate_head
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, PlantedCache, make_task, plant
@@ -110,7 +107,7 @@ def test_a_kept_head_is_loaded_and_another_one_fitted(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a head was fitted")
 
-    monkeypatch.setattr("probes.heads.words.fitting.run_trainer", refuse)
+    monkeypatch.setattr("probes.heads.word_fits.run_trainer", refuse)
     again = evaluate(setting(cache, task, found[1], seeds=(0, 3)))
     assert as_text(again) == as_text(found[0])
     with pytest.raises(AssertionError, match="a head was fitted"):
@@ -247,7 +244,9 @@ def test_the_way_of_decoding_is_chosen_on_validation_together_with_the_layer(
 def test_every_epoch_is_watched(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
     epochs: list[int] = []
     evaluate_head(
-        "token-classifier", {**OPTIONS, "max_epochs": 1}, setting(cache, task, tmp_path),
+        "token-classifier",
+        {**OPTIONS, "max_epochs": 1},
+        setting(cache, task, tmp_path),
         watch=lambda _: lambda epoch, _values: epochs.append(epoch),
-    )  # fmt: skip
+    )
     assert epochs == [1]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from extract.errors import ConfigError, HeadError, UnknownNameError
-from extract.names import resolve
-from probes.fitting.protocols import PROTOCOLS
-from probes.heads.registry import HEADS, resolve_head
-from probes.heads.words.options import token_options
+from extract.registry import resolve
+from probes.fitting.fit_options import PROTOCOLS
+from probes.heads.head_table import HEADS, resolve_head
+from probes.heads.word_fits import token_options
 
 NAMES = [name for name, entry in HEADS.items() if entry.kind == "words"]
 

@@ -9,13 +9,20 @@ import torch
 from numpy.typing import NDArray
 
 from extract.store.cache import LatentCache
-from probes.fitting.saved import SavedHead
-from probes.heads.setting import Setting
-from probes.heads.zero_shot.evaluation import ZeroShotOptions, _Trial
-from probes.latents.channels import channels_of
-from probes.tasks.zero_shot.rows import BitextTask, ClusteringTask, OddOneOutTask, PairClassTask
-from probes.tasks.zero_shot.search import RerankingTask, RetrievalTask
-from probes.tasks.zero_shot.task import ZeroShotTask, hold_task_columns
+from probes.data.zero_shot_task import (
+    BitextTask,
+    ClusteringTask,
+    OddOneOutTask,
+    PairClassTask,
+    RerankingTask,
+    RetrievalTask,
+    ZeroShotTask,
+    hold_task_columns,
+)
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import Setting
+from probes.heads.zero_shot_heads import ZeroShotOptions, _Trial
+from probes.latents.text_latents import channels_of
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
@@ -25,9 +32,13 @@ Shuffled = Sequence[str]
 
 
 def _make(
-    kind: Callable[..., Any], column: str, rows: Callable[[str, int], Mapping[str, Any]], shuffled: Shuffled,
-    sizes: Mapping[str, int], **more: Any,
-) -> Any:  # fmt: skip
+    kind: Callable[..., Any],
+    column: str,
+    rows: Callable[[str, int], Mapping[str, Any]],
+    shuffled: Shuffled,
+    sizes: Mapping[str, int],
+    **more: Any,
+) -> Any:
     """Make the rows of every split; `column` is permuted in the splits whose gold is shuffled."""
     columns: dict[str, dict[str, Any]] = {}
     for split, n in sizes.items():
@@ -63,9 +74,11 @@ def make_reranking(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES)
             grades = np.roll(grades, k % 4)
         order = np.argsort(places)
         return {
-            "id": f"{split}{k}", "query": f"{split} {k}", "documents": [places[j] for j in order],
+            "id": f"{split}{k}",
+            "query": f"{split} {k}",
+            "documents": [places[j] for j in order],
             "grades": grades[order].tolist(),
-        }  # fmt: skip
+        }
 
     return _make(RerankingTask, "id", rows, shuffled, sizes, corpus_ids=tuple(names), corpus=corpus)
 
@@ -136,9 +149,7 @@ def _meaning(task: ZeroShotTask, text: str) -> int:
     return number % N_DOCUMENTS if task.kind in ("retrieval", "reranking") else number
 
 
-def predict(
-    saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]
-) -> NDArray[Any]:  # fmt: skip
+def predict(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
     """Judge a split by a head read back from disk."""
     [each] = saved
     channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))

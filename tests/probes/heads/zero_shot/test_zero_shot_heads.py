@@ -12,14 +12,19 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.heads.entries import Purpose
-from probes.heads.registry import HEADS, resolve_head
-from probes.heads.zero_shot import similarity
-from probes.heads.zero_shot.evaluation import check_zero_shot
-from probes.heads.zero_shot.judges import Call, best_threshold, judge_bitext, judge_retrieval, odd_one_out
-from probes.heads.zero_shot.similarity import LayerReader, layer_steps
-from probes.latents.channels import channels_of
-from probes.latents.transform import no_transform
+from probes.heads import zero_shot_heads as similarity
+from probes.heads.head_table import HEADS, Purpose, resolve_head
+from probes.heads.zero_shot_heads import (
+    Call,
+    LayerReader,
+    best_threshold,
+    check_zero_shot,
+    judge_bitext,
+    judge_retrieval,
+    layer_steps,
+    odd_one_out,
+)
+from probes.latents.text_latents import channels_of, no_transform
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.heads.zero_shot.planted_tasks import KINDS, make_bitext, make_pairs, make_retrieval, plant_task
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
@@ -137,7 +142,7 @@ def test_layers_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
     task = make_retrieval()
     cache = plant_task(tmp_path, task)
     whole = evaluate("layer-search", {}, make_setting(cache, task, tmp_path / "a"))
-    monkeypatch.setattr("probes.heads.zero_shot.evaluation.layer_steps", lambda n, _: layer_steps(n, 2, most=4))
+    monkeypatch.setattr("probes.heads.zero_shot_heads.layer_steps", lambda n, _: layer_steps(n, 2, most=4))
     parts = evaluate("layer-search", {}, make_setting(cache, task, tmp_path / "b"))
     assert [len(range(*each.indices(5))) for each in layer_steps(5, 2, most=4)] == [2, 2, 1]
     assert parts.curves == whole.curves

@@ -7,10 +7,16 @@ import pytest
 import pytrec_eval
 from sklearn.metrics import average_precision_score, v_measure_score
 
-from probes.metrics.bootstrap import Resampling, score_counts, summarise
-from probes.metrics.paired import paired_scores
-from probes.metrics.zero_shot.ranking import average_precision, ndcg, recall, reciprocal_rank
-from probes.metrics.zero_shot.scorers import MOST_STEPS, cluster_scorer, precision_scorer
+from probes.metrics.bootstrap import (
+    MOST_STEPS,
+    Resampling,
+    cluster_scorer,
+    paired_scores,
+    precision_scorer,
+    score_counts,
+    summarise,
+)
+from probes.metrics.class_metrics import average_precision, ndcg, recall, reciprocal_rank
 
 MEASURES = {"ndcg_cut.10", "recall.10,100", "map", "recip_rank"}
 
@@ -32,9 +38,11 @@ def test_rankings_score_as_trec_eval_does() -> None:
     found = pytrec_eval.RelevanceEvaluator(qrels, MEASURES).evaluate(run)
     grades, n_relevant = np.array(ranked, float), np.array(counts)
     ours = {
-        "ndcg_cut_10": ndcg(grades, np.array(ideal, float), 10), "recall_10": recall(grades, n_relevant, 10),
-        "recall_100": recall(grades, n_relevant, 100), "recip_rank": reciprocal_rank(grades),
-    }  # fmt: skip
+        "ndcg_cut_10": ndcg(grades, np.array(ideal, float), 10),
+        "recall_10": recall(grades, n_relevant, 10),
+        "recall_100": recall(grades, n_relevant, 100),
+        "recip_rank": reciprocal_rank(grades),
+    }
     for name, values in ours.items():
         np.testing.assert_allclose(values, [found[f"q{q}"][name] for q in range(20)], atol=1e-6, err_msg=name)
     whole = [sorted(run[q], key=lambda d: (-run[q][d], names.index(d))) for q in run]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
-from probes.readers.checked_rows import CheckedRow
-from probes.tasks.classes.task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask, build_class_splits
+from probes.data.table_files import CheckedRow
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 SIZES = {"train": 150, "validation": 60, "test": 60}
@@ -20,9 +20,13 @@ def row_of(text: str, label: str, split: str | None = None) -> CheckedRow:
 
 
 def make_class_task(
-    *, sizes: Mapping[str, int] = SIZES, n_classes: int = 3, is_pairs: bool = False, shuffled: Sequence[str] = (),
+    *,
+    sizes: Mapping[str, int] = SIZES,
+    n_classes: int = 3,
+    is_pairs: bool = False,
+    shuffled: Sequence[str] = (),
     groups: int = 0,
-) -> ClassTask:  # fmt: skip
+) -> ClassTask:
     """Make texts of balanced classes; the labels of the `shuffled` splits say nothing."""
     columns: dict[str, dict[str, Any]] = {}
     start = 0

@@ -1,8 +1,8 @@
 from typing import Any
 
-from probes.tasks.audit import text_keys, why_optimistic
-from probes.tasks.classes.audit import class_notes
-from probes.tasks.classes.look_both_ways import look_both_ways_split
+from probes.data.class_task import class_notes
+from probes.data.domains import look_both_ways_split
+from probes.data.task import text_keys, why_optimistic
 from tests.probes.tasks.classes.planted_classes import make_class_task
 
 Columns = dict[str, list[Any]]

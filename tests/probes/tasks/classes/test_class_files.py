@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.classes.readers import read_class_files
-from probes.tasks.classes.task import ClassTask
+from probes.data.class_task import ClassTask, read_class_files
+from probes.data.table_files import quiet_datasets
 
 HEADER = "text,label"
 GOOD = [f"text {i},{'even' if i % 2 == 0 else 'odd'}" for i in range(40)]

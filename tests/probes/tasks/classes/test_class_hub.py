@@ -8,8 +8,8 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.classes.readers import load_class_hub
+from probes.data.class_task import load_class_hub
+from probes.data.table_files import quiet_datasets
 from tests.probes.hub_builders import hub_builder
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 
-from probes.tasks.classes import load_class_sample
+from probes.data.class_task import load_class_sample
 
 
 def normalise(text: str) -> str:

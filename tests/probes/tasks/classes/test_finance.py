@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.finance import load_banking77, load_fiqa, load_phrasebank
+from probes.data.domains import load_banking77, load_fiqa, load_phrasebank
 from tests.probes.tasks.classes.tiny_files import counts, save_parquet
 
 

@@ -3,10 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from probes.data.domains import load_banking77, load_pubmedqa, look_both_ways_split
 from probes.metrics.class_metrics import CLASS_METRICS
-from probes.tasks.classes import look_both_ways_split
-from probes.tasks.classes.finance import load_banking77
-from probes.tasks.classes.medicine import load_pubmedqa
 
 
 @pytest.mark.long

@@ -6,8 +6,8 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.law import FAIR, UNFAIR_TERMS, load_scotus, load_unfair_tos
-from probes.tasks.classes.task import ClassTask
+from probes.data.class_task import ClassTask
+from probes.data.domains import FAIR, UNFAIR_TERMS, load_scotus, load_unfair_tos
 from tests.probes.tasks.classes.tiny_files import counts, save_parquet
 
 SPLITS = (("train", 20), ("validation", 8), ("test", 8))
@@ -27,8 +27,10 @@ def test_scotus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(task) == dict(SPLITS)
     assert task.metrics == ("f1-micro", "f1-macro")
     assert [task.class_names[number] for number in task.labels("test")[:3]] == [
-        "Criminal Procedure", "Economic Activity", "Miscellaneous",
-    ]  # fmt: skip
+        "Criminal Procedure",
+        "Economic Activity",
+        "Miscellaneous",
+    ]
     monkeypatch.setenv("ICECORE_DATA", str(tmp_path))
     assert load_scotus().digest() == task.digest()
 

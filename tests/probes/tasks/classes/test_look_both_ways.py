@@ -7,10 +7,9 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from extract.errors import TaskError
-from probes.tasks.classes.assemble import assemble_task
-from probes.tasks.classes.look_both_ways import look_both_ways_split
-from probes.tasks.classes.task import ClassTask
-from probes.tasks.splitting import SplitRule
+from probes.data.class_task import ClassTask, assemble_task
+from probes.data.domains import look_both_ways_split
+from probes.data.splits import SplitRule
 from tests.probes.tasks.classes.planted_classes import row_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.medicine import CHEMPROT_CLASSES, load_chemprot, load_mqp, load_pubmedqa, load_rct
+from probes.data.domains import CHEMPROT_CLASSES, load_chemprot, load_mqp, load_pubmedqa, load_rct
 from tests.probes.tasks.classes.tiny_files import counts
 
 DECISIONS = ("yes", "no", "maybe")
@@ -16,12 +16,16 @@ DECISIONS = ("yes", "no", "maybe")
 def save_pubmedqa(folder: Path, **changes: Any) -> Path:
     records = {
         str(1000 + i): {
-            "QUESTION": f"Does tea number {i} help?", "CONTEXTS": ["We gave tea.", f"{i} people slept."],
-            "LABELS": ["METHODS", "RESULTS"], "MESHES": ["Tea"], "YEAR": "2001", "final_decision": DECISIONS[i % 3],
+            "QUESTION": f"Does tea number {i} help?",
+            "CONTEXTS": ["We gave tea.", f"{i} people slept."],
+            "LABELS": ["METHODS", "RESULTS"],
+            "MESHES": ["Tea"],
+            "YEAR": "2001",
+            "final_decision": DECISIONS[i % 3],
             "LONG_ANSWER": "Tea helped.",
         }
         for i in range(30)
-    }  # fmt: skip
+    }
     records["1000"].update(changes)
     (folder / "ori_pqal.json").write_text(json.dumps(records, indent=4), encoding="utf-8")
     test = {key: record["final_decision"] for key, record in list(records.items())[15:]}

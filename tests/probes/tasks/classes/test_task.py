@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask, build_class_splits
 
 NAMES = ("no", "yes", "maybe")
 Columns = dict[str, list[Any]]

@@ -5,8 +5,8 @@ from typing import Any
 
 import datasets
 
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.classes.task import ClassTask
+from probes.data.class_task import ClassTask
+from probes.data.table_files import quiet_datasets
 
 
 def counts(task: ClassTask) -> dict[str, int]:

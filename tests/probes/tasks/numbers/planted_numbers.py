@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
-from probes.tasks.numbers.task import NumberTask, build_number_splits
+from probes.data.class_task import NumberTask, build_number_splits
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 SIZES = {"train": 90, "validation": 60, "test": 60}

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError
-from probes.tasks import NumberTask, load_task
+from probes.data.class_task import NumberTask
+from probes.data.task_table import load_task
 from tests.probes.tasks.numbers.planted_numbers import make_number_task, number_task
 
 

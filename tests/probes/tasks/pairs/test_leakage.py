@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.runs.config import TaskSpec
-from probes.tasks.pairs.audit import audit_notes, final_punctuation, pair_is_in, sentence_is_in
-from probes.tasks.pairs.leakage import SUBSETS, drop_leaked_rows, subsets
-from probes.tasks.pairs.readers import load_stsb_local
-from probes.tasks.pairs.task import PairTask, build_splits
+from probes.data.pair_task import (
+    SUBSETS,
+    PairTask,
+    audit_notes,
+    build_splits,
+    drop_leaked_rows,
+    final_punctuation,
+    load_stsb_local,
+    pair_is_in,
+    sentence_is_in,
+    subsets,
+)
+from probes.runs.run_config import TaskSpec
 
 Rows = dict[str, Any]
 
@@ -214,8 +222,10 @@ def test_an_unknown_choice_of_rows_is_named() -> None:
 @pytest.mark.long
 def test_stsb_test_is_leaked_as_published(icecore_data: Path) -> None:
     task = load_stsb_local(icecore_data / "stsb")
-    tables = {split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
-              for split, rows in task.splits.items()}  # fmt: skip
+    tables = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in task.splits.items()
+    }
     found = {name: int(marks.sum()) for name, marks in subsets(tables["test"], tables["train"]).items()}
     assert found["full"] == 1379
     assert (found["leaked"], found["clean"], found["leaked pair"]) == (249, 1130, 12)

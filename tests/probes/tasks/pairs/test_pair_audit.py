@@ -4,8 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.tasks.pairs.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
-from probes.tasks.pairs.readers import load_stsb_local
+from probes.data.pair_task import (
+    audit_notes,
+    conflicting_pairs,
+    load_stsb_local,
+    pair_is_in,
+    repeats_earlier_pair,
+    sentence_is_in,
+)
 
 Rows = dict[str, list[str] | list[float]]
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.pairs.readers import parse_score_range, read_pair_files
-from probes.tasks.pairs.task import PairTask
+from probes.data.pair_task import PairTask, parse_score_range, read_pair_files
 
 read_rated = partial(read_pair_files, score_range=(0, 5))
 HEADER = "sentence1,sentence2,score"
@@ -280,7 +279,7 @@ def test_a_bad_score_range_is_refused(value: object) -> None:
 def test_a_parquet_file_with_glob_characters_in_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import datasets
 
-    from probes.readers.hf_rows import quiet_datasets
+    from probes.data.table_files import quiet_datasets
 
     path = tmp_path / "p[1]*.parquet"
     table = {"a": [f"t{i}" for i in range(9)], "b": ["None"] * 9, "s": list(range(9)), "more": [[1]] * 9}

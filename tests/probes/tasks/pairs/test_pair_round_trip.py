@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.pairs.readers import read_pair_files
-from probes.tasks.pairs.task import PairTask
+from probes.data.pair_task import PairTask, read_pair_files
+from probes.data.table_files import quiet_datasets
 
 LOOKALIKES = (
     "None",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.pairs.task import PairTask, build_splits
+from probes.data.pair_task import PairTask, build_splits
 
 
 def columns(n_rows: int, tag: str = "") -> dict[str, list[str] | list[float]]:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError
-from probes.tasks.pairs.audit import pair_is_in
-from probes.tasks.pairs.readers import load_sample, load_stsb, load_stsb_local
+from probes.data.pair_task import load_sample, load_stsb, load_stsb_local, pair_is_in
 
 
 def test_the_sample_is_whole_in_range_and_disjoint() -> None:

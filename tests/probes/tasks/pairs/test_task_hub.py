@@ -6,8 +6,8 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.pairs.readers import load_stsb_hub
+from probes.data.pair_task import load_stsb_hub
+from probes.data.table_files import quiet_datasets
 from tests.probes.hub_builders import hub_builder
 
 
@@ -101,8 +101,8 @@ def test_an_unreachable_hub_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("online")
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extract.decoders.hub.PROBE_SECONDS", 0.1)
-    monkeypatch.setattr("extract.decoders.hub.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("extract.decoders.fetch.PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("extract.decoders.fetch.GRACE_SECONDS", 0.1)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_a, **_k: time.sleep(30))
     with pytest.raises(TaskError, match=r"the hub gave nothing \(TimeoutError: no answer in 0\.2 s\)"):
         load_stsb_hub()

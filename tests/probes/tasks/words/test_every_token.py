@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from extract.inputs.template import InputTemplate
-from probes.tasks.words.every_token import label_every_token
-from probes.tasks.words.known import load_words_sample
+from probes.data.word_files import load_words_sample
+from probes.data.word_task import label_every_token
 from tests.extract.word_tokenizers import WORD_TOKENIZERS, word_tokenizer
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError
-from probes.tasks import TASKS
-from probes.tasks.words.known import load_financial_ner
+from probes.data.task_table import TASKS
+from probes.data.word_files import load_financial_ner
 
 AGREEMENT = """-DOCSTART- -X- O O
 

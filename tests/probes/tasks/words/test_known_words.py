@@ -6,17 +6,17 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.conllu import read_conllu
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.words import (
-    WordTask,
+from probes.data.conll import read_conllu
+from probes.data.table_files import quiet_datasets
+from probes.data.word_files import (
     load_conll2000,
     load_conll2003,
+    load_financial_ner,
     load_ud_ewt,
     load_wnut17,
     load_word_files,
 )
-from probes.tasks.words.known import load_financial_ner
+from probes.data.word_task import WordTask
 
 CONLL2003 = """-DOCSTART- -X- O O
 
@@ -58,14 +58,10 @@ def sizes(task: WordTask) -> dict[str, tuple[int, int]]:
 
 
 def n_spans(task: WordTask) -> dict[str, int]:
-    return {
-        split: sum(tag[0] == "B" for tags in rows["tags"] for tag in tags) for split, rows in task.splits.items()
-    }  # fmt: skip
+    return {split: sum(tag[0] == "B" for tags in rows["tags"] for tag in tags) for split, rows in task.splits.items()}
 
 
-@pytest.mark.parametrize(
-    "names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "valid.txt", "test.txt")]
-)  # fmt: skip
+@pytest.mark.parametrize("names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "valid.txt", "test.txt")])
 def test_conll2003_from_its_published_files(
     tmp_path: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +226,10 @@ def test_ud_ewt_has_the_published_counts(icecore_data: Path) -> None:
     task = load_ud_ewt(folder=str(icecore_data / "ud-ewt"))
     assert sizes(task) == {"train": (12544, 204577), "validation": (2001, 25147), "test": (2077, 25094)}
     assert {split: len(set(rows["document"])) for split, rows in task.splits.items()} == {
-        "train": 540, "validation": 318, "test": 316,
-    }  # fmt: skip
+        "train": 540,
+        "validation": 318,
+        "test": 316,
+    }
     assert (len(task.labels), task.metric, task.has_documents) == (17, "accuracy", True)
     assert task.joined("validation")[1].text.startswith("President Bush on Tuesday nominated two individuals to")
     assert task.joined("validation")[1].text.endswith("in the Washington area.")

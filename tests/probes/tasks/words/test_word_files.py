@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.splits import files_by_split, find_split_files
-from probes.tasks.words.files import load_word_files
+from probes.data.splits import files_by_split, find_split_files
+from probes.data.word_files import load_word_files
 
 ROWS = "Ice NN O\nin IN O\nOslo NNP I-LOC\n"
 

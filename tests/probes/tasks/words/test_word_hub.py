@@ -8,10 +8,10 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks import load_task
-from probes.tasks.words import WordTask
-from probes.tasks.words.files import load_word_hub
+from probes.data.table_files import quiet_datasets
+from probes.data.task_table import load_task
+from probes.data.word_files import load_word_hub
+from probes.data.word_task import WordTask
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 WORDS = [words for k in range(10) for words in (["Petra", "Veld", "in", f"Oslo{k}"], [f"Ice{k}"])]
@@ -55,8 +55,11 @@ def test_numbers_that_the_dataset_names(tmp_path: Path) -> None:
     assert sizes(task) == {"train": 18, "validation": 2, "test": 20}
     assert task.notes[0] == "validation: 2 of the 20 training sentences, drawn with seed 0; train is the rest"
     assert task.splits["test"][0] == {
-        "words": WORDS[0], "tags": ["B-PER", "I-PER", "O", "B-LOC"], "document": "0", "space_after": [True] * 4,
-    }  # fmt: skip
+        "words": WORDS[0],
+        "tags": ["B-PER", "I-PER", "O", "B-LOC"],
+        "document": "0",
+        "space_after": [True] * 4,
+    }
     assert set(load_word_hub(str(folder)).splits["test"]["document"]) == {""}
     assert sizes(load_word_hub(str(folder), validation_fraction=0.0)) == {"train": 20, "test": 20}
     assert load_word_hub(str(folder), seed=1).digest() != load_word_hub(str(folder)).digest()

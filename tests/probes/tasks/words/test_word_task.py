@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.sentences import Sentence, SentenceTable
-from probes.tasks.words.assemble import build_task, hold_out
-from probes.tasks.words.files import load_word_files
-from probes.tasks.words.task import JoinedText, WordTask, build_word_splits, join_words
+from extract.inputs.joined_text import JoinedText, join_words
+from probes.data.table_files import Sentence, SentenceTable
+from probes.data.word_files import load_word_files
+from probes.data.word_task import WordTask, build_task, build_word_splits, hold_out
 
 
 def sentence(words: str, tags: str, document: str = "") -> Sentence:
@@ -31,9 +31,11 @@ def test_a_task_is_built_in_the_order_of_splits() -> None:
     task = make_task()
     assert list(task.splits) == ["train", "test"]
     assert task.splits["train"][1] == {
-        "words": ["Person1", "sleeps", "in", "Oslo"], "tags": ["B-PER", "O", "O", "B-LOC"], "document": "0",
+        "words": ["Person1", "sleeps", "in", "Oslo"],
+        "tags": ["B-PER", "O", "O", "B-LOC"],
+        "document": "0",
         "space_after": [True] * 4,
-    }  # fmt: skip
+    }
     assert (task.name, task.source, task.metric, task.is_sample) == ("toy", "here", "span-f1", False)
     assert task.labels == ("O", "B-LOC", "B-PER")
     assert task.notes == (
@@ -113,9 +115,12 @@ def test_the_tags_of_a_treebank_are_scored_by_accuracy(icecore_data: Path, tags:
 
 def test_sentences_with_conflicting_tags_are_counted_and_listed() -> None:
     train = table(
-        sentence("Ice in Oslo", "NN IN NN"), sentence("Ice in Oslo", "NN IN NNP"), sentence("Ice in Oslo", "VB IN NN"),
-        sentence("so it is", "RB PRP VB"), sentence("so it is", "RB PRP VB"),
-    )  # fmt: skip
+        sentence("Ice in Oslo", "NN IN NN"),
+        sentence("Ice in Oslo", "NN IN NNP"),
+        sentence("Ice in Oslo", "VB IN NN"),
+        sentence("so it is", "RB PRP VB"),
+        sentence("so it is", "RB PRP VB"),
+    )
     test = table(*(sentence(f"core {i}", f"{tag} NN") for i in range(12) for tag in ("NN", "VB")))
     task = build_task({"train": train, "test": test}, name="x", source="")
     assert task.notes[0] == (

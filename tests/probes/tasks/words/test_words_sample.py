@@ -7,16 +7,47 @@ from pathlib import Path
 
 import pytest
 
-import probes.tasks.words
-from probes.metrics.tags import read_spans
-from probes.tasks.words.known import load_words_sample
+import probes.data
+from probes.data.word_files import load_words_sample
+from probes.metrics.span_metrics import read_spans
 
-SAMPLES = Path(probes.tasks.words.__file__).parent / "samples"
+SAMPLES = Path(probes.data.__file__).parent / "samples" / "words"
 PUNCTUATION = {",", ".", ":", "``", "''", "(", ")"}
 PENN = {
-    "$", "CC", "CD", "DT", "EX", "IN", "JJ", "JJR", "JJS", "MD", "NN", "NNP", "NNPS", "NNS", "PDT", "POS", "PRP",
-    "PRP$", "RB", "RBR", "RBS", "RP", "TO", "VB", "VBD", "VBG", "VBN", "VBP", "VBZ", "WDT", "WP", "WP$", "WRB",
-}  # fmt: skip
+    "$",
+    "CC",
+    "CD",
+    "DT",
+    "EX",
+    "IN",
+    "JJ",
+    "JJR",
+    "JJS",
+    "MD",
+    "NN",
+    "NNP",
+    "NNPS",
+    "NNS",
+    "PDT",
+    "POS",
+    "PRP",
+    "PRP$",
+    "RB",
+    "RBR",
+    "RBS",
+    "RP",
+    "TO",
+    "VB",
+    "VBD",
+    "VBG",
+    "VBN",
+    "VBP",
+    "VBZ",
+    "WDT",
+    "WP",
+    "WP$",
+    "WRB",
+}
 FINITE = {"VBD", "VBP", "VBZ", "MD", "VB"}
 NOMINAL = {"NN", "NNS", "NNP", "NNPS", "DT", "CD", "PRP", "PRP$", "EX", "WP", "WP$", "WDT", "PDT", "POS", "$"}
 ALLOWED = {
@@ -49,8 +80,10 @@ def words_of(sentences: list[list[Row]]) -> Iterator[Row]:
 def test_three_tasks_of_one_text() -> None:
     tasks = {tags: load_words_sample(tags) for tags in ("ner", "chunk", "pos")}
     assert {tags: task.metric for tags, task in tasks.items()} == {
-        "ner": "span-f1", "chunk": "span-f1", "pos": "accuracy",
-    }  # fmt: skip
+        "ner": "span-f1",
+        "chunk": "span-f1",
+        "pos": "accuracy",
+    }
     assert tasks["ner"].texts() == tasks["chunk"].texts() == tasks["pos"].texts()
     for tags, task in tasks.items():
         assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 112, "validation": 32, "test": 32}
@@ -116,9 +149,20 @@ def test_every_verb_chunk_holds_a_verb_and_questions_alone_leave_verbs_outside(s
 
 def test_entities_are_names_and_names_are_entities(sentences: list[list[Row]]) -> None:
     calendar = {
-        "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sundays", "April", "May", "June", "July",
-        "September", "November",
-    }  # fmt: skip
+        "Monday",
+        "Tuesday",
+        "Wednesday",
+        "Thursday",
+        "Friday",
+        "Saturday",
+        "Sundays",
+        "April",
+        "May",
+        "June",
+        "July",
+        "September",
+        "November",
+    }
     titles = {"Coach", "Doctor", "Judge", "Signora"}
     for sentence in sentences:
         for span in read_spans([row[3] for row in sentence]):
@@ -132,12 +176,13 @@ def test_entities_are_names_and_names_are_entities(sentences: list[list[Row]]) -
 
 
 def test_the_readme_counts_what_is_there(sentences: list[list[Row]]) -> None:
-    text = " ".join((SAMPLES / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((SAMPLES.parent / "README.md").read_text(encoding="utf-8").split())
     n_words = sum(map(len, sentences))
     spans = [span for sentence in sentences for span in read_spans([row[3] for row in sentence])]
     kinds = Counter(span.type for span in spans)
     empty = sum(all(row[3] == "O" for row in sentence) for sentence in sentences)
-    assert f"{len(sentences)} sentences in 22 documents of eight: 112 train, 32 validation, 32 test" in text
-    assert f"{n_words:,} words, 4 to 32 a sentence" in text
+    assert "tags | 112 / 32 / 32 |" in text
+    assert len(sentences) == 22 * 8 == 112 + 32 + 32
+    assert f"{n_words:,} words in 22 documents of eight sentences" in text
     listed = ", ".join(f"{kind} {kinds[kind]}" for kind in ("LOC", "PER", "ORG", "MISC"))
-    assert f"{len(spans)} entities: {listed}. {empty} sentences hold none" in text
+    assert f"{len(spans)} entities: {listed}; {empty} sentences hold none" in text

@@ -10,17 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.errors import IcecoreError, TaskError
-from probes.tasks import load_task
-from probes.tasks.pairs.sts import read_sts_files
-from probes.tasks.zero_shot.rows import (
+from probes.data.pair_task import read_sts_files
+from probes.data.task_table import load_task
+from probes.data.zero_shot_task import (
     check_marked,
+    place_splits,
     read_bitext_files,
     read_clustering_files,
     read_odd_files,
     read_pair_class_files,
+    read_reranking_files,
+    read_retrieval_files,
 )
-from probes.tasks.zero_shot.search import read_reranking_files, read_retrieval_files
-from probes.tasks.zero_shot.task import place_splits
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -53,8 +54,9 @@ def test_a_folder_of_beir_is_read(beir: Path) -> None:
     rows = [row for split in task.splits for row in task.rows(split)]
     first = next(row for row in rows if row["id"] == "q0")
     assert {task.corpus_ids[k]: grade for k, grade in zip(first["documents"], first["grades"], strict=True)} == {
-        "d0": 2.0, "d9": -1.0,
-    }  # fmt: skip
+        "d0": 2.0,
+        "d9": -1.0,
+    }
     assert "1 queries without a relevant document left out" in task.notes
     assert len(task.texts()) == 12 + 8
     assert read_retrieval_files(beir, validation_fraction=0.25, seed=1).digest() != task.digest()
@@ -66,8 +68,9 @@ def test_qrels_by_split_keep_their_splits(beir: Path) -> None:
         write(beir / "qrels" / f"{split}.tsv", rows)
     assert read_retrieval_files(beir).n_rows() == {"train": 3, "validation": 3, "test": 8}
     assert read_retrieval_files(beir, qrels={"validation": "qrels/dev.tsv", "test": "qrels/test.tsv"}).n_rows() == {
-        "validation": 3, "test": 8,
-    }  # fmt: skip
+        "validation": 3,
+        "test": 8,
+    }
 
 
 @pytest.mark.parametrize(
@@ -130,19 +133,22 @@ ODD = {"question": "1", "sentence": "a [bat] flew", "odd": 0}
         (read_odd_files, [{**ODD, "odd": 1}, ODD] * 1, "has 1 rows in test"),
         (read_bitext_files, [{"text1": f"a {k // 2}", "text2": f"b {k}"} for k in range(20)], "twice in text1; leave"),
         (
-            read_pair_class_files, [{"text1": f"a {k}", "text2": "b", "label": 1} for k in range(20)],
+            read_pair_class_files,
+            [{"text1": f"a {k}", "text2": "b", "label": 1} for k in range(20)],
             "has the labels 1; give pairs of label 1, which are alike, and of label 0",
         ),
         (
-            read_clustering_files, [{"text": f"a {k}", "label": k} for k in range(20)],
+            read_clustering_files,
+            [{"text": f"a {k}", "label": k} for k in range(20)],
             "has 6 labels in 6 rows; give two labels or more, and more rows than labels",
         ),
         (
-            read_reranking_files, [{"query": f"q {k}", "document": "d", "relevance": 0} for k in range(20)],
+            read_reranking_files,
+            [{"query": f"q {k}", "document": "d", "relevance": 0} for k in range(20)],
             "has no query with a relevant document: give grades above 0",
         ),
     ],
-)  # fmt: skip
+)
 def test_rows_that_cannot_be_scored_are_refused_in_a_sentence(
     read: Any, rows: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,333 @@
+"""Batches by length: exact-length buckets under a token budget, so that almost no padding is computed."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Int8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.errors import InputError, first_line, unknown_name
+from extract.inputs.spans import CONTEXT, PADDING, TEXT
+from extract.inputs.tokens import EncodedText
+
+
+@dataclass(frozen=True)
+class BatchWords:
+    """The `W` words of a batch of `B` rows, row by row."""
+
+    starts: NDArray[np.int64]  # `(W,)` first token that each word is read at, as row times columns plus column
+    counts: NDArray[np.int64]  # `(W,)` tokens that it is read at, from there on; 0 where it has no latent
+    flags: NDArray[np.uint8]  # `(W,)` bits of `extract.inputs.joined_text`
+    n_words: NDArray[np.int32]  # `(B,)` words per row
+    word_start: NDArray[np.int32]  # `(B,)` position of a row's first word among the words of its text
+    first_word: int = 0  # position of the first word of the batch in the cache
+    echo: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # `starts` and `counts` in the last copy of a text
+
+
+@dataclass(frozen=True)
+class BatchWindows:
+    """Which of the `W` windows of a text a batch holds; its latents are joined into one row of the cache."""
+
+    counts: NDArray[np.int64]  # `(W,)` tokens that each window of the text is pooled over
+    first: int  # position of the batch's first window
+    n_tokens: int  # tokens of the whole text, specials and instruction once
+
+    def before(self, n_rows: int) -> Float[Tensor, "B 1"]:
+        """Count the tokens that the windows before each row of the batch are pooled over."""
+        ends = torch.from_numpy(self.counts.cumsum() - self.counts)
+        return ends[self.first : self.first + n_rows].to(torch.float32).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`B` rows that go through the decoder together."""
+
+    rows: NDArray[np.int64]  # `(B,)` position of each row in the cache; the same for all windows of a text
+    positions: NDArray[np.int64]  # `(B,)` position of each text in the caller's list
+    ids: Int[Tensor, "B T"]  # padding holds an arbitrary valid id
+    is_real: Bool[Tensor, "B T"]  # not padding
+    roles: Int8[Tensor, "B T"]  # role of each token (`extract.inputs.tokens`), `PADDING` elsewhere
+    copies: Int8[Tensor, "B T"]  # copy of the text that each token is of, from 1; 0 outside the text
+    last: Int[Tensor, " B"]  # column that the pooling `last` reads
+    n_tokens: NDArray[np.int32]  # `(B,)` real tokens per row
+    is_truncated: NDArray[np.bool_]  # `(B,)`
+    spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
+    words: BatchWords | None = None  # the words to read; None where whole texts are pooled
+    windows: BatchWindows | None = None  # where all rows are windows of one text
+    placeholder: Int[Tensor, " B"] | None = None  # column of the placeholder that a plan prepends; None without one
+
+    @property
+    def is_text(self) -> Bool[Tensor, "B T"]:
+        """Where a token has the role `text`, in any copy."""
+        return self.roles == TEXT
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether any column of any row is padding."""
+        return int(self.n_tokens.sum()) != self.ids.numel()
+
+
+def group_by_length(
+    lengths: Sequence[int],
+    *,
+    batch_tokens: int,
+    min_tokens: int = 0,
+    max_padding: float = 0.1,
+    split_length: int | None = None,
+) -> list[list[int]]:
+    """Group texts into batches of equal or nearly equal length.
+
+    Batches hold one exact length. A length with too few tokens to keep the machine busy is joined with the next
+    longer ones while the padding stays under a bound. The result depends on the arguments alone, so that a resumed
+    extraction computes the very same batches.
+
+    Args:
+        lengths: Tokens per text.
+        batch_tokens: Most tokens per batch, padding included; a single longer text is a batch of its own.
+        min_tokens: Batches of fewer tokens are joined with the next longer length where the bounds allow it.
+        max_padding: Largest share of padding in a batch, 0 to 1.
+        split_length: Texts longer than this never share a batch with others (`Decoder.split_length`).
+
+    Returns:
+        Positions in `lengths`. Longest texts come first, so that the batch that needs the most memory fails early.
+
+    Example:
+        >>> group_by_length([3, 5, 3], batch_tokens=100)
+        [[1], [0, 2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    batches: list[list[int]] = []
+    for i in order:
+        is_apart = bool(split_length and batches and lengths[batches[-1][-1]] <= split_length < lengths[i])
+        if batches and not is_apart and _fits(batches[-1], lengths, i, (batch_tokens, min_tokens, max_padding)):
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches[::-1]
+
+
+def _fits(batch: list[int], lengths: Sequence[int], i: int, limits: tuple[int, int, float]) -> bool:
+    batch_tokens, min_tokens, max_padding = limits
+    width, n_padded = lengths[i], (len(batch) + 1) * lengths[i]
+    if n_padded > batch_tokens:
+        return False
+    if width == lengths[batch[-1]]:
+        return True
+    n_real = sum(lengths[k] for k in batch)
+    return n_real < min_tokens and 1 - (n_real + width) / n_padded <= max_padding
+
+
+def group_texts(
+    texts: Sequence[EncodedText], *, batch_tokens: int, min_tokens: int, split_length: int | None = None
+) -> list[list[int]]:
+    """Group texts as `group_by_length` does; one that is read in windows is a group by itself, ahead of the others."""
+    whole = [i for i, text in enumerate(texts) if not text.windows]
+    groups = group_by_length(
+        [len(texts[i].ids) for i in whole],
+        batch_tokens=batch_tokens,
+        min_tokens=min_tokens,
+        split_length=split_length,
+    )
+    return [[i] for i, text in enumerate(texts) if text.windows] + [[whole[k] for k in group] for group in groups]
+
+
+def collate_group(
+    texts: Sequence[EncodedText], rows: Sequence[int], *, batch_tokens: int, first_word: int = 0
+) -> Iterator[Batch]:
+    """Yield the batch of a group of texts; of one in windows, batches of as many windows as `batch_tokens` hold."""
+    positions, windows = [text.index for text in texts], texts[0].windows
+    if not windows:
+        yield collate(texts, rows, positions=positions, first_word=first_word)
+        return
+    counts = np.array([(window.roles == TEXT).sum() for window in windows], np.int64)
+    n_rows = max(1, batch_tokens // len(windows[0].ids))  # all are as long as a row may be
+    for first in range(0, len(windows), n_rows):
+        some = windows[first : first + n_rows]
+        batch = collate(some, [*rows] * len(some), positions=positions * len(some))
+        yield replace(batch, windows=BatchWindows(counts, first, len(texts[0].ids)))
+
+
+def collate(
+    texts: Sequence[EncodedText],
+    rows: Sequence[int],
+    *,
+    positions: Sequence[int] | None = None,
+    pad_id: int = 0,
+    side: Literal["right", "left"] = "right",
+    width: int | None = None,
+    first_word: int = 0,
+) -> Batch:
+    """Put encoded texts, at least one, into one batch on the CPU.
+
+    Args:
+        texts: The texts.
+        rows: Position of each text in the cache.
+        positions: Position of each text in the caller's list; `rows` when absent.
+        pad_id: Any valid token id; padding is masked, never recognised by its id.
+        side: Where padding goes.
+        width: Columns of the batch; the longest text when absent.
+        first_word: Position of the first word of the batch in the cache, where the texts come with their words.
+    """
+    lengths = [len(text.ids) for text in texts]
+    columns = max(lengths) if width is None else max(width, *lengths)
+    ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
+    is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
+    roles = torch.full((len(texts), columns), PADDING, dtype=torch.int8)
+    copies = torch.zeros(len(texts), columns, dtype=torch.int8)
+    has_spans = any(text.spans is not None for text in texts)
+    spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
+    begins = [0 if side == "right" else columns - length for length in lengths]
+    for b, (text, start) in enumerate(zip(texts, begins, strict=True)):
+        span = slice(start, start + lengths[b])
+        ids[b, span] = torch.from_numpy(text.ids)
+        is_real[b, span] = True
+        roles[b, span] = torch.from_numpy(text.roles)
+        copies[b, span] = torch.from_numpy(text.copies)
+        if spans is not None and text.spans is not None:
+            spans[b, span] = torch.from_numpy(text.spans)
+    return Batch(
+        rows=np.asarray(rows, np.int64),
+        positions=np.asarray(rows if positions is None else positions, np.int64),
+        ids=ids,
+        is_real=is_real,
+        roles=roles,
+        copies=copies,
+        last=torch.tensor([start + text.last_column for text, start in zip(texts, begins, strict=True)]),
+        n_tokens=np.asarray(lengths, np.int32),
+        is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
+        spans=spans,
+        placeholder=_collate_placeholders(texts, begins),
+        words=_collate_words(texts, begins, columns=columns, first_word=first_word),
+    )
+
+
+def _collate_placeholders(texts: Sequence[EncodedText], begins: Sequence[int]) -> Int[Tensor, " B"] | None:
+    held = [text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None]
+    return torch.tensor(held) if len(held) == len(texts) else None
+
+
+def _collate_words(
+    texts: Sequence[EncodedText], begins: Sequence[int], *, columns: int, first_word: int
+) -> BatchWords | None:
+    """Put the words of rows of `columns` columns into one list; `begins` is the first real column of each row."""
+    held = [text.words for text in texts if text.words is not None]
+    if len(held) < len(texts):
+        return None
+
+    def places(columns_of: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts = [of[:, 0] + b * columns + begin for b, (of, begin) in enumerate(zip(columns_of, begins, strict=True))]
+        return np.concatenate(starts), np.concatenate([of[:, 1] - of[:, 0] for of in columns_of])
+
+    echoes = [words.echo for words in held if words.echo is not None]
+    starts, counts = places([words.columns for words in held])
+    return BatchWords(
+        starts=starts,
+        counts=counts,
+        flags=np.concatenate([words.flags for words in held]),
+        n_words=np.array([len(words.flags) for words in held], np.int32),
+        word_start=np.array([words.start for words in held], np.int32),
+        first_word=first_word,
+        echo=places(echoes) if len(echoes) == len(held) else None,
+    )
+
+
+# Texts of files of any size, read as they are asked for.
+
+BATCH_ROWS = 1024
+"""Rows of a Parquet file in memory."""
+
+
+@dataclass(frozen=True)
+class TextStream:
+    """The texts of a file or folder, which are read again whenever it is iterated; see `stream_texts`."""
+
+    files: tuple[Path, ...]
+    column: str
+
+    def __iter__(self) -> Iterator[str]:
+        for file in self.files:
+            try:
+                yield from READERS[file.suffix.lower()](file, self.column)
+            except (OSError, ValueError) as error:  # one that Arrow raises is one of them
+                raise InputError(f"{str(file)!r} cannot be read ({first_line(error)}); give a sound file.") from error
+
+
+def stream_texts(path: str | Path, *, column: str = "text") -> TextStream:
+    """Read the texts of a file of any size, a few at a time.
+
+    Args:
+        path: A `.txt` file with a text on each line, of which blank ones are passed over; a `.jsonl` file with an
+            object on each line; a `.csv` or `.tsv` file with a header; a `.parquet` file; or a folder of such files,
+            read in the order of their names.
+        column: The column of the texts, where the file is a table.
+
+    Raises:
+        InputError: No such file, or a folder without any; while reading, a file that is damaged.
+        UnknownNameError: Another suffix; while reading, a column that the table does not have.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise InputError(f"there is no file {str(path)!r}; give one of {', '.join(READERS)}, or a folder of them.")
+    if place.is_dir():
+        files = tuple(sorted(each for each in place.iterdir() if each.suffix.lower() in READERS))
+        if not files:
+            raise InputError(f"folder {str(path)!r} holds no texts; allowed: files of {', '.join(READERS)}.")
+        return TextStream(files, column)
+    if place.suffix.lower() not in READERS:
+        raise unknown_name("suffix of a file of texts", place.suffix, READERS)
+    return TextStream((place,), column)
+
+
+def _read_lines(file: Path, _: str) -> Iterator[str]:
+    with file.open(encoding="utf-8-sig") as lines:
+        yield from filter(str.strip, (line.rstrip("\n") for line in lines))
+
+
+def _read_objects(file: Path, column: str) -> Iterator[str]:
+    for line in _read_lines(file, column):
+        found: Any = json.loads(line)
+        if not isinstance(found, dict):
+            raise ValueError(f"the line {line[:40]!r} is no object")  # which says where, once it is caught
+        if column not in found:
+            raise unknown_name(f"column of {str(file)!r}", column, found)
+        yield found[column]
+
+
+def _read_table(file: Path, column: str) -> Iterator[str]:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
+        if rows.fieldnames is None:
+            raise InputError(f"the file {str(file)!r} is empty; it needs a header that names its columns, and rows.")
+        if column not in rows.fieldnames:
+            raise unknown_name(f"column of {str(file)!r}", column, rows.fieldnames)
+        try:
+            yield from (row[column] for row in rows)
+        except csv.Error as error:
+            raise ValueError(f"line {rows.line_num}: {error}") from error
+
+
+def _read_parquet(file: Path, column: str) -> Iterator[str]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as table:
+        if column not in table.schema_arrow.names:
+            raise unknown_name(f"column of {str(file)!r}", column, table.schema_arrow.names)
+        for batch in table.iter_batches(BATCH_ROWS, columns=[column]):
+            yield from batch.column(0).to_pylist()
+
+
+READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    ".txt": _read_lines,
+    ".jsonl": _read_objects,
+    ".csv": _read_table,
+    ".tsv": _read_table,
+    ".parquet": _read_parquet,
+}
+"""What reads the texts of a file, by its suffix."""

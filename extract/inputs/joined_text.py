@@ -1,0 +1,154 @@
+"""Words in the text they came from."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt8
+from numpy.typing import NDArray
+
+from extract.errors import InputError
+from extract.files import DIGEST_BYTES, canonical_json
+
+
+@dataclass(frozen=True)
+class JoinedText:
+    """The text of one sentence and where its words are; equal texts with other words are not equal."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    """First character and the one after the last, of each word."""
+
+
+def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
+    """Put words back into the text they came from.
+
+    Args:
+        words: At least one.
+        space_after: Whether a space follows each word; the last one is not used.
+
+    Example:
+        >>> join_words(["Is", "n't", "it", "?"], [False, True, False, True])
+        JoinedText(text="Isn't it?", spans=((0, 2), (2, 5), (6, 8), (8, 9)))
+    """
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for word, has_space in zip(words, space_after, strict=True):
+        spans.append((start, start + len(word)))
+        parts.append(word + " " if has_space else word)
+        start += len(parts[-1])
+    parts[-1] = words[-1]
+    return JoinedText("".join(parts), tuple(spans))
+
+
+def require_words(text: JoinedText, index: int) -> None:
+    """Refuse a text without words, or with a word outside the text or before the end of the word before it."""
+    where = f"text {index} ({text.text[:40]!r})"
+    if not text.spans:
+        raise InputError(f"{where} has no words; give each text at least one.")
+    before = 0
+    for word, (start, end) in enumerate(text.spans):
+        if not before <= start <= end <= len(text.text):
+            raise InputError(
+                f"word {word} of {where} has the characters {start} to {end}; allowed: words in order, without "
+                f"overlap, inside the {len(text.text)} characters of the text."
+            )
+        before = end
+
+
+def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
+    """Digest each text by itself, a text with words together with the places of its words: `(N, 16)`.
+
+    A digest is BLAKE2b over the UTF-8 bytes of the text, or of the canonical JSON of text and spans; lone surrogates
+    are kept as they are.
+    """
+    joined = b"".join(
+        hashlib.blake2b(_written(text).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+        for text in texts
+    )
+    return np.frombuffer(joined, np.uint8).reshape(len(texts), DIGEST_BYTES)
+
+
+def _written(text: str | JoinedText) -> str:
+    return text if isinstance(text, str) else canonical_json([text.text, text.spans])
+
+
+# Words and tokens of one text, brought together by their characters.
+
+WORD_SHARED = 1  # begins inside a token that the word before also uses
+WORD_CUT = 2  # a token of it was dropped; no latent
+WORD_LOST = 4  # no token covers it; no latent
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedWords:
+    """Which tokens each of the `W` words of a text uses."""
+
+    starts: NDArray[np.int64]  # first token of each word
+    ends: NDArray[np.int64]  # one past its last token; equal to `starts` where no token covers the word
+
+    @property
+    def is_lost(self) -> Bool[np.ndarray, " W"]:
+        """Whether no token covers the word."""
+        is_lost: NDArray[np.bool_] = self.starts == self.ends
+        return is_lost
+
+    @property
+    def is_shared(self) -> Bool[np.ndarray, " W"]:
+        """Whether the word begins inside a token that the word before also uses."""
+        # Lost words stand between two others without parting them.
+        reached: NDArray[np.int64] = np.maximum.accumulate(np.where(self.is_lost, 0, self.ends))
+        is_shared = np.zeros(len(reached), np.bool_)
+        is_shared[1:] = (self.starts[1:] < reached[:-1]) & ~self.is_lost[1:]
+        return is_shared
+
+    @property
+    def flags(self) -> UInt8[np.ndarray, " W"]:
+        """Bits `WORD_SHARED` and `WORD_LOST`."""
+        flags: NDArray[np.uint8] = (self.is_shared * WORD_SHARED + self.is_lost * WORD_LOST).astype(np.uint8)
+        return flags
+
+
+def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]]) -> AlignedWords:
+    """Find the tokens of each word: all whose characters meet the word's.
+
+    A token of no width (a byte of a character that another token stands for, or a blank that the tokenizer trims)
+    belongs to no word. Where offsets do not run upwards, as around characters that a normaliser puts in another
+    order, a word's tokens are all from the first to the last that meets it.
+
+    Args:
+        offsets: First and one past the last character of each token of the text.
+        spans: The same of each word, in order and without overlap.
+
+    Example:
+        >>> aligned = align_words(np.array([[0, 3], [3, 5], [5, 9]]), [(0, 2), (2, 5), (6, 9)])
+        >>> aligned.starts.tolist(), aligned.ends.tolist(), aligned.flags.tolist()
+        ([0, 0, 2], [1, 2, 3], [0, 1, 0])
+    """
+    words = np.asarray(spans, np.int64).reshape(-1, 2)
+    tokens = np.flatnonzero(offsets[:, 0] < offsets[:, 1])
+    firsts, lasts = offsets[tokens].T
+    if (np.diff(firsts) >= 0).all() and (np.diff(lasts) >= 0).all():
+        starts = np.searchsorted(lasts, words[:, 0], side="right")
+        ends = np.searchsorted(firsts, words[:, 1], side="left")
+    else:
+        starts, ends = _search(firsts, lasts, words)
+    is_met = (starts < ends) & (words[:, 0] < words[:, 1])
+    found = np.zeros((2, len(words)), np.int64)
+    found[0, is_met] = tokens[starts[is_met]]
+    found[1, is_met] = tokens[ends[is_met] - 1] + 1
+    return AlignedWords(*found)
+
+
+def _search(
+    firsts: Int[np.ndarray, " T"], lasts: Int[np.ndarray, " T"], words: Int[np.ndarray, "W 2"]
+) -> tuple[Int[np.ndarray, " W"], Int[np.ndarray, " W"]]:
+    """Look at every token for every word."""
+    found = np.zeros((2, len(words)), np.int64)
+    for k, (start, end) in enumerate(words):
+        meeting = np.flatnonzero((firsts < end) & (lasts > start))
+        if len(meeting):
+            found[:, k] = meeting[0], meeting[-1] + 1
+    return found[0], found[1]

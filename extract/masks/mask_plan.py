@@ -1,0 +1,457 @@
+"""Mask plans: one mask kind per layer, in a short text form shared by the command line, configs and manifests.
+
+The text form, blocks counted from the top down unless it says otherwise:
+
+    causal                                        the untouched decoder
+    bidirectional                                 every block
+    bidirectional:10                              the top 10 blocks, the others causal
+    nosink-bidirectional:10+bidirectional:8       the top 10, then the 8 below them, the others causal
+    nosink-bidirectional:10+nosink-causal         the top 10, then all others
+    backward@17-20                                blocks 17 to 20, counted from the bottom from 1, the others causal
+    [causal,causal,backward]                      every block, from the bottom up
+    extend/backward:2                             another architecture than `inplace`, K blocks converted
+    nosink-bidirectional:10~skip3@10              with LBW's extra skip: every 3 blocks from block 11 on
+    causal~tp1-6                                  a placeholder takes the last token's state after blocks 1 to 6
+    causal~kv12-15                                in blocks 12 to 15 every token also sees the last one's key and value
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Any
+
+from extract.errors import ConfigError, UnknownNameError, unknown_name
+from extract.masks.mask_kinds import KINDS, parse_kind
+
+CAUSAL = "causal"
+ARCHITECTURES = {
+    "inplace": "masks are swapped, nothing else (LBW INPLACE)",
+    "extend": "K copies of the last block, converted, on top (LBW EXTEND)",
+    "extra": "plus the output of a second stack: the first K blocks, converted, from the embeddings (LBW EXTRA)",
+    "inter-stack": "the top K blocks run twice from one input, causal and converted, summed on top (LBW INTER, code)",
+    "inter-block": "each of the top K blocks runs causal and converted, summed at each (LBW INTER, text)",
+}
+TAILS = {"skip": r"skip([1-9]\d*)@(\d+)", "prepend": r"tp(\d+)-(\d+)(?:@(\d+))?", "prefix": r"kv(\d+)-(\d+)"}
+FORMS = "'causal', 'KIND', 'KIND:K', 'KIND:K+KIND:K', 'KIND:K+KIND', 'KIND@A-B', '[KIND,KIND,...]'"
+PLANS = {
+    "causal": "token i attends to j <= i at every block: the decoder as it was trained",
+    "backward:K": "the top K blocks attend to j >= i (LBW INPLACE-BACK)",
+    "bidirectional:K": "the top K blocks attend everywhere (LBW INPLACE-BIDIR)",
+    "nosink-causal:K": "the top K blocks are causal and hide the first token from later ones (LBW MASK0-FOR)",
+    "nosink-bidirectional:K": "the top K blocks attend everywhere but to the first token (LBW MASK0-BIDIR)",
+    "nosink4-bidirectional:K": "the same, hiding the first 4 tokens (LBW MASK3; 6 and 8 for MASK5 and MASK7)",
+    "nosink-bidirectional:K+nosink-causal": "every block hides the first token, the top K see ahead (LBW MASK0-ALL)",
+    "nosink-bidirectional:K0+bidirectional:K-K0": "the top K0, then bidirectional down to K (LBW MASK0&BIDIR)",
+    "hybrid": "context sees context; spans given per text see it and, causally, themselves (MAGNET)",
+    "KIND@A-B": "blocks A to B from the bottom, for reading below the top",
+    "[KIND,KIND,...]": "every block by itself, from the bottom up",
+    **{f"{name}/KIND:K": text for name, text in ARCHITECTURES.items() if name != "inplace"},
+    "PLAN~tpA-B": "a placeholder before the text takes the last token's state after blocks A to B (Token Prepending)",
+    "PLAN~tpA-B@SEED": "the same, the placeholder drawn with another seed than 0",
+    "PLAN~kvA-B": "in blocks A to B every token also sees the last token's key and value (KV-Embedding)",
+    "PLAN~skipN@I": "any plan, an earlier hidden state re-added every N blocks after the first I (LBW, code)",
+}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Neighbouring blocks of one kind.
+
+    Attributes:
+        kind: Text of the mask kind.
+        first: In a plan counted from the top, blocks of the segment, or None for all that are left; in a window, its
+            lowest block from 1.
+        last: The highest block of a window; None elsewhere.
+    """
+
+    kind: str
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The text form of the segment."""
+        if self.last is not None:
+            return f"{self.kind}@{self.first}-{self.last}"
+        return self.kind if self.first is None else f"{self.kind}:{self.first}"
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """A mask plan.
+
+    Attributes:
+        segments: From the top down; windows, and the blocks of an explicit list, from the bottom up.
+        is_list: Whether the plan names every block.
+        architecture: A name from `ARCHITECTURES`.
+        skip: Stride and number of blocks below the first addition of LBW's extra skip; None for none.
+        prepend: First and last block after which a placeholder takes the last token's state, from 1, and the seed that
+            the placeholder is drawn with; None for none.
+        prefix: First and last block, from 1, in which the last token's key and value are prepended; None for none.
+    """
+
+    segments: tuple[Segment, ...] = (Segment(CAUSAL),)
+    is_list: bool = False
+    architecture: str = "inplace"
+    skip: tuple[int, int] | None = None
+    prepend: tuple[int, int, int] | None = None
+    prefix: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str:
+        """The canonical text form: `parse_plan(plan.text) == plan`."""
+        head = "" if self.architecture == "inplace" else f"{self.architecture}/"
+        tail = "" if self.skip is None else f"~skip{self.skip[0]}@{self.skip[1]}"
+        if self.prepend is not None:
+            first, last, seed = self.prepend
+            tail += f"~tp{first}-{last}" + (f"@{seed}" if seed else "")
+        tail += "" if self.prefix is None else f"~kv{self.prefix[0]}-{self.prefix[1]}"
+        if self.is_list:
+            return f"[{','.join(segment.kind for segment in self.segments)}]{tail}"
+        return head + "+".join(segment.text for segment in self.segments) + tail
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the plan leaves the decoder as it was trained."""
+        is_causal = all(segment.kind == CAUSAL for segment in self.segments)
+        return is_causal and self.architecture == "inplace" and not self.has_tail
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether something beside masks and an architecture changes what blocks are given."""
+        return any(tail is not None for tail in (self.skip, self.prepend, self.prefix))
+
+    @property
+    def converted(self) -> tuple[str, int]:
+        """Kind and number of the blocks that another architecture than `inplace` converts."""
+        return self.segments[0].kind, self.segments[0].first or 0
+
+    @property
+    def rules(self) -> dict[str, int]:
+        """Versions of the rules of this plan that have changed since caches were first written; for their identity."""
+        has_nosink = any(re.match(r"nosink\d", segment.kind) for segment in self.segments)  # of one token: unchanged
+        has_skip = self.skip is not None and self.architecture != "inplace"
+        return {**({"nosink": 2} if has_nosink else {}), **({"skip": 2} if has_skip else {})}
+
+    @property
+    def kind_names(self) -> tuple[str, ...]:
+        """Names of its mask kinds, without their numbers."""
+        from extract.masks.mask_kinds import parse_kind
+
+        return tuple(dict.fromkeys(parse_kind(segment.kind).name for segment in self.segments))
+
+    def kinds(self, n_blocks: int) -> tuple[str, ...]:
+        """Return the kind of every block as text, from the bottom up.
+
+        All are causal for another architecture than `inplace`, which leaves the decoder's own stack alone.
+
+        Raises:
+            UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
+        """
+        if self.skip is not None and self.skip[1] >= n_blocks:
+            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
+        highest = max((span[1] for span in (self.prepend, self.prefix) if span is not None), default=0)
+        if highest > n_blocks:
+            raise self._misfit(f"reaches up to block {highest}", n_blocks, n_blocks)
+        if self.architecture != "inplace":
+            if self.converted[1] > n_blocks:
+                raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks, n_blocks)
+            return (CAUSAL,) * n_blocks
+        if self.is_list:
+            if len(self.segments) != n_blocks:
+                raise self._misfit(f"names {len(self.segments)} blocks", n_blocks, n_blocks)
+            return tuple(segment.kind for segment in self.segments)
+        kinds = [CAUSAL] * n_blocks
+        top = n_blocks  # blocks not yet given away, counted from the bottom
+        for segment in self.segments:
+            if segment.last is not None:
+                if segment.last > n_blocks:
+                    raise self._misfit(f"reaches up to block {segment.last}", n_blocks, n_blocks)
+                span = range((segment.first or 1) - 1, segment.last)
+            else:
+                count = top if segment.first is None else segment.first
+                if count > top:
+                    raise self._misfit(f"needs {n_blocks - top + count} blocks", n_blocks, n_blocks)
+                span = range(top - count, top)
+                top -= count
+            for block in span:
+                kinds[block] = segment.kind
+        return tuple(kinds)
+
+    def converted_blocks(self, n_blocks: int) -> dict[int, str]:
+        """Return the kinds of the blocks that ever run under another kind than causal, by position from 0."""
+        kind, count = self.converted
+        again: dict[str, Iterable[int]] = {"inplace": (), "extend": (n_blocks - 1,), "extra": range(count)}
+        places = again.get(self.architecture, range(n_blocks - count, n_blocks))
+        kinds = [*enumerate(self.kinds(n_blocks)), *((block, kind) for block in places)]
+        return {block: text for block, text in kinds if text != CAUSAL}
+
+    def _misfit(self, what: str, n_blocks: int, most: int) -> UnknownNameError:
+        return UnknownNameError(
+            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {most}."
+        )
+
+
+def parse_plan(text: str) -> MaskPlan:
+    """Read a mask plan from its text form, in which blanks do not count, into its canonical form.
+
+    Empty segments and a causal rest are left out, and equal neighbours joined.
+
+    Raises:
+        UnknownNameError: A text that is not a plan; says what is wrong and which forms exist.
+
+    Example:
+        >>> parse_plan("backward:2 + backward:1 + causal").text
+        'backward:3'
+        >>> parse_plan("backward@2-3").kinds(4)
+        ('causal', 'backward', 'backward', 'causal')
+    """
+    bare, *tails = re.sub(r"\s", "", text).split("~")
+    architecture, slash, rest = bare.partition("/")
+    plan = _converted(architecture, rest, text) if slash else _inplace(bare, text)
+    for tail in tails:
+        field, value = _tail(tail, text)
+        if getattr(plan, field) is not None:
+            raise _refuse(text, f"has the tail {tail!r} beside another one of its kind")
+        if field != "skip" and plan.architecture != "inplace":
+            raise _refuse(
+                text, f"has the tail {tail!r} and the architecture {plan.architecture!r}, which do not go together"
+            )
+        changed: dict[str, Any] = {field: value}
+        plan = replace(plan, **changed)
+    return plan
+
+
+def _tail(tail: str, text: str) -> tuple[str, tuple[int, ...]]:
+    """Read what follows a tilde: the field of the plan that it fills, and its value."""
+    for field, pattern in TAILS.items():
+        if found := re.fullmatch(pattern, tail):
+            value = tuple(int(number or 0) for number in found.groups())
+            if field != "skip" and not 1 <= value[0] <= value[1]:
+                raise _refuse(
+                    text, f"has the blocks {value[0]}-{value[1]}, which must run upwards from block 1 or higher"
+                )
+            return field, value
+    raise _refuse(text, f"ends in {tail!r}, which is no skip, tp or kv; write ~skip3@10, ~tp1-6 or ~kv12-15")
+
+
+def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It is in the plan {text!r}.")
+    if architecture == "inplace":
+        return _inplace(rest, text)
+    segments = [] if rest.startswith("[") else [_segment(part, text) for part in rest.split("+")]
+    if len(segments) != 1 or segments[0].first is None or segments[0].last is not None:
+        raise _refuse(text, f"must give the architecture {architecture!r} one kind with a count, as backward:2")
+    # Causal copies change the decoder too; only none at all leave it as it was trained.
+    return MaskPlan(tuple(segments), architecture=architecture) if segments[0].first else MaskPlan()
+
+
+def _inplace(bare: str, text: str) -> MaskPlan:
+    if bare.startswith("[") and bare.endswith("]"):
+        return MaskPlan(tuple(Segment(_kind(part, text)) for part in bare[1:-1].split(",")), is_list=True)
+    segments = [_segment(part, text) for part in bare.split("+")]
+    windows = [segment for segment in segments if segment.last is not None]
+    if windows:
+        if len(windows) != len(segments):
+            raise _refuse(text, "mixes windows 'KIND@A-B' with counts from the top")
+        return _windows(windows, text)
+    if any(segment.first is None for segment in segments[:-1]):
+        raise _refuse(text, "has a segment without a count before its last one")
+    return MaskPlan(tuple(_joined(segments)))
+
+
+def _segment(part: str, text: str) -> Segment:
+    from extract.masks.mask_kinds import KINDS
+
+    module = r"(?:[A-Za-z_][\w.]*:(?=[A-Za-z_]))?" if part.partition(":")[0].rstrip("0123456789") not in KINDS else ""
+    found = re.fullmatch(rf"({module}[^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
+    if not found:
+        raise _refuse(text, f"has the part {part!r}")
+    kind = _kind(found[1], text)
+    if found[3] is not None:
+        first, last = int(found[3]), int(found[4])
+        if not 1 <= first <= last:
+            raise _refuse(text, f"has the window {first}-{last}, which must run upwards from block 1 or higher")
+        return Segment(kind, first, last)
+    return Segment(kind, None if found[2] is None else int(found[2]))
+
+
+def _kind(part: str, text: str) -> str:
+    try:
+        return parse_kind(part).text
+    except UnknownNameError:
+        if ":" in part:
+            raise
+        kind = "mask plan" if part == text else f"mask kind in the plan {text!r}:"
+        raise unknown_name(kind, part, KINDS, hint=f"Plans look like {FORMS} (icecore list plans).") from None
+
+
+def _joined(segments: list[Segment]) -> list[Segment]:
+    """Drop empty segments, join equal neighbours, and leave a causal rest unsaid."""
+    kept: list[Segment] = []
+    for kind, same in groupby((segment for segment in segments if segment.first != 0), lambda segment: segment.kind):
+        counts = [segment.first for segment in same]
+        kept.append(Segment(kind, None if counts[-1] is None else sum(count or 0 for count in counts)))
+    while kept and kept[-1].kind == CAUSAL:
+        kept.pop()
+    return kept or [Segment(CAUSAL)]
+
+
+def _windows(windows: list[Segment], text: str) -> MaskPlan:
+    ordered = sorted(windows, key=lambda window: window.first or 0)
+    kept: list[Segment] = []
+    for below, above in pairwise([Segment(CAUSAL, 0, 0), *ordered]):
+        if (below.last or 0) >= (above.first or 0):
+            raise _refuse(text, f"has windows that overlap at block {above.first}")
+        if kept and kept[-1].kind == above.kind and kept[-1].last == (above.first or 0) - 1:
+            kept[-1] = replace(kept[-1], last=above.last)
+        elif above.kind != CAUSAL:
+            kept.append(above)
+    return MaskPlan(tuple(kept) or (Segment(CAUSAL),))
+
+
+def _refuse(text: str, why: str) -> UnknownNameError:
+    return UnknownNameError(f"the mask plan {text!r} {why}; plans look like {FORMS} (icecore list plans).")
+
+
+# Lists of plans to sweep over: all k of one kind, a (k, k0) grid, windows below the top.
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Read whole numbers and ranges such as `0-3,8`, in rising order; refuse anything else with `ConfigError`."""
+    numbers: set[int] = set()
+    for part in re.sub(r"\s", "", text).split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not found or int(found[2] or found[1]) < int(found[1]):
+            raise ConfigError(
+                f"{text!r} is not a list of counts; allowed: whole numbers and rising ranges, as 0-30 or 2,4,8."
+            )
+        numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(numbers))
+
+
+def plans_over_k(kinds: Iterable[str], counts: Iterable[int]) -> list[MaskPlan]:
+    """List the plans `KIND:K`, for every kind and count; the causal plan is listed once."""
+    ks = list(counts)
+    return _each_once(f"{kind}:{k}" for kind in kinds for k in ks)
+
+
+def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> list[MaskPlan]:
+    """List LBW's MASK0&BIDIR: the top `k0` nosink-bidirectional, bidirectional down to `k`; `k0 > k` is left out."""
+    tops = list(top_counts)
+    return _each_once(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
+
+
+def k_and_k0(plan: MaskPlan) -> tuple[int, int] | None:
+    """Read a plan as `(k, k0)`: k converted blocks from the top, the uppermost k0 of them nosink; None for others."""
+    if plan.is_untouched:
+        return 0, 0
+    found = re.fullmatch(r"(?:nosink-bidirectional:(\d+))?\+?(?:bidirectional:(\d+))?", plan.text)
+    if not found:
+        return None
+    k0 = int(found[1] or 0)
+    return k0 + int(found[2] or 0), k0
+
+
+def plans_over_windows(kind: str, sizes: Iterable[int], reads: Iterable[int]) -> list[MaskPlan]:
+    """List windows `(r - k, r]`: the `k` blocks that end in block `r`, read at block `r`, where they fit.
+
+    Example:
+        >>> [plan.text for plan in plans_over_windows("backward", [2], [1, 5])]
+        ['backward@4-5']
+    """
+    ends = list(reads)
+    return _each_once(f"{kind}@{r - k + 1}-{r}" for k in sizes for r in ends if 1 <= k <= r)
+
+
+def _each_once(texts: Iterable[str]) -> list[MaskPlan]:
+    return list(dict.fromkeys(parse_plan(text) for text in texts))
+
+
+# Mask plans by the names they have in the papers.
+
+LBW_PLANS = {
+    "INPLACE-BACK": "backward:{k}",
+    "INPLACE-BIDIR": "bidirectional:{k}",
+    "INTER-BACK": "inter-stack/backward:{k}",  # as the released code adds: once, on top
+    "INTER-BIDIR": "inter-stack/bidirectional:{k}",
+    "INTER-BACK-TEXT": "inter-block/backward:{k}",  # as the paper's text adds: block by block
+    "INTER-BIDIR-TEXT": "inter-block/bidirectional:{k}",
+    "EXTRA-BACK": "extra/backward:{k}",
+    "EXTRA-BIDIR": "extra/bidirectional:{k}",
+    "EXTEND-BACK": "extend/backward:{k}",
+    "EXTEND-BIDIR": "extend/bidirectional:{k}",
+    "MASK0-FOR": "nosink{m}-causal:{k}",
+    "MASK0-BIDIR": "nosink{m}-bidirectional:{k}",
+    "MASK0-ALL": "nosink{m}-bidirectional:{k}+nosink{m}-causal",
+    "MASK0&BIDIR": "nosink{m}-bidirectional:{k0}+bidirectional:{below}",
+    "MASK3": "nosink4-bidirectional:{k}",  # named by the last hidden position
+    "MASK5": "nosink6-bidirectional:{k}",
+    "MASK7": "nosink8-bidirectional:{k}",
+}
+"""Every configuration of Look Both Ways, by its name there, with `{k}`, `{k0}`, `{below}` for `k - k0`, and `{m}` where
+the number of hidden tokens may be chosen; blocks are counted from the top."""
+
+
+def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None, skip: int | None = None) -> MaskPlan:
+    """Make the plan of a configuration of Look Both Ways.
+
+    Args:
+        name: A name from `LBW_PLANS`; case does not matter.
+        k: Converted blocks, counted from the top (the first `k` of a second stack for EXTRA, copies for EXTEND); with
+            0 the decoder stays causal, except under MASK0-ALL, which hides the first token at every block.
+        k0: For MASK0&BIDIR alone: how many of the `k` hide the first token, counted from the top; 0 to `k`.
+        m: First tokens to hide, for the MASK0 configurations; 1 when absent.
+        skip: Stride of the extra skip of the released code (`res_connect`, 3 there); none when absent. It begins at the
+            block whose position from 0 is the *number* of backward or nosink blocks, as released.
+
+    Raises:
+        UnknownNameError: An unknown name, or a number that does not fit it.
+
+    Example:
+        >>> lbw_plan("MASK0&BIDIR", 18, k0=10).text
+        'nosink-bidirectional:10+bidirectional:8'
+        >>> lbw_plan("MASK5", 4).text
+        'nosink6-bidirectional:4'
+        >>> lbw_plan("MASK0-BIDIR", 10, skip=3).text
+        'nosink-bidirectional:10~skip3@10'
+    """
+    form = LBW_PLANS.get(name.upper())
+    if form is None:
+        raise unknown_name("configuration of Look Both Ways", name, LBW_PLANS)
+    if k < 0:
+        raise UnknownNameError(f"{name} was given k = {k}; allowed: 0 to the number of blocks.")
+    if ("{k0}" in form) != (k0 is not None) or not 0 <= (k0 or 0) <= k:
+        allowed = f"0 to k = {k}" if "{k0}" in form else "none, it has no second number of blocks"
+        raise UnknownNameError(f"{name} was given k0 = {k0}; allowed: {allowed}.")
+    if m is not None and (m < 1 or "{m}" not in form):
+        allowed = "1 or more" if "{m}" in form else "none, its name says what is hidden"
+        raise UnknownNameError(f"{name} was given m = {m}; allowed: {allowed}.")
+    if skip is not None and (skip < 1 or name.upper() == "MASK0-ALL"):
+        allowed = "none, the released code has no such configuration" if skip > 0 else "1 or more"
+        raise UnknownNameError(f"{name} was given skip = {skip}; allowed: {allowed}.")
+    plan = parse_plan(form.format(k=k, k0=k0, below=k - (k0 or 0), m=1 if m is None else m))
+    if skip is None:
+        return plan
+    n_counted = k if k0 is None else k0  # the released code counts `num_unsink_layers`, and not `num_bidir_layers`
+    return replace(plan, skip=(skip, 0 if "/bidirectional" in f"/{form}" else n_counted))
+
+
+def magnet_plan(k: int | None = None) -> MaskPlan:
+    """Make the plan of MAGNET: its hybrid mask, whose spans are given with each text.
+
+    The hybrid mask is on the top `k` blocks; on every block, as in the paper, when `k` is absent. A text without spans
+    is all context, hence bidirectional.
+
+    Raises:
+        UnknownNameError: A negative number of blocks.
+
+    Example:
+        >>> magnet_plan().text
+        'hybrid'
+    """
+    if k is not None and k < 0:
+        raise UnknownNameError(f"the hybrid plan was given k = {k}; allowed: 0 to the number of blocks.")
+    return parse_plan("hybrid" if k is None else f"hybrid:{k}")

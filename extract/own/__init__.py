@@ -1,1 +1,0 @@
-"""What users add by name, and the digest of its code."""

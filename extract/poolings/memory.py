@@ -1,0 +1,191 @@
+"""Memory that goes back to the system, so that a long extraction takes no more than a short one.
+
+Private anonymous pages and `malloc_trim` are POSIX and glibc; elsewhere (Windows, musl, macOS for the latter) plain
+tensors serve and nothing is trimmed. See docs/decisions/memory-pages.md.
+"""
+
+import ctypes
+import math
+import mmap
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import accumulate
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+CPU = torch.device("cpu")
+LARGEST_KEPT = (32 << 20) - (1 << 14)
+"""Bytes of the largest block that glibc can be taught to keep, short of its own head."""
+
+
+def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.device = CPU) -> Tensor:
+    """Make an uninitialised tensor whose memory goes back to the system with it.
+
+    Only the CPU needs such pages. Latents of a batch outlive the activations computed beside them. On the heap the two
+    would alternate, and the gaps between latents fit no later batch, so a long extraction would grow.
+    """
+    n = math.prod(shape)
+    if device.type != "cpu" or n == 0 or not hasattr(mmap, "MAP_PRIVATE"):
+        return torch.empty(*shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, n * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)  # holds the pages until the last view is gone
+
+
+def keep_blocks() -> None:
+    """Teach the C library to keep freed blocks of up to 32 MiB for the next tensors, where it learns sizes (glibc).
+
+    Else every intermediate result of a network is fetched from the system and handed back, page by page.
+    """
+    torch.empty(LARGEST_KEPT, dtype=torch.uint8)  # what it frees, it keeps from then on
+
+
+def trim_heap() -> None:
+    """Hand free pages of the heap back to the system if the C library can (glibc); takes milliseconds."""
+    trim = _find_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _find_trim() -> Any:
+    try:
+        return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    except (OSError, TypeError):  # Windows has no library of the process itself
+        return None
+
+
+# Copies between main memory and a device beside the computation, so that nothing in the loop over batches waits.
+
+ALIGNMENT = 64
+"""Bytes that the parts of a buffer are aligned to."""
+Pairs = Sequence[tuple[Tensor, Tensor]]
+
+
+@runtime_checkable
+class Lane(Protocol):
+    """How copies to one device, and from it, are enqueued."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make the lane of a device."""
+
+    @staticmethod
+    def pin(side: Tensor) -> Tensor:
+        """Return a tensor of main memory as one that a device reads while the host goes on."""
+
+    def allocate(self, n_bytes: int) -> Tensor:
+        """Allocate `(n_bytes,)` uint8 in main memory that a device writes while the host goes on."""
+
+    def copy(self, pairs: Pairs) -> Callable[[], None]:
+        """Enqueue copies of pairs (target, source) after what the device has to do; the result waits for them."""
+
+
+class CudaLane:
+    """Copies of a CUDA device: pinned memory, and a stream of their own for what comes back."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def pin(side: Tensor) -> Tensor:
+        """See `Lane.pin`."""
+        return side.pin_memory()
+
+    def allocate(self, n_bytes: int) -> Tensor:
+        """See `Lane.allocate`."""
+        return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self, pairs: Pairs) -> Callable[[], None]:
+        """See `Lane.copy`."""
+        # A thread that waits for it leaves its core to others.
+        done: Any = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+                source.record_stream(self.stream)  # its memory is not given away before it has been read
+            done.record(self.stream)
+        wait: Callable[[], None] = done.synchronize
+        return wait
+
+
+LANES: dict[str, type[Lane]] = {"cuda": CudaLane}
+"""Device types whose copies run beside the computation."""
+
+
+def send(side: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; from main memory, the copy is enqueued and not waited for, where `LANES` allow."""
+    lane = LANES.get(device.type)
+    if lane is None or side.device.type != "cpu":
+        return side.to(device)
+    return lane.pin(side).to(device, non_blocking=True)
+
+
+class HostCopy:
+    """Tensors on their way to main memory; `with` waits for them, and gives their buffer back at its end.
+
+    The tensors must not be used after the `with` block: another batch is written over them.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Tensor, ...],
+        *,
+        wait: Callable[[], None] | None = None,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        self._sides, self._wait, self._give_back = sides, wait, give_back
+
+    def __enter__(self) -> tuple[Tensor, ...]:
+        if self._wait is not None:
+            self._wait()
+        return self._sides
+
+    def __exit__(self, *_: object) -> None:
+        self._sides = ()
+        if self._give_back is not None:
+            self._give_back()
+
+
+class HostCopies:
+    """Copies tensors to main memory, through buffers that are used again.
+
+    There are as many buffers as copies are under way at once, each as large as the largest of them so far, rounded up
+    to a power of two. Copies may be started in one thread and used in another; one that is never used costs its buffer.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[torch.device, Lane] = {}
+        self._free: list[Tensor] = []
+
+    def start(self, *sides: Tensor) -> HostCopy:
+        """Start to copy tensors of one device, at least one, and return at once; on the CPU they are not copied."""
+        lane = self._lane(sides[0].device)
+        if lane is None:
+            return HostCopy(tuple(map(_in_main_memory, sides)))
+        sizes = [side.numel() * side.element_size() for side in sides]
+        starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
+        buffer = self._take(lane, starts[-1])
+        held = tuple(
+            buffer[start : start + size].view(side.dtype).view(side.shape)
+            for side, start, size in zip(sides, starts[:-1], sizes, strict=True)
+        )
+        wait = lane.copy(list(zip(held, sides, strict=True)))
+        return HostCopy(held, wait=wait, give_back=partial(self._free.append, buffer))
+
+    def _lane(self, device: torch.device) -> Lane | None:
+        if device.type in LANES and device not in self._lanes:
+            self._lanes[device] = LANES[device.type](device)
+        return self._lanes.get(device)
+
+    def _take(self, lane: Lane, n_bytes: int) -> Tensor:
+        buffer = self._free.pop() if self._free else None
+        if buffer is None or len(buffer) < n_bytes:
+            buffer = lane.allocate(1 << max(n_bytes - 1, 1).bit_length())
+        return buffer
+
+
+def _in_main_memory(side: Tensor) -> Tensor:
+    return side if side.device.type == "cpu" else empty_in_pages(side.shape, side.dtype).copy_(side)

@@ -1,0 +1,255 @@
+"""Poolings by name. A new one is a function in `pooling` or `word_pooling`, and a row here."""
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from extract.errors import InputError, UnknownNameError, unknown_name
+from extract.inputs.template import InputTemplate
+from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_plan import MaskPlan
+from extract.registry import add_own, find_own, first_sentence, later
+
+Pooling = Callable[..., Any]
+"""Pools hidden states `(B, T, D)` by the index of their batch: `PoolingIndex`, or `WordIndex` for words."""
+
+POOLINGS: dict[str, tuple[Pooling, str]] = {
+    "last": (later("extract.poolings.poolings:pool_last"), "the last real token"),
+    "mean": (
+        later("extract.poolings.poolings:pool_mean"),
+        "the mean of the text tokens, specials and instruction left out",
+    ),
+    "weighted-mean": (
+        later("extract.poolings.poolings:pool_weighted_mean"),
+        "the mean of the text tokens with weights 1, 2, 3 ... along the text",
+    ),
+    "first": (later("extract.poolings.poolings:pool_first"), "the first text token"),
+    "max": (later("extract.poolings.poolings:pool_max"), "the largest value of each dimension over the text tokens"),
+    "median": (
+        later("extract.poolings.poolings:pool_median"),
+        "the median of each dimension over the text tokens, whatever a few outliers do",
+    ),
+    "echo-last": (
+        later("extract.poolings.poolings:pool_echo_last"),
+        "the last token of the last copy of a repeated text",
+    ),
+    "echo-mean": (
+        later("extract.poolings.poolings:pool_echo_mean"),
+        "the mean of the tokens of a repeated text, the first copy left out",
+    ),
+    "reba-last": (
+        later("extract.poolings.poolings:pool_reba_last"),
+        "ReBA: the last token of the first copy and what follows, weighed by attention back to it",
+    ),
+    "reba-mean": (
+        later("extract.poolings.poolings:pool_reba_mean"),
+        "ReBA: the mean over the tokens of the first copy of such sums",
+    ),
+}
+TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
+    "token:N": (
+        r"token:(0|-?[1-9]\d*)",
+        later("extract.poolings.poolings:select_token"),
+        "the token at a position of the text, in its last copy: from 0, or from the end if negative",
+    ),
+    "last:N": (
+        r"last:([1-9]\d*)",
+        later("extract.poolings.poolings:select_last"),
+        "the mean of the last N tokens up to the one that `last` reads, other specials left out",
+    ),
+    "role:NAME": (
+        r"role:(instruction|text|suffix|joiner|chat)",
+        later("extract.poolings.poolings:select_role"),
+        "the mean of the tokens with a role: instruction, text, suffix, joiner or chat",
+    ),
+    "span": (
+        r"span()",
+        later("extract.poolings.poolings:select_span"),
+        "the mean of the tokens in the spans of the template",
+    ),
+    "span:N": (
+        r"span:(\d+)",
+        later("extract.poolings.poolings:select_span"),
+        "the mean of the tokens in one span, from 0",
+    ),
+}
+"""Poolings with an argument: how their names are written, which tokens they average."""
+WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
+    "first": (later("extract.poolings.poolings:pool_first_token"), "the first token of the word"),
+    "last": (later("extract.poolings.poolings:pool_last_token"), "the last token of the word"),
+    "mean": (later("extract.poolings.poolings:pool_mean_of_tokens"), "the mean of the tokens of the word"),
+    "echo": (later("extract.poolings.poolings:pool_echo"), "the mean of its tokens in the last copy of the text"),
+    "echo-first": (later("extract.poolings.poolings:pool_echo_first"), "the first of these tokens"),
+    "echo-last": (later("extract.poolings.poolings:pool_word_echo_last"), "the last of these tokens"),
+    "reba": (
+        later("extract.poolings.poolings:pool_reba_words"),
+        "ReBA: the word in the first copy and what follows, weighed by attention back to it; the mean of its tokens",
+    ),
+}
+SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
+AUTO = "auto"
+AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
+
+
+def register_pooling(name: str, function: Pooling | None = None, *, what: str = "") -> Any:
+    """Add a pooling under a name, by which an extraction finds it; also as a decorator.
+
+    The code of the function is part of what a cache is: edited, it is another pooling, and nothing stored is reused. It
+    must not depend on padding, which an extraction tries before it begins.
+
+    Args:
+        name: A name of its own; the same again replaces it.
+        function: Takes the hidden states `(B, T, D)` of a layer and the `PoolingIndex` of the batch, and returns
+            `(B, D)`.
+        what: One line for `icecore list poolings`; the first line of its docstring when empty.
+
+    Raises:
+        InputError: A name that the library has, or no name.
+
+    Example:
+        >>> @register_pooling("sum-of-tokens")
+        ... def sum_tokens(hidden, index):
+        ...     return (hidden.float() * index.weights.unsqueeze(-1)).sum(1)
+    """
+    return _register("pooling", POOLINGS, SHIPPED["pooling"], name, function, what)
+
+
+def register_word_pooling(name: str, function: Pooling | None = None, *, what: str = "") -> Any:
+    """Add a word pooling under a name, as `register_pooling`.
+
+    The function takes the hidden states `(B, T, D)` of a layer and the `WordIndex` of the batch, and returns `(W, D)`.
+    """
+    return _register("word pooling", WORD_POOLINGS, (AUTO, *SHIPPED["word pooling"]), name, function, what)
+
+
+def _register(
+    noun: str,
+    table: dict[str, tuple[Pooling, str]],
+    shipped: Iterable[str],
+    name: str,
+    function: Pooling | None,
+    what: str,
+) -> Any:
+    if function is None:
+        return lambda decorated: _register(noun, table, shipped, name, decorated, what)
+    add_own(noun, name, function, shipped=tuple(shipped))
+    table[name] = (
+        later("extract.poolings.poolings:pool_guarded", noun, name, function),
+        what or first_sentence(function),
+    )
+    return function
+
+
+def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Check names of poolings, or one name, and drop repeats; raises as `check_names`."""
+    chosen = [names] if isinstance(names, str) else list(names)
+    sets = [name for name in chosen if find_token_set(name)]
+    reserved = {known.partition(":")[0] + ":" for known in TOKEN_SETS}  # else MODULE:FUNCTION is imported
+    for name in chosen:
+        if name not in sets and not name.startswith(tuple(reserved)):
+            find_own("pooling", name, known=POOLINGS, add=register_pooling)
+    return check_names("pooling", chosen, [*POOLINGS, *sets], shown=[*POOLINGS, *TOKEN_SETS])
+
+
+def find_pooling(name: str) -> Pooling:
+    """Find the function of a pooling by a name that `select_poolings` has checked."""
+    found = find_token_set(name)
+    return later("extract.poolings.poolings:pool_tokens", *found) if found else POOLINGS[name][0]
+
+
+def find_token_set(name: str) -> tuple[Pooling, str] | None:
+    """Find the function that selects the tokens of a pooling with an argument, and the argument; None for others."""
+    for pattern, select, _ in TOKEN_SETS.values():
+        if found := re.fullmatch(pattern, name):
+            return select, found[1]
+    return None
+
+
+def check_template(names: Iterable[str], template: InputTemplate) -> None:
+    """Refuse poolings of texts or of words that a template has no tokens for: `InputError` names the first."""
+    for name in names:
+        if name.startswith("echo") and min(member.repeat for member in template.members) < 2:
+            raise InputError(f"the pooling {name!r} reads a further copy of a text; set template.repeat to 2 or more.")
+        if name.startswith("span") and find_token_set(name) and not template.spans:
+            raise InputError(f"the pooling {name!r} reads spans and none are given; set template.spans.")
+
+
+def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
+    """Check word pooling names, `auto` included, and drop repeats; raises as `check_names`."""
+    chosen = list(names)
+    for name in chosen:
+        known = (AUTO, *WORD_POOLINGS)
+        find_own("word pooling", name, known=known, add=register_word_pooling)
+    return check_names("word pooling", chosen, [AUTO, *WORD_POOLINGS])
+
+
+def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
+    """Choose word poolings, `auto` by what a token has seen under a plan.
+
+    Under causal masks only the last token of a word has seen all of it, under backward masks only the first.
+
+    Raises:
+        UnknownNameError: An unknown name, no name at all, or a plan that does not fit the decoder.
+    """
+    kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
+    sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
+    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(sees), "mean")
+    return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
+
+
+def _sides(kind: MaskKind) -> set[str]:
+    """Say whether tokens see back, ahead, or both; a kind with spans may do both."""
+    if kind.needs_spans:
+        return {"back", "ahead"}
+    from extract.masks.mask_rules import kind_matrix
+
+    matrix = kind_matrix(kind, kind.n + 3)
+    return {side for side, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}
+
+
+def check_names(
+    noun: str, names: Iterable[str], allowed: Collection[str], *, shown: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all.
+
+    `shown` are those that the error lists, where they are not those allowed.
+    """
+    chosen = tuple(dict.fromkeys(names))
+    for name in chosen:
+        if name not in allowed:
+            raise unknown_name(noun, name, shown or allowed)
+    if not chosen:
+        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(shown or allowed)}.")
+    return chosen
+
+
+# Settings of ReBA poolings.
+
+REBA = frozenset({"reba-last", "reba-mean", "reba"})
+"""Poolings that need the attention of every block before they can be computed."""
+ATTENTIONS = {
+    "all": "the largest weight over all blocks and heads (ReBA, Algorithm 1)",
+    "last": "the largest weight over the heads of the last block (appendix A.1.3)",
+}
+DIRECTIONS = {
+    "backward": "a token gathers itself and what follows it (ReBA, equation 6)",
+    "symmetric": "a token gathers what precedes it too (appendix A.1.3, as we read it)",
+}
+
+
+@dataclass(frozen=True)
+class RebaOptions:
+    """Which attention ReBA poolings gather states by."""
+
+    attention: Literal["all", "last"] = "all"
+    """`all` blocks and heads, the largest weight of each pair of tokens; or the heads of the `last` block."""
+    direction: Literal["backward", "symmetric"] = "backward"
+    """`backward`: a token gathers itself and later ones; `symmetric`: earlier ones too."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        if self.attention not in ATTENTIONS:
+            raise unknown_name("attention of ReBA", self.attention, ATTENTIONS)
+        if self.direction not in DIRECTIONS:
+            raise unknown_name("direction of ReBA", self.direction, DIRECTIONS)

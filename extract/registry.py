@@ -1,0 +1,490 @@
+"""Tables of names that import nothing: each object is named as `module:attribute` and imported when it is first used.
+
+Such a table can be listed, searched and completed without torch:
+
+    POOLINGS = {"last": (later("extract.poolings.poolings:pool_last"), "the last real token"), ...}
+
+An object that is at hand, such as one that a user registers, can be in the same table as it is.
+"""
+
+import ast
+import inspect
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property, partial
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from inspect import unwrap
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from extract.code_gate import digest_source, import_code
+from extract.errors import CodeError, ConfigError, InputError, UnknownNameError, first_line
+from extract.files import digest_bytes, digest_json
+from extract.moved import first_place
+
+EXTRAS = {"mteb": "mteb", "ray": "ray", "sentence_transformers": "sentence-transformers"}
+"""Package to the extra that brings it."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """An object by its place; see `later`."""
+
+    place: str
+    """`module:attribute`."""
+    bound: tuple[Any, ...] = ()
+    """First arguments of every call."""
+
+    @cached_property
+    def value(self) -> Any:
+        """The object itself, imported at the first use."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)
+
+    @property
+    def first_place(self) -> str:
+        """The place where the object was first, which digests hold."""
+        module, _, name = self.place.partition(":")
+        return ":".join(first_place(module, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the object."""
+        return self.value(*map(resolve, self.bound), *args, **kwargs)
+
+
+def later(place: str, *bound: Any) -> Any:
+    """Name a function or class as `module:attribute`; the result can be called like it, which imports it.
+
+    `bound` are first arguments of every call, which may come later themselves.
+
+    Example:
+        >>> later("math:pow", 2)(5)
+        32.0
+    """
+    return Later(place, bound)
+
+
+def resolve(named: Any) -> Any:
+    """Return the object that `later` names; any other object as it is."""
+    return named.value if isinstance(named, Later) else named
+
+
+def require_extra(package: str) -> Any:
+    """Import a package of an extra; ConfigError, which says how to install it, where it is missing."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        extra = EXTRAS[package]
+        raise ConfigError(
+            f"the extra package {extra} is needed for this and cannot be imported ({error}); install it with: "
+            f"pip install '{extra}', or from the checkout: pip install '.[{extra}]'."
+        ) from error
+
+
+def option_names(source: Any) -> tuple[str, ...]:
+    """Name the parameters that have a default, of a class, an instance of one, or what `later` names.
+
+    What `later` names is read from its source, not imported: fields of a dataclass, or the parameters of a constructor.
+
+    Example:
+        >>> option_names(later("extract.decoders.decoder_spec:DecoderSpec"))[:2]
+        ('name', 'revision')
+    """
+    if isinstance(source, Later):
+        return tuple(_options_in_source(*source.place.split(":")))
+    parameters = inspect.signature(source if callable(source) else type(source)).parameters
+    return tuple(name for name, each in parameters.items() if each.default is not inspect.Parameter.empty)
+
+
+def parameter_names(function: Any) -> tuple[str, ...]:
+    """Name all parameters of a function; of one that `later` names without importing it."""
+    if not isinstance(function, Later):
+        return tuple(inspect.signature(function).parameters)
+    module, _, name = function.place.partition(":")
+    found = (each for each in _parse(module).body if isinstance(each, ast.FunctionDef) and each.name == name)
+    own = next(found).args
+    return tuple(each.arg for each in (*own.posonlyargs, *own.args, *own.kwonlyargs))
+
+
+@cache
+def _parse(module: str) -> ast.Module:
+    top, *inner = module.split(".")
+    spec = find_spec(top)  # that of an inner module would import the packages around it
+    if spec is None or spec.submodule_search_locations is None:
+        raise ModuleNotFoundError(f"there is no package {top!r}")
+    path = Path(spec.submodule_search_locations[0], *inner)
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _options_in_source(module: str, name: str) -> dict[str, None]:
+    """Read the options of a class; none of a name that is no class of the module's own package."""
+    found: dict[str, None] = {}
+    for node in _parse(module).body:
+        if isinstance(node, ast.ImportFrom) and node.module and name in [alias.name for alias in node.names]:
+            is_ours = node.module.partition(".")[0] == module.partition(".")[0]
+            return _options_in_source(node.module, name) if is_ours else {}
+        if not isinstance(node, ast.ClassDef) or node.name != name:
+            continue
+        for base in node.bases:
+            found |= _options_in_source(module, ast.unparse(base))
+        own = next((each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
+        if own is not None:
+            return dict.fromkeys(_with_default(own.args))
+        if any("dataclass" in ast.unparse(each) for each in node.decorator_list):
+            found |= dict.fromkeys(_fields(node))
+    return found
+
+
+def _with_default(arguments: ast.arguments) -> Iterator[str]:
+    given = [*arguments.posonlyargs, *arguments.args]
+    yield from (each.arg for each in given[len(given) - len(arguments.defaults) :])
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    yield from (each.arg for each, value in named if value is not None)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    found = (each for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None)
+    yield from (ast.unparse(each.target) for each in found if "ClassVar" not in ast.unparse(each.annotation))
+
+
+# The digest of a user's code: what a function or class runs, so that an edit of it is noticed.
+
+OURS = ("extract", "probes", "icecore", "builtins")
+STDLIB = sys.stdlib_module_names - {"__main__"}
+PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+UNCOUNTED = (
+    "__module__",
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__annotations__",
+    "__annotate_func__",
+    "__annotations_cache__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__slotnames__",
+)
+"""Attributes of a class that do not decide what it does."""
+Seen = dict[int, Any]
+"""Objects by their `id`, in the order they were met; held, so that no other object gets their number."""
+
+
+def digest_code(thing: Any) -> str:
+    """Digest what a function, class or object of a user does: its code, defaults and what it refers to.
+
+    Functions and classes of installed packages count by their names, those of this library by the one that they had
+    first (`extract.moved`), and values by their content. Two versions of Python compile the same source to other code,
+    and so to another digest.
+    """
+    return digest_json(list(_parts(thing, {})))
+
+
+def is_users(module: str) -> bool:
+    """Whether a module is written by the user: it lies neither in this library nor among installed packages."""
+    if module.partition(".")[0] in OURS:
+        return False
+    if module == "__main__":  # in a notebook its file is that of the kernel
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:  # made in memory, or built into Python
+        return module not in sys.builtin_module_names
+    paths = sysconfig.get_paths()
+    return not any(file.startswith(paths[key] + os.sep) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _parts(thing: Any, seen: Seen) -> Iterator[str]:
+    """Give the parts of a thing that decide what it does, in a fixed order; one seen before by its number."""
+    if isinstance(thing, PLAIN):
+        yield repr(thing)
+    elif id(thing) in seen:
+        yield f"again {[*seen].index(id(thing))}"
+    else:
+        seen[id(thing)] = thing
+        yield first_place(type(thing).__module__, type(thing).__qualname__)[1]
+        yield from next((give for kinds, give in _GIVERS if isinstance(thing, kinds)), _of_object)(thing, seen)
+
+
+def _of_code(code: CodeType, seen: Seen) -> Iterator[str]:
+    yield code.co_code.hex()
+    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_flags))
+    for constant in code.co_consts:
+        yield from _parts(constant, seen)
+
+
+def _of_items(items: Iterable[Any], seen: Seen) -> Iterator[str]:
+    for item in items:
+        yield from _parts(item, seen)
+
+
+def _of_mapping(mapping: Mapping[Any, Any], seen: Seen) -> Iterator[str]:
+    yield from _of_items([part for item in mapping.items() for part in item], seen)
+
+
+def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
+    if not is_users(function.__module__ or "__main__"):
+        yield ".".join(first_place(function.__module__, function.__qualname__))
+        return
+    inner: Any = unwrap(function)
+    cells = [_content(cell) for cell in inner.__closure__ or ()]
+    yield from _of_items([inner.__code__, inner.__defaults__, inner.__kwdefaults__, cells], seen)
+    names = _names(inner.__code__)
+    for name in names:
+        if name in inner.__globals__:
+            yield name
+            yield from _of_global(inner.__globals__[name], names, seen)
+
+
+def _of_class(cls: type, seen: Seen) -> Iterator[str]:
+    if not is_users(cls.__module__):
+        yield ".".join(first_place(cls.__module__, cls.__qualname__))
+        return
+    for name, value in sorted(vars(cls).items()):
+        inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        if name not in UNCOUNTED and isinstance(inner, (FunctionType, type, tuple, list, dict, set, frozenset, *PLAIN)):
+            yield name
+            yield from _parts(inner, seen)
+    yield from _of_items(cls.__bases__, seen)
+
+
+def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
+    """Give the parts of an object that is no plain value, collection, function or class."""
+    name = getattr(thing, "__qualname__", "") or getattr(thing, "__name__", "")
+    if name and callable(thing):
+        yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))
+    elif hasattr(thing, "state_dict"):
+        plain = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN)}
+        yield from _of_items([type(thing), plain, dict(thing.state_dict())], seen)
+    elif hasattr(thing, "detach") or hasattr(thing, "tobytes"):
+        array = thing.detach().cpu().numpy() if hasattr(thing, "detach") else thing
+        yield f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', '')} {digest_bytes(array.tobytes())}"
+    elif not hasattr(thing, "__dict__") or type(thing).__module__.partition(".")[0] in STDLIB:
+        yield "" if " at 0x" in repr(thing) else repr(thing)  # such as a path, a pattern, a logger, a torch.dtype
+    elif isinstance(thing, Later):
+        yield from _of_items([Later, {"place": thing.first_place, "bound": thing.bound}], seen)
+    else:
+        kept = [field.name for field in fields(thing)] if is_dataclass(thing) else [*vars(thing)]  # no cached values
+        yield from _of_items([type(thing), {name: getattr(thing, name) for name in kept}], seen)
+
+
+def _of_global(value: Any, names: Collection[str], seen: Seen) -> Iterator[str]:
+    """Give the parts of a global that code refers to; of a user's module, what the code may take from it."""
+    if not isinstance(value, ModuleType):
+        yield from _parts(value, seen)
+    elif not is_users(value.__name__) or id(value) in seen:
+        yield value.__name__
+    else:
+        seen[id(value)] = value
+        for name in sorted(set(names) & set(vars(value))):
+            yield from _of_global(vars(value)[name], names, seen)
+
+
+_GIVERS: tuple[tuple[Any, Callable[[Any, Seen], Iterator[str]]], ...] = (
+    (CodeType, _of_code),
+    (tuple | list, _of_items),
+    (set | frozenset, lambda items, _: iter(sorted(repr(item) for item in items))),
+    (Mapping, _of_mapping),
+    (partial, lambda part, seen: _of_items((part.func, part.args, part.keywords), seen)),
+    (MethodType, lambda method, seen: _of_items((method.__func__, method.__self__), seen)),
+    (FunctionType, _of_function),
+    (type, _of_class),
+    (ModuleType, lambda module, _: iter([module.__name__])),
+)
+"""What gives the parts of a kind of thing; the first that fits."""
+
+
+def _names(code: CodeType) -> tuple[str, ...]:
+    inner = (name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant))
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
+
+
+# What users add by name, such as a pooling of their own, and a digest of the code that it runs.
+
+PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""A module and a name in it."""
+
+
+class Own(NamedTuple):
+    """One thing that a user added."""
+
+    thing: Any
+    module: str
+
+
+ADDED: dict[tuple[str, str], Own] = {}
+"""Noun and name to what was added in this process."""
+
+
+def add_own(noun: str, name: str, thing: Any, *, shipped: Collection[str], form: str = r"[\w.:-]+") -> None:
+    """Note what a user adds under a name; again under the same name replaces it, as when a notebook cell is run again.
+
+    Args:
+        noun: What it is, such as `pooling`.
+        name: Its name.
+        thing: The function, or the row of a table.
+        shipped: Names that the library has, which cannot be replaced.
+        form: Pattern of allowed names.
+
+    Raises:
+        InputError: A name of another form or of the library's.
+    """
+    if not re.fullmatch(form, name):
+        raise InputError(f"the name of a {noun} is {name!r}; allowed: {form}, such as 'my-own'.")
+    if name in shipped and (noun, name) not in ADDED:
+        raise InputError(f"the {noun} {name!r} is there already; give yours another name.")
+    ADDED[noun, name] = Own(thing, _module_of(thing))
+
+
+def find_own(noun: str, name: str, *, known: Collection[str], add: Callable[[str, Any], object]) -> None:
+    """Import and `add` what an unknown name stands for: `module:attribute`, or an entry point of `icecore.{noun}s`.
+
+    Raises:
+        CodeError: The user did not allow the module.
+        UnknownNameError: The module cannot be imported, or has no such attribute.
+    """
+    if name in known:
+        return
+    if PLACE.fullmatch(name):
+        module, _, attribute = name.partition(":")
+        add(name, _attribute(noun, name, module, attribute))
+        return
+    for point in entry_points(group=f"icecore.{noun.replace(' ', '_')}s", name=name):
+        thing = _attribute(noun, name, point.module, point.attr)
+        if name not in known:  # loading it may have added it
+            add(name, thing)
+
+
+def require_recorded(described: Mapping[str, Mapping[str, str]], texts: Iterable[str]) -> None:
+    """Refuse a `module:name` in what a run folder names, its plan too, that is not among what it recorded.
+
+    Looking such a name up would import its module, without the checks of `import_own`.
+
+    Raises:
+        ValueError: There is one; names it.
+    """
+    recorded = {key.rpartition(" ")[2] for key in described}
+    for text in texts:
+        for name in PLACE.findall(text):
+            if name not in recorded:
+                raise ValueError(f"it names {name!r}, which is not among the code that it recorded")
+
+
+def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
+    try:
+        return getattr(import_code(module, f"the {noun} {name!r}", name=name), attribute)
+    except CodeError:
+        raise
+    except Exception as error:
+        raise UnknownNameError(
+            f"the {noun} {name!r} cannot be imported ({first_line(error)}); the module must be installed, or lie in a "
+            f"folder of PYTHONPATH: PYTHONPATH=. icecore ..."
+        ) from error
+
+
+def first_sentence(thing: Any) -> str:
+    """Describe what a user added by the first line of its docstring."""
+    text = (getattr(thing, "__doc__", "") or "").strip() or "registered by you"
+    return text.splitlines()[0].rstrip(".")
+
+
+def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
+    """Describe those of some nouns and names that users added, by `noun name`.
+
+    Each has its module, the digest of its code, and where the module has files, `source`: that of them.
+    """
+    return {
+        f"{noun} {name}": {
+            "module": own.module,
+            "sha256": digest_code(own.thing),
+            **({"source": source} if (source := _source_of(own.module)) else {}),
+        }
+        for noun, name in dict.fromkeys(names)
+        if (own := ADDED.get((noun, name)))
+    }
+
+
+def _source_of(module: str) -> str:
+    return "" if module == "__main__" else digest_source(module)
+
+
+def digest_own(noun: str, names: Iterable[str]) -> dict[str, str]:
+    """Digest the code of those names that users added; empty where there are none."""
+    return {f"{noun} {name}": digest_code(ADDED[noun, name].thing) for name in names if (noun, name) in ADDED}
+
+
+def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:
+    """Import the modules of what users added, as `describe_own` recorded it in a run folder, where it is not here yet.
+
+    Modules that lie in the run folder itself, or belong to Python, are not imported: it may come from anybody.
+
+    Raises:
+        CodeError: The user did not allow a module, or it is not the one that was recorded.
+        InputError: A module that cannot be imported, or does not add the name; says what to do.
+    """
+    for key, own in described.items():
+        noun, _, name = key.rpartition(" ")
+        module, reason = own["module"], "adds no such name when it is imported"
+        if (noun, name) in ADDED:
+            continue
+        try:
+            if PLACE.fullmatch(name) and name.partition(":")[0] != module:
+                raise ImportError("it cannot be what its name says")
+            if module == "__main__":
+                raise ImportError("it was defined in a notebook or script")
+            if module.partition(".")[0] in STDLIB:
+                raise ImportError("it belongs to Python")
+            if any(place.is_relative_to(folder.resolve()) for place in _places(module.partition(".")[0])):
+                raise ImportError("it lies in the run folder, whose code is not run")
+            import_code(module, f"the {noun} {name!r} of {str(folder)!r}", record=own)
+        except CodeError:
+            raise
+        except Exception as error:
+            reason = f"cannot be imported ({first_line(error)})"
+        if (noun, name) not in ADDED and (not PLACE.fullmatch(name) or "cannot" in reason):
+            raise InputError(
+                f"the run {str(folder)!r} uses the {noun} {name!r} of your module {module!r}, which {reason}; put it "
+                "on PYTHONPATH, or import what adds it first."
+            )
+
+
+def _places(package: str) -> list[Path]:
+    """Find where the code of a module or package lies, without importing it."""
+    found = find_spec(package)
+    if found is None:
+        return []
+    places = [*filter(None, [found.origin]), *(found.submodule_search_locations or ())]
+    return [Path(place).resolve() for place in places]
+
+
+def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:
+    """Refuse what users added where its code is not that of a run: `InputError` names it."""
+    for key, own in described.items():
+        noun, _, name = key.rpartition(" ")
+        if digest_own(noun, [name]) != {key: own["sha256"]}:
+            raise InputError(
+                f"the {noun} {name!r} has other code than when {str(folder)!r} was made; run it again with the new."
+            )
+
+
+def _module_of(thing: Any) -> str:
+    while isinstance(thing, partial):
+        thing = thing.func
+    for candidate in (thing, *(thing if isinstance(thing, tuple) else ()), getattr(thing, "build", None)):
+        module = getattr(candidate, "__module__", "") or ""
+        if module and module.partition(".")[0] not in OURS:
+            return module
+    return "__main__"

@@ -1,0 +1,151 @@
+"""Settings of an extraction. Reading a config loads no torch."""
+
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from extract.decoders.decoder_spec import split_layers
+from extract.errors import InputError, unknown_name
+from extract.inputs.template import InputTemplate
+from extract.masks.mask_kinds import parse_kind
+from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.poolings.pooling_table import REBA, RebaOptions, check_template, check_word_poolings, select_poolings
+from extract.records import GIVEN, given, remembers_given
+from extract.registry import PLACE
+from extract.store.manifest import STORAGE_DTYPES
+
+if TYPE_CHECKING:
+    import torch
+
+
+WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
+LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
+LATENT_BYTES_CPU = 1 << 27  # with half of it, words take a tenth longer than their sentences
+FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
+LOST_POLICIES = {
+    "error": "refuse the text, naming the word",
+    "count": "flag the word; it has no latent",
+}
+
+
+@remembers_given
+@dataclass(frozen=True)
+class WordSpec:
+    """What is extracted from every word; used only for `JoinedText`s."""
+
+    poolings: tuple[str, ...] = ("auto",)
+    """Word poolings: `first`, `last`, `mean` over the tokens of a word, or `auto`: `last` where every block is causal,
+    `first` where every block is backward, else `mean`. The name that `auto` stands for is recorded."""
+    shift: bool = False
+    """Represent each token by the output at the token before it (MAGNET)."""
+    on_lost: Literal["error", "count"] = "error"
+    """What happens to a word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        check_word_poolings(self.poolings)
+        if self.on_lost not in LOST_POLICIES:
+            raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
+
+
+@remembers_given
+@dataclass(frozen=True)
+class ExtractionSpec:
+    """What is extracted from every text."""
+
+    plan: str = "causal"
+    """Mask plan (`icecore list plans`)."""
+    template: InputTemplate = field(default_factory=InputTemplate)
+    """How a text becomes tokens."""
+    poolings: tuple[str, ...] = ("mean",)
+    """Poolings (`icecore list poolings`)."""
+    words: WordSpec = field(default_factory=WordSpec)
+    """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
+    reba: RebaOptions = field(default_factory=RebaOptions)
+    """Which attention the ReBA poolings use; without them it says nothing."""
+    layers: tuple[str, ...] = ("all",)
+    """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`; and taps inside
+    blocks: names such as `block_07.value`, or `taps:value`, `taps:attention`, `taps:mid` of every block."""
+    storage_dtype: str = "float32"
+    """How latents are stored: `float32`, `float16` or `bfloat16`."""
+    batch_tokens: int | None = None
+    """Most tokens per batch, padding included; chosen for the device when absent."""
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether states inside blocks are read, so that the decoder is wired under a causal plan too."""
+        return bool(self._reba) or any("." in layer or layer.startswith("taps:") for layer in self.layers)
+
+    @property
+    def _reba(self) -> list[str]:
+        return [name for name in (*self.poolings, *self.words.poolings) if name in REBA]
+
+    @cached_property
+    def mask_plan(self) -> MaskPlan:
+        """The plan, read once."""
+        return parse_plan(self.plan)
+
+    @property
+    def members(self) -> tuple["ExtractionSpec", ...]:
+        """The settings of the extractions whose latents are averaged: these, unless the template is several."""
+        templates = self.template.members
+        return (self,) if len(templates) == 1 else tuple(self.with_template(each) for each in templates)
+
+    def with_template(self, template: InputTemplate) -> "ExtractionSpec":
+        """Return the same settings with another template."""
+        changed = copy(self)
+        vars(changed).update(template=template, **{GIVEN: given(self) | {"template"}})
+        changed.__post_init__()
+        return changed
+
+    def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
+        """Return the same settings under another plan, which is checked against them but not read from text again."""
+        changed = copy(self)
+        vars(changed).update(plan=plan.text, mask_plan=plan, **{GIVEN: given(self) | {"plan"}})
+        changed.__post_init__()
+        return changed
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        object.__setattr__(self, "layers", split_layers(self.layers))
+        plan = self.mask_plan
+        if any(parse_kind(segment.kind).needs_spans for segment in plan.segments) and not self.template.spans:
+            raise InputError(
+                f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
+            )
+        check_template(select_poolings(self.poolings), self.template)
+        check_template(self.words.poolings, self.template)
+        if plan.prepend is not None and self.words.shift:
+            raise InputError(
+                f"the plan {plan.text!r} puts a placeholder before the text, so words.shift would read it; "
+                "set words.shift to false, or choose another plan."
+            )
+        if self._reba and not plan.is_untouched:
+            raise InputError(
+                f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "
+                "choose the plan 'causal', or another pooling."
+            )
+        if self.storage_dtype not in STORAGE_DTYPES:
+            raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
+        if self.batch_tokens is not None and self.batch_tokens < 1:
+            raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")
+
+
+def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:
+    """List what an extraction names as `module:name`, which was imported for it."""
+    names = (*spec.mask_plan.kind_names, *spec.poolings, *spec.words.poolings)
+    return tuple(name for name in names if PLACE.fullmatch(name))
+
+
+def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:
+    """Choose the most and the fewest tokens per batch for a device.
+
+    `token_bytes` are those of the latents that a token can bring, of a word of one token, at every layer and pooling;
+    whole texts take next to nothing. Batches below the fewest tokens are joined with those of neighbouring lengths.
+    """
+    most, latent_bytes = (2048, LATENT_BYTES_CPU) if device.type == "cpu" else (16384, LATENT_BYTES)
+    if token_bytes:
+        most = min(most, max(FEWEST_TOKENS, latent_bytes // token_bytes))
+    most = spec.batch_tokens or most
+    return most, most // 8

@@ -1,1 +1,0 @@
-"""Extraction into shards by workers on a Ray cluster."""

@@ -1,0 +1,338 @@
+"""Where the arrays of a store are in its file; docs/cache_format.md is the contract."""
+
+import errno
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, unknown_name
+from extract.files import DIGEST_BYTES, NO_SPACE, digest_text
+from extract.store.manifest import SCHEMA, STORAGE_DTYPES, Manifest
+from extract.store.structure import Structure, ask_hdf5, read_structure, seal_structure
+
+WRITTEN, CLOSED = 1, 2
+"""Values of the done map: a row that is there, and one whose weights were compared with their digest afterwards."""
+CERTIFICATE_BYTES = 1 << 16
+CHECKSUMS = "/checksums"
+CERTIFICATE = f"{CHECKSUMS}/certificate"
+LatentRange = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """Where one array is in the file."""
+
+    offset: int  # first byte
+    shape: tuple[int, ...]  # the first axis counts rows
+    dtype: np.dtype[Any]  # as stored (bfloat16 as uint16)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the array."""
+        return self.shape[0] * self.row_bytes
+
+
+def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    """List the arrays of a store: HDF5 path to shape and stored dtype."""
+    identity = manifest.identity
+    storage = identity["storage_dtype"]
+    if storage not in STORAGE_DTYPES:
+        raise unknown_name("storage dtype", storage, STORAGE_DTYPES)
+    n_rows = int(identity["n_rows"])
+    words = manifest.words
+    n_latents = n_rows if words is None else int(words["n_words"])
+    dtype = np.dtype(STORAGE_DTYPES[storage]).type
+    shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+        latent_path(manifest, pooling, layer): ((n_latents, manifest.width(layer)), dtype)
+        for pooling in manifest.poolings
+        for layer in identity["layers"]
+    }
+    if words is not None:
+        shapes["/words/flags"] = ((n_latents,), np.uint8)
+        shapes["/rows/first_word"] = ((n_rows,), np.int64)
+        shapes["/rows/n_words"] = ((n_rows,), np.int32)
+        shapes["/rows/word_start"] = ((n_rows,), np.int32)
+    shapes["/rows/digest"] = ((n_rows, DIGEST_BYTES), np.uint8)
+    shapes["/rows/n_tokens"] = ((n_rows,), np.int32)
+    shapes["/rows/is_truncated"] = ((n_rows,), np.uint8)
+    shapes["/rows/is_done"] = ((n_rows,), np.uint8)
+    shapes["/certificate"] = ((CERTIFICATE_BYTES,), np.uint8)
+    shapes[f"{CHECKSUMS}/blocks"] = ((n_rows, len(shapes) - 2), np.uint32)
+    shapes[f"{CHECKSUMS}/n_rows"] = ((n_rows,), np.int32)
+    shapes[CERTIFICATE] = ((1,), np.uint32)
+    return shapes
+
+
+def rows_that_count(done_map: NDArray[np.uint8], certificate: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Read off a done map which rows count; a certificate closes those of caches of earlier versions too."""
+    counts: NDArray[np.bool_] = done_map >= (WRITTEN if certificate.any() else CLOSED)
+    return counts
+
+
+def checked_arrays(manifest: Manifest) -> list[str]:
+    """List the arrays whose rows have checksums, in the order of the columns of `/checksums/blocks`."""
+    return [
+        name for name in array_shapes(manifest) if not name.startswith((CHECKSUMS, "/rows/is_done", "/certificate"))
+    ]
+
+
+def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
+    """Name the array of one layer under one pooling: of words where the store holds words, else of texts."""
+    return f"/{'latents' if manifest.words is None else 'words'}/{pooling}/{layer}"
+
+
+def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
+    """Read the manifest of a store and the places of its arrays by HDF5 path, then close the file.
+
+    Raises:
+        CacheError: No such file, no HDF5 file, not one of ours, of another schema, or shorter than it should be.
+    """
+    if not path.is_file():
+        what = "a pipe, folder or other special file at" if path.exists() else "no cache"
+        raise CacheError(f"there is {what} {str(path)!r}; make a cache with: icecore extract.")
+    try:
+        structure = read_structure(path)
+        manifest = _read_manifest(structure, path)
+        places = _find_places(structure, manifest, path)
+    except IcecoreError:
+        raise
+    except Exception as error:  # h5py raises a dozen unrelated types on a damaged file
+        reason = str(error) if isinstance(error, ValueError) else first_line(error)
+        raise CacheError(
+            f"{str(path)!r} is not a readable HDF5 file ({reason}); "
+            "if it was cut short in copying, copy it again, else delete it and extract again."
+        ) from error
+    end = max(place.offset + place.n_bytes for place in places.values())
+    if path.stat().st_size < end:
+        raise CacheError(
+            f"cache {str(path)!r} is truncated: {path.stat().st_size} of {end} bytes; copy it again or extract again."
+        )
+    return manifest, places
+
+
+def _read_manifest(structure: Structure, path: Path) -> Manifest:
+    if structure.schema is None:
+        raise CacheError(f"{str(path)!r} is an HDF5 file but not an icecore cache (no attribute icecore_schema).")
+    if structure.schema != SCHEMA:
+        raise CacheError(f"cache {str(path)!r} has schema {structure.schema}; this version reads schema {SCHEMA}.")
+    text, digest = structure.manifest, structure.manifest_digest
+    manifest = Manifest.from_json(text)
+    # Caches of earlier versions have neither a digest of the manifest nor checksums.
+    is_whole = (digest is not None) == _has_checksums(structure)
+    if manifest.id != structure.identity or not is_whole or digest not in (None, digest_text(text)):
+        raise CacheError(
+            f"the manifest of cache {str(path)!r} is damaged: it does not match its digest; delete the file and "
+            "extract again."
+        )
+    return manifest
+
+
+def _has_checksums(structure: Structure) -> bool:
+    return any(name.startswith(f"{CHECKSUMS}/") for name, *_ in structure.arrays)
+
+
+def _find_places(structure: Structure, manifest: Manifest, path: Path) -> dict[str, ArrayPlace]:
+    arrays = {name: (offset, shape, np.dtype(dtype)) for name, offset, shape, dtype in structure.arrays}
+    places = {}
+    for name, (shape, dtype) in array_shapes(manifest).items():
+        if name.startswith(CHECKSUMS) and not _has_checksums(structure):
+            continue
+        if name not in arrays:
+            raise ValueError(f"array {name} is missing")
+        offset, actual_shape, actual_dtype = arrays[name]
+        if offset is None:
+            raise CacheError(
+                f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program."
+            )
+        if actual_shape != shape or actual_dtype != dtype:
+            raise CacheError(
+                f"array {name} of cache {str(path)!r} is {actual_shape} {actual_dtype}, its manifest says {shape} "
+                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
+            )
+        places[name] = ArrayPlace(offset, actual_shape, actual_dtype)
+    return places
+
+
+# What a store needs of the system: free space, a lock on the file, and a sentence for a failed write.
+
+
+def require_locks() -> None:
+    """Refuse to write caches on a system (Windows) that has no POSIX locks: `CacheError`."""
+    try:
+        import fcntl  # noqa: F401
+    except ImportError as error:
+        raise CacheError(
+            "icecore cannot write caches on this system: that takes POSIX file locks and positioned writes, which "
+            "Windows lacks. Extract under WSL 2 or Linux; the cache can then be read here."
+        ) from error
+
+
+@contextmanager
+def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
+    """Hold the exclusive lock of an open file until the `with` block ends or the process dies.
+
+    The file may be closed inside the block.
+
+    Raises:
+        BlockingIOError: Somebody else holds the lock, and `waits` is off.
+        CacheError: The system (Windows) or the file system has no such locks.
+    """
+    require_locks()
+    import fcntl  # absent on Windows
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise CacheError(
+            f"a cache cannot be written here, because its file system has no file locks ({first_line(error)}); choose "
+            "another folder for caches, on a local disk."
+        ) from error
+    try:
+        yield
+    finally:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # closing the file released the lock
+                raise
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that this process may still write to a folder, or to its nearest existing parent."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> CacheError:
+    """Build the error for a failed write: a `DiskFullError` if space ran out, else a `CacheError`.
+
+    Args:
+        error: What the system raised, or HDF5, which may not pass the system's error number on.
+        path: The store.
+        needed: Bytes of the whole store while it is laid out; None once rows are written.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    free = free_bytes(path.parent)
+    if number not in NO_SPACE and (number or needed is None or free >= needed):
+        reason = os.strerror(number) if number else str(error).splitlines()[0]
+        return CacheError(f"cache {str(path)!r} cannot be written: {reason}. Check the folder and its permissions.")
+    if number == errno.EFBIG:
+        return DiskFullError(
+            f"cache {str(path)!r} exceeds the file-size limit of this process or of the file system; raise the limit "
+            "(ulimit -f), or choose fewer layers or storage_dtype float16, and run again to continue."
+        )
+    need = f"it needs {needed / 1e6:,.1f} MB and " if needed is not None else ""
+    kept = "nothing was written" if needed is not None else "the rows written so far are kept"
+    return DiskFullError(
+        f"no space for cache {str(path)!r}: {need}{free / 1e6:,.1f} MB are free; {kept}. "
+        "Free some space (or choose another folder, fewer layers, or storage_dtype float16) and run again to continue."
+    )
+
+
+# Laying out an empty store with all of its disk space reserved, in one step that no kill can leave half done.
+
+DRAFT_SECONDS = 60
+ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
+STRUCTURE_BYTES = 1 << 20  # more than HDF5 adds to the arrays
+
+
+def create_store(path: Path, manifest: Manifest) -> None:
+    """Lay out an empty store at `path`; a store that another process puts there first is left alone.
+
+    Raises:
+        DiskFullError: Not enough space; nothing is left behind.
+        CacheError: The folder cannot be written.
+    """
+    shapes = array_shapes(manifest)
+    needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
+    draft = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_leftovers(path)
+        if free_bytes(path.parent) < needed:  # checked first: HDF5 handles a full disk badly
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with draft.open("wb") as held, locked_file(held.fileno(), waits=True):  # a leftover has no lock
+            # Tried first, and sparse: HDF5 ends the process where it meets a limit on the size of files.
+            held.truncate(needed + 2 * ALIGNMENT * len(shapes) + STRUCTURE_BYTES)
+            _lay_out(draft, manifest)
+            arrays = [(offset, name) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
+            sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes.items()}
+            seal_structure(draft, [(offset, sizes[name]) for offset, name in arrays])
+            _reserve(draft)
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without hard links
+                if not path.exists():
+                    draft.replace(path)
+    except (OSError, RuntimeError) as error:  # HDF5 raises either
+        raise explain_write_error(error, path, needed=needed) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _lay_out(draft: Path, manifest: Manifest) -> None:
+    with h5py.File(draft, "w", locking=False, alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
+        file.attrs["icecore_schema"] = SCHEMA
+        file.attrs["identity"] = manifest.id
+        file.attrs["manifest"] = text = manifest.to_json()
+        file.attrs["manifest_digest"] = digest_text(text)
+        layers = set(manifest.identity["layers"])
+        for name, (shape, dtype) in array_shapes(manifest).items():
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_layout(h5py.h5d.CONTIGUOUS)
+            plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            # Latents are not zeroed: the done map says which rows count.
+            is_latent = name.rsplit("/", 1)[1] in layers
+            plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER if is_latent else h5py.h5d.FILL_TIME_ALLOC)
+            parent = file.require_group(name.rsplit("/", 1)[0] or "/")
+            space = h5py.h5s.create_simple(shape)
+            made = h5py.h5d.create(
+                parent.id, name.rsplit("/", 1)[1].encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist
+            )
+            if is_latent:
+                h5py.Dataset(made).attrs["dtype"] = manifest.identity["storage_dtype"]
+
+
+def _reserve(draft: Path) -> None:
+    with draft.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk shows when rows are written
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        os.fsync(file.fileno())
+
+
+def _sweep_leftovers(path: Path) -> None:
+    """Remove the drafts that killed processes left in a folder; those of other stores once they have aged.
+
+    A draft is held by its lock, but for a moment after it is made.
+    """
+    for leftover in path.parent.glob(".*.h5.new-*"):
+        is_own = leftover.name.startswith(f".{path.name}.new-")
+        try:
+            if not is_own and time.time() - leftover.stat().st_mtime < DRAFT_SECONDS:
+                continue
+            held = os.open(leftover, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a FIFO would wait for a writer
+            with os.fdopen(held, "rb") as file, locked_file(file.fileno()):
+                leftover.unlink(missing_ok=True)
+        except OSError:
+            continue  # held by a process that is alive

@@ -1,0 +1,378 @@
+"""Prove batches of the extraction itself: probes of other shapes, or made earlier, say nothing about these.
+
+Rows of batches that were computed as usual are computed once more in a way that cannot be wrong as the batch could be,
+and their latents must agree.
+
+- Under a plan, attention is replaced by the textbook formula under the plan's mask. Where masks go into arguments and
+  it cannot be replaced, the scores of its softmax must be hidden exactly where the plan hides.
+- An untouched causal decoder is given other tokens after the row's own, which nothing before them may depend on.
+
+One row of the first batch of each shape class is proved, one of the last batch before rows are closed, and up to 64
+rows of the second batch and of each hundredth after it. Rows wait for others, so that they share a forward pass, and
+are proved at the latest before the rows of their process are closed.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from extract.decoders.decoder import Decoder
+from extract.errors import CertificateError
+from extract.inputs.batches import Batch, BatchWords, group_by_length
+from extract.inputs.spans import CONTEXT, PADDING
+from extract.masks.mask_kinds import parse_kind
+from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_rules import batch_mask
+from extract.masks.truth import literal_mask, literal_plan
+from extract.poolings.pooling_table import RebaOptions
+from extract.wiring.attention import HIDDEN, AttentionCall, ScoreWatch, Wiring, wiring_of
+from extract.wiring.block_proofs import textbook_attention
+from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
+from extract.wiring.plan_wiring import DRIFT_ALLOWED
+from extract.wiring.states import Pooler
+
+EVERY = 100
+"""Batches of which many rows of one are proved."""
+MOST_ROWS = 64  # of such a batch, evenly over it
+N_EXACT = 32  # rows up to so many tokens have a shape class for each length; longer ones for each eighth of an octave
+N_OTHER = 3  # tokens that follow a row of an untouched decoder
+N_WAITING = 2048  # tokens that wait for a pass at least
+N_SCORES = 1 << 24  # of the textbook formula at a time
+
+
+class ComputedRow(NamedTuple):
+    """A row of a batch, unpadded and as a batch of its own, with the latents that the whole batch gave it."""
+
+    row: Batch
+    latents: Float[Tensor, "L P N D"]
+    batch_shape: tuple[int, int]
+
+
+@dataclass(eq=False)
+class BatchProof:
+    """Proves batches that one process computes for one cache.
+
+    Attributes:
+        decoder: The decoder.
+        plan: The plan; it is in force while `prove` runs.
+        poolings: Poolings of the latents.
+        layers: Layers of the latents.
+        reba: Options of their ReBA poolings.
+        storage: The dtype that they are stored in.
+        n_batches: Batches so far.
+        n_whole: Those of them of which up to 64 rows are proved.
+        n_rows: Rows proved.
+        largest_error: Largest difference so far, relative to the size of a latent.
+    """
+
+    decoder: Decoder
+    plan: MaskPlan
+    poolings: Sequence[str]
+    layers: Sequence[str]
+    reba: RebaOptions
+    storage: str
+    n_batches: int = 0
+    n_whole: int = 0
+    n_rows: int = 0
+    largest_error: float = 0.0
+    _classes: set[tuple[int, int, bool]] = field(default_factory=set)
+    _waiting: list[ComputedRow] = field(default_factory=list)
+    _last: list[ComputedRow] = field(default_factory=list)
+    _most_tokens: int = 0
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Plain values for the cache."""
+        return {
+            "n_batches": self.n_batches,
+            "n_shapes": len(self._classes),
+            "n_whole": self.n_whole,
+            "n_rows": self.n_rows,
+            "largest_error": self.largest_error,
+        }
+
+    @property
+    def is_due(self) -> bool:
+        """Whether as many tokens wait as a large batch has."""
+        n_tokens = sum(computed.row.ids.numel() for computed in self._waiting)
+        return n_tokens >= max(self._most_tokens, N_WAITING)
+
+    def add(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> None:
+        """Take note of a batch that was computed, before its windows are joined."""
+        self.n_batches += 1
+        n_rows, n_tokens = batch.ids.shape
+        self._most_tokens = max(self._most_tokens, batch.ids.numel())
+        shape_class = length_class(n_tokens), (n_rows - 1).bit_length(), batch.is_padded
+        one = [_take_row(batch, latents, self.n_batches % n_rows)]
+        if self.n_batches % EVERY == 2:
+            self.n_whole += 1
+            some = range(0, n_rows, -(-n_rows // MOST_ROWS))
+            self._waiting += [_take_row(batch, latents, row) for row in some]
+            self._last = []
+        elif shape_class not in self._classes:
+            self._waiting += one
+            self._last = []
+        else:
+            self._last = one
+        self._classes.add(shape_class)
+
+    def prove(self, *, is_closing: bool = True) -> None:
+        """Prove the rows that wait, and one of the last batch; unless rows are closed, only where many wait.
+
+        Raises:
+            CertificateError: Names the layer, the text and the batch whose latents are not those of the plan.
+        """
+        if not (is_closing or self.is_due):
+            return
+        waiting = [*self._waiting, *self._last]
+        # No larger than batches of the extraction; a window of a text is pooled by itself.
+        alone = [[computed] for computed in waiting if computed.row.windows is not None]
+        others = [computed for computed in waiting if computed.row.windows is None]
+        groups = group_by_length(
+            [computed.row.ids.shape[1] for computed in others],
+            batch_tokens=self._most_tokens,
+            min_tokens=self._most_tokens,
+            split_length=self.decoder.split_length,
+        )
+        for rows in [*alone, *([others[i] for i in group] for group in groups)]:
+            self._require_equal(rows, self._compute_again([computed.row for computed in rows]))
+        self.n_rows += len(waiting)
+        self._waiting, self._last = [], []  # not before: what Ctrl-C interrupts is proved again before rows are closed
+
+    def _compute_again(self, rows: Sequence[Batch]) -> Float[Tensor, "L P N D"]:
+        wiring = wiring_of(self.decoder.blocks)
+        description = self.decoder.description
+        n_longest = max(row.ids.shape[1] for row in rows)
+        limits = [description.window, *filter(None, [self.decoder.split_length])]
+        room = min(limit - n_longest for limit in limits if limit >= n_longest)
+        pooled = _join_rows(rows, n_more=min(N_OTHER, room) if wiring is None else 0)
+        batch = pooled if wiring else self._followed(pooled, pooled.ids.shape[1] - n_longest)
+        pooler = Pooler(self.decoder, pooled, poolings=self.poolings, layers=self.layers, reba=self.reba)
+        with ExitStack() as stack:
+            visit: Visit = pooler
+            if wiring is not None:
+                formula = _Formula(self.decoder, self.plan, wiring, pooled, pooler)
+                formula.enter(stack)
+                visit = formula.visit
+            with pooler.watching(self.decoder):
+                run_batch(self.decoder, batch, visit, depth=pooler.depth)
+        return pooler.latents
+
+    def _followed(self, batch: Batch, n_more: int) -> Batch:
+        """Put other tokens after those of every row, which the decoder takes for the row's own."""
+        n_tokens = batch.n_tokens + n_more
+        columns = torch.arange(batch.ids.shape[1])
+        is_real = columns < torch.from_numpy(n_tokens).unsqueeze(1)
+        other = probe_ids(self.decoder, len(columns), seed=self.n_batches)
+        ids = torch.where(is_real & ~batch.is_real, other, batch.ids)
+        return replace(batch, ids=ids, is_real=is_real, n_tokens=n_tokens)
+
+    def _require_equal(self, rows: Sequence[ComputedRow], again: Float[Tensor, "L P N D"]) -> None:
+        dtype = self.decoder.description.dtype
+        if dtype != "float32" and has_experts(self.decoder):  # rounding may send a token to another expert
+            return
+        errors, first = [], 0
+        for computed in rows:
+            latents, n_items = computed.latents, computed.latents.shape[2]
+            formula = again[:, :, first : first + n_items]
+            first += n_items
+            # Relative to all dimensions: one massive dimension would hide whatever the others do.
+            error = (latents - formula).abs().sum(-1) / formula.abs().sum(-1).clamp(min=1e-6)
+            fits = latents.to(getattr(torch, self.storage)).isfinite().all(-1).all(1).all(0)  # else refused when stored
+            error = error.nan_to_num(nan=float("inf")).masked_fill(~fits, 0.0)
+            errors.append(error.flatten(1).amax(1) if n_items else error.new_zeros(len(error)))
+        drift = torch.stack(errors).cpu()
+        self.largest_error = max(self.largest_error, float(drift.max()))
+        if float(drift.max()) <= DRIFT_ALLOWED[dtype]:
+            return
+        number, layer = divmod(int(drift.argmax()), drift.shape[1])
+        (n_rows, n_tokens), text = rows[number].batch_shape, int(rows[number].row.positions[0])
+        is_wired = wiring_of(self.decoder.blocks) is not None
+        why = "from those under the plan's masks" if is_wired else "when other tokens follow the text"
+        raise refuse_batch(
+            self.decoder,
+            self.plan,
+            f"in a batch of {n_rows} rows of {n_tokens} tokens: latents of text {text} at layer {self.layers[layer]} "
+            f"differ by {float(drift.max()):.2g} of their size {why}",
+        )
+
+
+class _Formula:
+    """The plan's masks over one batch, put in the place of attention, or compared with what its softmax is given."""
+
+    def __init__(self, decoder: Decoder, plan: MaskPlan, wiring: Wiring, batch: Batch, pooler: Pooler) -> None:
+        self.decoder, self.plan, self.wiring, self.batch, self.pooler = decoder, plan, wiring, batch, pooler
+        self.literal = literal_plan(plan.text, len(decoder.blocks))
+        self.is_again = False
+        self.masks: dict[tuple[str, int | None], Bool[Tensor, "B T T"]] = {}
+
+    def enter(self, stack: ExitStack) -> None:
+        """Put the formula in force until the stack is closed."""
+        run_again = self.wiring.around
+
+        def around(block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+            self.is_again = True
+            try:
+                return run_again(block, hidden, run)
+            finally:
+                self.is_again = False
+
+        stack.enter_context(self.wiring.windows_apart())
+        stack.enter_context(self.wiring.observed(self.attend, around))
+        if self.wiring.by_argument:
+            stack.enter_context(ScoreWatch(self.wiring, lambda block, scores, _: self.require_hidden(block, scores)))
+
+    def visit(self, position: int, hidden: Float[Tensor, "B T D"]) -> None:
+        """Pool a layer, after checking that placeholders hold the state that the plan copies."""
+        self.pooler(position, hidden)
+        placeholder = self.batch.placeholder
+        if placeholder is None or position - 1 not in (self.literal.prepend or ()):
+            return
+        rows = torch.arange(len(hidden))
+        if not torch.equal(hidden[rows, placeholder], hidden[rows, self.batch.last]):
+            raise self.refuse(
+                f"the placeholder of {self.decoder.layers[position]} does not hold the last token's state"
+            )
+
+    def attend(self, block: int, call: AttentionCall) -> Float[Tensor, "B T Q V"]:
+        """Compute the attention of a block by the formula."""
+        allowed = self.mask(block, call.options.get("sliding_window")).unsqueeze(1)
+        if block in self.literal.prefix:
+            rows, last = torch.arange(len(allowed)), self.batch.last
+            key, value = (torch.cat([side[rows, :, last].unsqueeze(2), side], 2) for side in (call.key, call.value))
+            call = replace(call, key=key, value=value)
+            allowed = torch.cat([torch.ones_like(allowed[..., :1]), allowed], dim=-1)
+        n_rows, n_heads, n_tokens, _ = call.query.shape
+        step = max(1, N_SCORES // (n_rows * n_heads * allowed.shape[-1]))
+        mixed = [
+            textbook_attention(
+                replace(call, query=call.query[:, :, start : start + step]), allowed[:, :, start : start + step]
+            )
+            for start in range(0, n_tokens, step)
+        ]
+        return torch.cat(mixed, dim=1).to(call.mixed.dtype)
+
+    def require_hidden(self, block: int, scores: Float[Tensor, "B Q T T"]) -> None:
+        """Check that the softmax of a block is given minus infinity exactly where the plan hides."""
+        allowed, is_real = self.mask(block, self.wiring.windows[block]), self.batch.is_real
+        allowed, is_real = (side.to(scores.device).unsqueeze(1) for side in (allowed, is_real))
+        wrong = ((scores > HIDDEN) ^ allowed) & is_real.unsqueeze(-1)
+        if bool(wrong.any()):
+            row, head, i, j = wrong.nonzero()[0].tolist()
+            verb = "ignores" if allowed[row, 0, i, j] else "depends on"
+            text = int(self.batch.positions[row])
+            raise self.refuse(f"head {head + 1} of block {block + 1} {verb} token {j} at token {i} of text {text}")
+
+    def mask(self, block: int, window: int | None) -> Bool[Tensor, "B T T"]:
+        """Build the mask of a block by its rule, which must say what the truth says at some tokens of every row."""
+        kind = self.literal.kind_of(block, is_again=self.is_again)
+        if (kind, window) not in self.masks:
+            is_real, spans = self.batch.is_real, self.batch.spans
+            spans = torch.full(is_real.shape, CONTEXT) if spans is None else spans
+            mask = batch_mask(parse_kind(kind), is_real, spans=spans, window=window)
+            for row, n in enumerate(self.batch.n_tokens.tolist()):
+                queries = sorted({0, min(1, n - 1), n // 2, n - 1})
+                wanted = literal_mask(kind, n, window=window, spans=spans[row, :n], queries=queries)
+                if not torch.equal(mask[row, queries, :n], wanted):
+                    raise self.refuse(f"the rule of {kind!r} is not that of the truth table in a row of {n} tokens")
+            self.masks[kind, window] = mask
+        return self.masks[kind, window]
+
+    def refuse(self, why: str) -> CertificateError:
+        """Build the error for a batch that is not as planned."""
+        return refuse_batch(self.decoder, self.plan, f"as its batches are computed: {why}")
+
+
+def refuse_batch(decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+    """Build the error for batches that are not as planned."""
+    return CertificateError(
+        f"the plan {plan.text!r} did not take effect {what}. Rows that this run wrote since it last compared some do "
+        f"not count; the family {decoder.description.family!r} cannot be extracted under this plan."
+    )
+
+
+def length_class(n_tokens: int) -> int:
+    """Name the lengths of rows that are proved together: each by itself, of long rows an eighth of an octave."""
+    step = 1 if n_tokens <= N_EXACT else 1 << (n_tokens.bit_length() - 4)
+    return -(-n_tokens // step) * step
+
+
+def _take_row(batch: Batch, latents: Float[Tensor, "L P N D"], row: int) -> ComputedRow:
+    """Take one row out of a batch, without its padding, and a copy of its latents."""
+    n, width = int(batch.n_tokens[row]), batch.ids.shape[1]
+    some = slice(row, row + 1)
+    words, items = batch.words, some
+    if words is not None:
+        last_word = int(words.n_words[: row + 1].sum())
+        items = slice(last_word - int(words.n_words[row]), last_word)
+        words = BatchWords(
+            words.starts[items] - row * width,
+            words.counts[items],
+            words.flags[items],
+            words.n_words[some],
+            words.word_start[some],
+            echo=None if words.echo is None else (words.echo[0][items] - row * width, words.echo[1][items]),
+        )
+    alone = Batch(
+        rows=batch.rows[some],
+        positions=batch.positions[some],
+        ids=batch.ids[some, :n],
+        is_real=batch.is_real[some, :n],
+        roles=batch.roles[some, :n],
+        copies=batch.copies[some, :n],
+        last=batch.last[some],
+        n_tokens=batch.n_tokens[some],
+        is_truncated=batch.is_truncated[some],
+        spans=None if batch.spans is None else batch.spans[some, :n],
+        words=words,
+        windows=None if batch.windows is None else replace(batch.windows, first=batch.windows.first + row),
+        placeholder=None if batch.placeholder is None else batch.placeholder[some],
+    )
+    return ComputedRow(alone, latents[:, :, items].clone(), (len(batch.ids), width))
+
+
+def _join_rows(rows: Sequence[Batch], *, n_more: int) -> Batch:
+    """Put unpadded batches of one row into one batch, padded on the right to `n_more` columns beyond the longest."""
+    width = max(row.ids.shape[1] for row in rows) + n_more
+
+    def pad(sides: Sequence[Tensor], value: int | bool) -> Tensor:
+        return torch.cat([torch.nn.functional.pad(side, (0, width - side.shape[1]), value=value) for side in sides])
+
+    def place(sides: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+        starts = [starts + number * width for number, (starts, _) in enumerate(sides)]
+        return np.concatenate(starts), np.concatenate([counts for _, counts in sides])
+
+    held = [row.words for row in rows if row.words is not None]
+    words = None
+    if held:
+        echoes = [words.echo for words in held if words.echo is not None]
+        words = BatchWords(
+            *place([(words.starts, words.counts) for words in held]),
+            flags=np.concatenate([words.flags for words in held]),
+            n_words=np.concatenate([words.n_words for words in held]),
+            word_start=np.concatenate([words.word_start for words in held]),
+            echo=place(echoes) if echoes else None,
+        )
+    spans = [row.spans for row in rows if row.spans is not None]
+    placeholders = [row.placeholder for row in rows if row.placeholder is not None]
+    return Batch(
+        rows=np.concatenate([row.rows for row in rows]),
+        positions=np.concatenate([row.positions for row in rows]),
+        ids=pad([row.ids for row in rows], 0),
+        is_real=pad([row.is_real for row in rows], value=False),
+        roles=pad([row.roles for row in rows], PADDING),
+        copies=pad([row.copies for row in rows], 0),
+        last=torch.cat([row.last for row in rows]),
+        n_tokens=np.concatenate([row.n_tokens for row in rows]),
+        is_truncated=np.concatenate([row.is_truncated for row in rows]),
+        spans=pad(spans, CONTEXT) if len(spans) == len(rows) else None,
+        words=words,
+        windows=rows[0].windows if len(rows) == 1 else None,
+        placeholder=torch.cat(placeholders) if placeholders else None,
+    )

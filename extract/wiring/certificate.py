@@ -1,0 +1,419 @@
+"""Certificates: proof, stored in every cache, that masks, batches and weights behaved as promised."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from extract.decoders.decoder import Decoder
+from extract.errors import CertificateError
+from extract.inputs.batches import Batch, collate
+from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.masks.truth import expected_reach, literal_plan, require_truth
+from extract.wiring.attention import HIDDEN, Wiring, only_causal, require_attention, wiring_of
+from extract.wiring.block_proofs import (
+    MOVED,
+    N_TOKENS,
+    TOLERANCE,
+    WHERE,
+    BlockCall,
+    drift_when_watched,
+    expected_mask,
+    look_at_blocks,
+    prove_blocks,
+    refuse,
+    require_causal,
+    require_runs,
+    run_apart,
+)
+from extract.wiring.forward import (
+    encode_ids,
+    has_experts,
+    in_float32,
+    plain_batch,
+    probe_ids,
+    probe_spans,
+    run_batch,
+    vocabulary_size,
+)
+from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
+from extract.wiring.states import Pooler, pool_batch
+
+# Prove a plan block by block where masks go into arguments: attention is seen only as the scores of its softmax.
+
+ITSELF = f"nosink{N_TOKENS}-causal"  # of at most so many tokens, each sees itself alone
+
+
+def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
+    """Certify the mask of every block, alone and in every head; arguments, result and errors of `prove_blocks`."""
+    shape = n_rows, n_tokens
+    with wiring.windows_apart():
+        with short_windows(decoder), in_float32(decoder) as wide:
+            calls = look_at_blocks(wide, wiring)
+            with wiring.all_as(CAUSAL):
+                causal = look_at_blocks(wide, wiring, instead=[call.entered for call in calls])
+            with wiring.all_as(ITSELF):
+                alone = look_at_blocks(wide, wiring)
+            literal = require_runs(calls, decoder, plan)
+            for call, single in zip(calls, alone, strict=True):
+                (_require_apart if call.scores else require_causal)(call, single, wide)
+            n_probed = calls[0].entered.shape[1]
+            everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
+            errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
+        kinds = [literal.kind_of(call.block, is_again=call.is_again) for call in calls]
+        proved = {(call.block, kind, call.is_again, shape) for call, kind in zip(calls, kinds, strict=True)}
+        for is_padded in (False, True) if proved - wiring.proved else ():
+            errors += _errors_at(shape, decoder, wiring, plan, is_padded=is_padded)
+        wiring.proved |= proved
+    return {"n_calls": len(calls), "shape": list(shape), "largest_error": max(errors)}
+
+
+def _require_apart(call: BlockCall, alone: BlockCall, decoder: Decoder) -> None:
+    """Check that the score of two tokens depends on them alone, and the block otherwise on each token alone."""
+    others = ~torch.eye(len(call.moved), dtype=torch.bool)
+    before = torch.zeros_like(others)
+    for scores in call.scores:
+        change = (scores[1:] - scores[:1]).nan_to_num(nan=0.0).abs().amax(1)  # by changed token, query and key
+        is_foreign = others.unsqueeze(2) & others.unsqueeze(1)
+        largest = scores[0].masked_fill(scores[0] < HIDDEN, 0).abs().max()
+        moved = (change / largest.clamp(min=1e-6) > MOVED[decoder.description.dtype]).cpu() & is_foreign
+        before |= moved.any(2).T
+    for what, moved in (("before", before), ("beside", alone.moved & others)):
+        if len(places := moved.nonzero()):
+            i, j = places[0].tolist()
+            why = f"mixes tokens {what} its attention (block {call.block + 1}: token {i} depends on token {j})"
+            raise only_causal(decoder.description.family, f"{why}, where no mask plan reaches")
+
+
+def _compare(
+    calls: list[BlockCall],
+    causal: list[BlockCall],
+    looked_at: tuple[Bool[Tensor, "b T"], Tensor],
+    decoder: Decoder,
+    wiring: Wiring,
+    plan: MaskPlan,
+    where: str,
+) -> list[float]:
+    """Compare scores with the plan's mask and with causal ones, at some queries of some rows; return the errors."""
+    errors = []
+    is_real, queries = looked_at
+    literal = literal_plan(plan.text, len(decoder.blocks))
+    for call, own in zip(calls, causal, strict=True):
+        kind = literal.kind_of(call.block, is_again=call.is_again)
+        if not call.scores and call.block not in wiring.silent:
+            raise refuse(call, kind, decoder, plan, f"{where}the scores of its attention cannot be seen")
+        for scores, reference in zip(call.scores, own.scores, strict=True):
+            for row, real in enumerate(is_real):
+                n, at = int(real.sum()), queries[row]
+                allowed = torch.zeros(len(at), len(real), dtype=torch.bool)
+                allowed[:, :n] = expected_mask(kind, n, window=wiring.windows[call.block], queries=at.tolist())
+                seen = scores[row] > HIDDEN
+                for wrong, verb in ((seen & ~allowed, "depends on"), (~seen & allowed, "ignores")):
+                    if len(places := wrong.nonzero()):
+                        head, i, j = places[0].tolist()
+                        what = f"{where}head {head + 1} of token {int(at[i])} {verb} token {j}"
+                        raise refuse(call, kind, decoder, plan, what)
+                errors.append(_error(scores[row], reference[row], allowed))
+                if errors[-1] > TOLERANCE[decoder.description.dtype]:
+                    what = f"{where}scores differ by {errors[-1]:.2g} from those of the same tokens under a causal mask"
+                    raise refuse(call, kind, decoder, plan, what)
+    return errors
+
+
+def _error(scores: Float[Tensor, "Q I T"], causal: Float[Tensor, "Q I T"], allowed: Bool[Tensor, "I T"]) -> float:
+    both = allowed & (causal > HIDDEN)
+    change = (scores - causal).abs().masked_fill(~both, 0).amax()
+    largest = causal.abs().masked_fill(~both, 0).amax().clamp(min=1e-6)
+    return float((change / largest).nan_to_num(nan=float("inf")))
+
+
+def _errors_at(
+    shape: tuple[int, int], decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, is_padded: bool
+) -> list[float]:
+    """Run every block on random vectors in a batch of another shape, and compare some tokens of some rows."""
+    n_rows, n_tokens = shape
+    lengths = [n_tokens - (row * n_tokens // (2 * n_rows) if is_padded else 0) for row in range(n_rows)]
+    batch = collate([encode_ids(probe_ids(decoder, n, seed=row)) for row, n in enumerate(lengths)], range(n_rows))
+    batch = replace(batch, spans=probe_spans(n_tokens).repeat(n_rows, 1))
+    rows = sorted({0, n_rows // 2, n_rows - 1})
+    places = [[place % lengths[row] for k in WHERE if k < lengths[row] for place in (k, -1 - k)] for row in rows]
+    most = max(map(len, places))
+    queries = torch.tensor([(found + found[:1] * most)[:most] for found in places])
+
+    def look() -> list[BlockCall]:
+        calls: list[BlockCall] = []
+
+        def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
+            calls.append(BlockCall(block, is_again, hidden[:0]))
+            noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(block))
+            return noise.to(hidden)
+
+        def see(scores: Tensor) -> None:
+            picked = [scores[row][:, at].cpu() for row, at in zip(rows, queries, strict=True)]
+            calls[-1].scores.append(torch.stack(picked))
+
+        run_apart(decoder, wiring, batch, enter=enter, leave=lambda _: None, watch=lambda *_: None, see=see)
+        return calls
+
+    found = look()
+    with wiring.all_as(CAUSAL):
+        causal = look()
+    where = f"in {n_rows} {'padded' if is_padded else 'unpadded'} rows of {n_tokens} tokens, "
+    return _compare(found, causal, (batch.is_real[rows], queries), decoder, wiring, plan, where)
+
+
+# Prove the range of Token Prepending by states: what reaches a layer is the same however long a state is copied.
+
+
+def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder: int) -> None:
+    """Certify that the placeholder takes the last token's state after the blocks of the plan, and after no other.
+
+    What a block itself computed is compared with what the next one is given.
+
+    Args:
+        decoder: The decoder, the plan in force.
+        plan: The plan, with a placeholder.
+        n_tokens: Tokens of the row that is looked at.
+        placeholder: Its column.
+
+    Raises:
+        CertificateError: Names the first layer where the placeholder holds another state than planned.
+    """
+    copied = literal_plan(plan.text, len(decoder.blocks)).prepend or range(0)
+    computed: list[Tensor] = []
+
+    def note(_: nn.Module, __: Any, output: Any) -> None:
+        computed.append((output[0] if isinstance(output, tuple) else output)[0].clone())
+
+    def visit(position: int, hidden: Tensor) -> None:
+        if position == 0:  # drawn, by seed; that it depends on no token is seen in its influence
+            return
+        own, state = computed[-1], hidden[0]
+        holds_last = torch.equal(state[placeholder], state[-1])
+        if position - 1 in copied:
+            if not holds_last:
+                raise _refuse(decoder, plan, position, "does not hold the last token's state")
+        elif holds_last and not torch.equal(own[placeholder], own[-1]):
+            raise _refuse(decoder, plan, position, "holds the last token's state, which the plan does not copy there")
+
+    ids = probe_ids(decoder, n_tokens, seed=0).unsqueeze(0)
+    batch = replace(plain_batch(ids, spans=probe_spans(n_tokens)), placeholder=torch.tensor([placeholder]))
+    with in_float32(decoder) as wide, ExitStack() as stack:
+        for block in wide.blocks:
+            stack.enter_context(block.register_forward_hook(note, prepend=True))  # before the hooks that copy
+        run_batch(wide, batch, visit, depth=len(wide.blocks))
+
+
+def _refuse(decoder: Decoder, plan: MaskPlan, position: int, what: str) -> CertificateError:
+    return CertificateError(
+        f"the plan {plan.text!r} did not take effect: the placeholder of {decoder.layers[position]} {what}. "
+        f"The family {decoder.description.family!r} cannot be extracted under this plan."
+    )
+
+
+PLACEHOLDER = 0  # its column in the rows of certificates
+PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
+DRIFT_SHOWN = 1e6  # stands for what is not finite, which JSON cannot hold
+
+
+def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Tensor, "L T T"]:
+    """Measure which input positions move which outputs, layer by layer, under the plan in force.
+
+    Each position in turn gets another token; rows of one batch hold the variants. The result is true at `[l, i, j]`
+    when output `i` of layer `l`, from the embedding to the final norm, changes with input `j`.
+    """
+    base = probe_ids(decoder, n_tokens, seed=0)
+    other = probe_ids(decoder, n_tokens, seed=1)
+    other = torch.where(other == base, (other + 1) % vocabulary_size(decoder), other)
+    variants = base.repeat(n_tokens + 1, 1)
+    variants[range(1, n_tokens + 1), range(n_tokens)] = other
+    moved = torch.zeros(len(decoder.layers), n_tokens, n_tokens, dtype=torch.bool)
+
+    def visit(position: int, hidden: Tensor) -> None:
+        # Rows of equal shape go through identical kernels, so an untouched position is equal up to rounding only.
+        scale = hidden[0].float().abs().amax(-1).clamp(min=1e-6)
+        change = (hidden[1:].float() - hidden[:1].float()).abs().amax(-1) / scale
+        moved[position] = (change > 1e-6).cpu().T
+
+    batch = plain_batch(variants, spans=probe_spans(n_tokens))
+    if _prepends(decoder):
+        batch = replace(batch, placeholder=torch.full((len(variants),), PLACEHOLDER))
+    with in_float32(decoder):
+        run_batch(decoder, batch, visit)
+    return moved
+
+
+def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tokens: int = 64) -> dict[str, Any]:
+    """Certify a plan in force: the mask of every block by itself, and that what it reaches moves at every layer.
+
+    Args:
+        decoder: The decoder.
+        plan: The plan; blocks of an unwired decoder are left to transformers and not looked at by themselves.
+        n_rows: Rows of a large batch of the extraction.
+        n_tokens: Tokens of its longest row.
+
+    Returns:
+        Plain values for the cache.
+
+    Raises:
+        CertificateError: Names the first layer and position where plan and decoder differ.
+        DecoderError: A block never asked for its mask: the family ignores plans.
+    """
+    require_truth()
+    n_probed = min(INFLUENCE_TOKENS, decoder.description.window)
+    moved = influence(decoder, n_tokens=n_probed)
+    n_blocks = len(decoder.blocks)
+    wiring = wiring_of(decoder.blocks)
+    windows: list[int | None] = [None] * n_blocks
+    blocks: dict[str, Any] = {}
+    is_recurrent = wiring is not None and bool(wiring.silent)  # before proofs begin batches of their own
+    if wiring is not None:
+        require_attention(wiring, plan, family=decoder.description.family)
+        prove = prove_scores if wiring.by_argument else prove_blocks
+        blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
+        _require_equal_when_watched(decoder, wiring, plan)
+        if plan.prepend is not None:
+            prove_copies(decoder, plan, n_tokens=n_probed, placeholder=PLACEHOLDER)
+        windows = [wiring.windows.get(block) for block in range(n_blocks)]
+    expected = expected_reach(
+        plan,
+        n_blocks,
+        n_probed,
+        windows=windows,
+        spans=probe_spans(n_probed),
+        placeholder=PLACEHOLDER if plan.prepend else None,
+    )
+    for position, layer in enumerate(decoder.layers):
+        # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
+        # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
+        leak = moved[position] & ~expected[position]
+        deaf = expected[position] & ~moved[position]
+        if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
+            deaf = deaf.triu(-1).tril(1)
+        elif is_recurrent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
+            deaf = deaf.triu().tril()
+        for wrong, verb in ((leak.nonzero(), "depends on"), (deaf.nonzero(), "ignores")):
+            if len(wrong):
+                i, j = wrong[0].tolist()
+                raise CertificateError(
+                    f"the plan {plan.text!r} did not take effect: output {i} of layer {layer} {verb} input {j}. "
+                    f"The family {decoder.description.family!r} cannot be extracted under this plan."
+                )
+    return {"is_as_planned": True, "n_tokens": n_probed, "n_layers": len(decoder.layers), **blocks}
+
+
+def _require_equal_when_watched(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> None:
+    """Check that a decoder computes the same states whether its blocks are watched or not."""
+    with in_float32(decoder) as wide:
+        drift = drift_when_watched(wide, wiring)
+    worst = int(drift.argmax())
+    if float(drift[worst]) > TOLERANCE["float32"]:
+        raise CertificateError(
+            f"the plan {plan.text!r} did not take effect: layer {decoder.layers[worst]} differs by "
+            f"{float(drift[worst]):.2g} of its largest value when its blocks are not watched, so what was proved of "
+            f"them does not hold. The family {decoder.description.family!r} cannot be extracted under this plan."
+        )
+
+
+def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
+    """Certify that a text's latents do not depend on its neighbours or on padding on the right, as extraction pads.
+
+    Returns the largest drift per padding side, relative to the largest latent of the layer; that of the left is only
+    reported. Decoders with experts are looked at in float32, where rounding does not flip their routers.
+
+    Raises:
+        CertificateError: A drift beyond rounding; names side, layer and size.
+    """
+    if has_experts(decoder) and decoder.description.dtype != "float32":
+        with in_float32(decoder) as wide:
+            return check_batch_invariance(wide)
+    lengths = [min(n, decoder.description.window) for n in PROBE_LENGTHS]
+    place = PLACEHOLDER if _prepends(decoder) else None
+    encoded = [replace(encode_ids(probe_ids(decoder, n, seed=n)), placeholder=place) for n in lengths]
+    short, n_short = encoded[:-1], len(encoded) - 1
+    alone = torch.cat([_latents(decoder, collate([text], [0])) for text in short], dim=2)
+    # One batch pads every short row on either side: whatever each row's padding is, its latents must be its own.
+    width = len(encoded[-1].ids)
+    right, left = collate(encoded, range(len(encoded))), collate(short, range(n_short), side="left", width=width)
+    together = _latents(decoder, _joined(right, left))
+    by_side = {"right": together[:, :, :n_short], "left": together[:, :, len(encoded) :]}
+    allowed = DRIFT_ALLOWED[decoder.description.dtype]
+    result: dict[str, Any] = {"allowed": allowed}
+    for side, found in by_side.items():
+        drift = layer_drift(found, alone)
+        worst = int(drift.argmax())
+        # Extraction pads on the right; some families count positions from the left whatever is padding there.
+        if side == "right" and float(drift[worst]) > allowed:
+            raise CertificateError(
+                f"latents depend on {side} padding: layer {decoder.layers[worst]} drifts by {float(drift[worst]):.2g} "
+                f"of its largest value (allowed {allowed:g}). The family {decoder.description.family!r} needs another "
+                "attention implementation or dtype."
+            )
+        result[side] = min(float(drift[worst]), DRIFT_SHOWN)
+    return result
+
+
+def check_devices(decoder: Decoder) -> dict[str, Any]:
+    """Certify that hidden states and latents are the same after they moved between the devices of a decoder's blocks.
+
+    On some machines a copy from one GPU to another arrives as zeros, and nobody is told (transformers issue 36636).
+    Every layer is copied to every device, pooled there, and compared with itself read straight from where it was
+    computed. Other certificates prove the blocks, each on its own device.
+
+    Raises:
+        CertificateError: Names the layer and both devices.
+    """
+    devices = list(dict.fromkeys((decoder.device, *decoder.devices)))
+    batch = plain_batch(probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0).unsqueeze(0))
+    pooler = Pooler(decoder, batch, poolings=("last",), layers=decoder.layers)
+
+    def visit(position: int, hidden: Tensor) -> None:
+        pooler(position, hidden)
+        straight = hidden.cpu()
+        arrived = [(device, hidden.to(device).cpu()) for device in devices]
+        pooled = pooler.latents[position].cpu(), straight[:, -1:].float().transpose(0, 1)
+        for device, found, wanted in [
+            *((device, found, straight) for device, found in arrived),
+            (decoder.device, *pooled),
+        ]:
+            if not torch.equal(found, wanted):
+                raise CertificateError(
+                    f"layer {decoder.layers[position]} changes on its way from {hidden.device} to {device}. Copies "
+                    "between these devices cannot be trusted on this machine: use one of them (decoder.device, or "
+                    "decoder.max_memory), or switch peer-to-peer copies off."
+                )
+
+    run_batch(decoder, batch, visit)
+    return {"devices": list(map(str, devices)), "n_layers": len(decoder.layers)}
+
+
+def _prepends(decoder: Decoder) -> bool:
+    """Whether the plan in force has a placeholder before every text."""
+    wiring = wiring_of(decoder.blocks)
+    return wiring is not None and wiring.prepends
+
+
+def _joined(one: Batch, other: Batch) -> Batch:
+    """Put two batches of one width into one."""
+    rows = np.arange(len(one.rows) + len(other.rows))
+    places = [side.placeholder for side in (one, other) if side.placeholder is not None]
+    return Batch(
+        rows=rows,
+        positions=rows,
+        ids=torch.cat((one.ids, other.ids)),
+        is_real=torch.cat((one.is_real, other.is_real)),
+        roles=torch.cat((one.roles, other.roles)),
+        copies=torch.cat((one.copies, other.copies)),
+        last=torch.cat((one.last, other.last)),
+        placeholder=torch.cat(places) if places else None,
+        n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
+        is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
+    )
+
+
+def _latents(decoder: Decoder, batch: Batch) -> Float[Tensor, "L P B D"]:
+    return pool_batch(decoder, batch, poolings=("last", "mean"), layers=decoder.layers).cpu()

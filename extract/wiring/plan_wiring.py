@@ -1,0 +1,382 @@
+"""A mask plan in force on a decoder: its masks, its architecture and its skip, over the very same frozen parameters.
+
+Architectures run blocks again, with the arguments their own call received, as hooks on the blocks; no weight is copied.
+Sums are taken before the final norm, so `block_L` and `final_norm` are those of the converted decoder.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.decoders.decoder import Decoder
+from extract.errors import DecoderError
+from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.wiring.attention import Wiring, only_causal, require_attention, require_windows, wired, wired_by_argument
+from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch
+
+# The untouched decoder as a reference: what wiring it, causal at every block, must leave as it was.
+
+INFLUENCE_TOKENS = 6
+DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}  # relative to the largest latent of the layer
+SHORT_WINDOW = 4
+WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
+
+
+@contextmanager
+def short_windows(decoder: Decoder) -> Iterator[None]:
+    """Shorten every sliding window to `SHORT_WINDOW` tokens until the `with` block ends."""
+    config: Any = decoder.module.config
+    owners = [config, config.get_text_config(), *decoder.module.modules()]
+    found = {(id(owner), name): owner for owner in owners for name in WINDOW_NAMES if _is_long(vars(owner).get(name))}
+    before = {key: vars(owner)[key[1]] for key, owner in found.items()}
+    try:
+        for (_, name), owner in found.items():
+            setattr(owner, name, SHORT_WINDOW)
+        yield
+    finally:
+        for key, owner in found.items():
+            setattr(owner, key[1], before[key])
+
+
+def _is_long(window: object) -> bool:
+    return isinstance(window, int) and not isinstance(window, bool) and window > SHORT_WINDOW
+
+
+def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
+    """Compute hidden states of one short row in float32, from the embedding to the last block, on the CPU."""
+    ids = probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0)
+    found: list[Tensor] = []
+    top = len(decoder.blocks)
+    with in_float32(decoder):
+        run_batch(decoder, plain_batch(ids.unsqueeze(0)), lambda _, h: found.append(h[0].float().cpu()), depth=top)
+    return torch.stack(found)
+
+
+def looks_ahead(decoder: Decoder) -> bool:
+    """Whether the first token of a short row changes with the last one, in a decoder that is not wired."""
+    n_tokens = min(INFLUENCE_TOKENS, decoder.description.window)
+    row, other = (probe_ids(decoder, n_tokens, seed=seed) for seed in (0, 1))
+    rows = torch.stack([row, torch.cat([row[:1], other[1:]])])
+    moved = False
+
+    def visit(_: int, hidden: Tensor) -> None:
+        nonlocal moved
+        first = hidden[:, 0].float()
+        moved = moved or bool((first[1] - first[0]).abs().max() > 1e-6 * first.abs().max())
+
+    with in_float32(decoder):
+        run_batch(decoder, plain_batch(rows), visit, depth=len(decoder.blocks))
+    return moved
+
+
+def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D"], decoder: Decoder) -> None:
+    """Check that wiring a decoder, causal at every block, changes no layer by more than rounding (`DecoderError`)."""
+    drift = layer_drift(wired, untouched)
+    wrong = (drift > DRIFT_ALLOWED["float32"]).nonzero()
+    if len(wrong):
+        layer = int(wrong[0])
+        raise only_causal(
+            decoder.description.family,
+            "gives other results through the wiring than without it "
+            f"(layer {decoder.layers[layer]} differs by {float(drift[layer]):.2g} under causal masks)",
+        )
+
+
+def layer_drift(found: Float[Tensor, "L *N"], wanted: Float[Tensor, "L *N"]) -> Float[Tensor, " L"]:
+    """Largest difference per layer, relative to the largest wanted value; infinite where it is NaN."""
+    scale = wanted.abs().flatten(1).amax(1).clamp(min=1e-6)
+    return ((found - wanted).abs().flatten(1).amax(1) / scale).nan_to_num(nan=float("inf"))
+
+
+Blocks = tuple[nn.Module, ...]
+
+
+@dataclass(eq=False)
+class Replay:
+    """The blocks of a wired decoder, which can be run again with the arguments of the last forward pass.
+
+    Attributes:
+        blocks: The blocks, bottom up.
+        wiring: The wiring of the decoder.
+        inputs: Hidden states `(B, T, D)` each block received, by its position from 0.
+    """
+
+    blocks: Blocks
+    wiring: Wiring
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    _calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note every call of a block until the `with` block ends."""
+        with ExitStack() as hooks:
+            for index, block in enumerate(self.blocks):
+                hooks.enter_context(block.register_forward_pre_hook(self._note(index), with_kwargs=True))
+            hooks.callback(self.inputs.clear)
+            hooks.callback(self._calls.clear)
+            yield
+
+    def run(self, index: int, hidden: Tensor, kind: str) -> Tensor:
+        """Run a block of the last forward pass once more, on other hidden states `(B, T, D)` and under a mask kind."""
+        args, kwargs = self._calls[index]
+
+        def forward(hidden: Tensor) -> Tensor:
+            # `forward` and not the call itself: hooks of the outer pass must not fire for an inner one.
+            output = self.blocks[index].forward(hidden, *args, **kwargs)
+            changed: Tensor = output[0] if isinstance(output, tuple) else output
+            return changed
+
+        with self.wiring.converted(index, kind):
+            return self.wiring.around(index, hidden, forward)
+
+    def _note(self, index: int) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.inputs[index] = args[0] if args else kwargs["hidden_states"]
+            self._calls[index] = (args[1:], {k: v for k, v in kwargs.items() if k != "hidden_states"})
+
+        return hook
+
+
+class Skip:
+    """LBW's extra skip (`res_connect` in its released code): an earlier hidden state is added again.
+
+    For a stride `n` from `f` on, before block `i` (from 0) with `i >= f` and `(i - f)` divisible by `n`: `h += s`, then
+    `s = h`, with `s = 0` at the start of every pass.
+    """
+
+    def __init__(self, stride: int, first: int) -> None:
+        self.stride, self.first = stride, first
+        self.kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, plan: MaskPlan) -> "Skip | None":
+        """Make the skip of a plan; None where it has none."""
+        return None if plan.skip is None else cls(*plan.skip)
+
+    def acts_at(self, index: int) -> bool:
+        """Whether it adds before a block."""
+        return index >= self.first and (index - self.first) % self.stride == 0
+
+    def before(self, index: int, hidden: Tensor) -> Tensor:
+        """Return what a block receives instead of the hidden states before it."""
+        if not self.acts_at(index):
+            return hidden
+        self.kept = hidden if self.kept is None or index == self.first else add_across(hidden, self.kept)
+        return self.kept
+
+    def on_top(self, hidden: Tensor) -> Tensor:
+        """Return what the final norm receives where the kept state is added once more."""
+        return hidden if self.kept is None else add_across(hidden, self.kept)
+
+
+@contextmanager
+def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: Skip | None = None) -> Iterator[None]:
+    """Put a plan's architecture, other than `inplace`, in force; the wiring is causal at every block."""
+    stack = Replay(blocks, wiring)
+    kind, n_converted = plan.converted
+    last = len(blocks) - 1
+    top = range(len(blocks) - n_converted, len(blocks))
+
+    def rerun(indices: Iterable[int], hidden: Tensor, *, skips_from: int) -> Tensor:
+        for position, index in enumerate(indices, start=skips_from):
+            hidden = hidden if skip is None else skip.before(position, hidden)
+            hidden = stack.run(index, hidden, kind)
+        return hidden
+
+    def one_more(index: int) -> Callable[[Tensor], Tensor]:
+        return lambda hidden: hidden + stack.run(index, stack.inputs[index], kind)
+
+    def second_stack(hidden: Tensor) -> Tensor:
+        # The input that both stacks share has the addition of its own block in it.
+        converted = stack.run(top[0], stack.inputs[top[0]], kind)
+        return add_across(hidden, rerun(top[1:], converted, skips_from=top[0] + 1))
+
+    changes: dict[int, Callable[[Tensor], Tensor]]
+    if plan.architecture == "inter-block":
+        changes = {index: one_more(index) for index in top}
+    elif plan.architecture == "extend":
+        changes = {last: lambda hidden: rerun([last] * n_converted, hidden, skips_from=last + 1)}
+    elif plan.architecture == "extra":
+        changes = {last: lambda hidden: add_across(hidden, rerun(range(n_converted), stack.inputs[0], skips_from=0))}
+    else:
+        changes = {last: second_stack}
+    with ExitStack() as hooks:
+        for index, change in changes.items():
+            hooks.enter_context(blocks[index].register_forward_hook(_changing(change)))
+        with stack.noting():
+            yield
+
+
+def add_across(hidden: Tensor, other: Tensor) -> Tensor:
+    """Add what another block computed, perhaps on another device."""
+    return hidden + other.to(hidden.device)
+
+
+def _given(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Make a hook that changes the hidden states a block is given."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+    return hook
+
+
+def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
+
+    return hook
+
+
+@contextmanager
+def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator[None]:
+    """Put LBW's extra skip in force, as its released code does, until the `with` block ends; nothing without one.
+
+    Where a converted stack runs beside the causal one (`extra`, `inter-stack`), the skip acts in the converted one and
+    in the blocks that both share; the causal stack is left alone, and nothing is added before the final norm.
+    """
+    if skip is None:
+        yield
+        return
+    n_blocks, n_converted = len(blocks), plan.converted[1]
+    n_own = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
+
+    with ExitStack() as hooks:
+        for index in filter(skip.acts_at, range(n_own)):
+            # In front of other hooks: a block that an architecture runs again starts from the same input.
+            hook = _given(partial(skip.before, index))
+            handle = blocks[index].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+            hooks.enter_context(handle)
+        if plan.architecture in ("inplace", "extend"):
+            hooks.enter_context(blocks[-1].register_forward_hook(_changing(skip.on_top)))
+        yield
+
+
+def draw_placeholder(width: int, seed: int) -> Float[Tensor, " D"]:
+    """Draw the state that a placeholder enters the first block with, from a standard normal distribution."""
+    return torch.randn(width, generator=torch.Generator().manual_seed(seed))
+
+
+@contextmanager
+def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
+    """Let the placeholder of every row take the last token's state after some blocks (Token Prepending).
+
+    The state it enters the first block with is drawn. States of blocks that are seen hold the copy already; no pooling
+    reads the placeholder. Rows without one are left alone.
+    """
+    if plan.prepend is None:
+        yield
+        return
+    first, last, seed = plan.prepend
+    draw = draw_placeholder(decoder.description.width, seed)
+    placed: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # the draw, copied once
+
+    def put(hidden: Tensor, *, is_drawn: bool) -> Tensor:
+        if wiring.placeholder is None or wiring.last is None:
+            return hidden
+        rows = torch.arange(len(hidden), device=hidden.device)
+        place, end = (wiring.placed(side, hidden.device) for side in (wiring.placeholder, wiring.last))
+        changed = hidden.clone()
+        if is_drawn and (key := (hidden.device, hidden.dtype)) not in placed:
+            placed[key] = draw.to(hidden)
+        changed[rows, place] = placed[hidden.device, hidden.dtype] if is_drawn else hidden[rows, end]
+        return changed
+
+    with ExitStack() as hooks:
+        wiring.prepends = True
+        hooks.callback(setattr, wiring, "prepends", False)
+        hook = _given(lambda hidden: put(hidden, is_drawn=True))
+        hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(hook, with_kwargs=True))
+        for block in decoder.blocks[first - 1 : last]:
+            hooks.enter_context(block.register_forward_hook(_changing(lambda hidden: put(hidden, is_drawn=False))))
+        yield
+
+
+@contextmanager
+def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
+    """Wire a decoder with a mask kind per block, bottom up, after checking that wired causal masks change nothing.
+
+    The library's attention interface is tried first, then the mask argument of its attention modules.
+
+    Raises:
+        DecoderError: The family does not let its attention be chosen, or computes something else through ours.
+    """
+    refusals: list[DecoderError] = []
+    family = decoder.description.family
+    with short_windows(decoder):
+        untouched = probe_layers(decoder)
+    for wire in (wired, wired_by_argument):
+        with ExitStack() as stack:
+            try:
+                causal = [CAUSAL] * len(decoder.blocks)
+                wiring = stack.enter_context(wire(decoder.module, decoder.blocks, causal, family=family))
+                with short_windows(decoder), wiring.windows_apart():
+                    require_equal(untouched, probe_layers(decoder), decoder)
+                    require_windows(wiring, family=family)
+                if wiring.by_argument and len(wiring.silent) == len(causal):
+                    raise only_causal(family, "gives its attention no mask to replace")
+            except DecoderError as error:
+                refusals.append(error)
+                continue
+            wiring.end()
+            wiring.set_kinds(kinds)
+            yield wiring
+            return
+    if looks_ahead(decoder):
+        raise DecoderError(
+            f"the family {family!r} attends to later tokens by itself, past what plans replace; no plan works for it."
+        ) from refusals[-1]
+    raise refusals[-1]
+
+
+@contextmanager
+def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = False) -> Iterator[Wiring | None]:
+    """Put a plan in force until the `with` block ends.
+
+    A plan that is causal at every block leaves the decoder alone, on the path of transformers itself, and yields None;
+    unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block.
+
+    Raises:
+        UnknownNameError: The plan does not fit the number of blocks.
+        DecoderError: The family does not let its attention be chosen; says which plan works.
+    """
+    kinds = plan.kinds(len(decoder.blocks))
+    if plan.is_untouched and not looks_inside:
+        yield None
+        return
+    with ExitStack() as stack:
+        wiring = stack.enter_context(masks_in_force(decoder, kinds))
+        require_attention(wiring, plan, family=decoder.description.family)
+        stack.enter_context(rest_in_force(decoder, wiring, plan))
+        yield wiring
+
+
+@contextmanager
+def rest_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
+    """Put what a plan is beside masks in force on a wired decoder, until the `with` block ends.
+
+    Raises:
+        DecoderError: Attention past the library's interface, where no key can be prepended.
+    """
+    skip = Skip.of(plan)
+    with ExitStack() as stack:
+        if plan.architecture != "inplace":
+            stack.enter_context(architecture_in_force(decoder.blocks, wiring, plan, skip))
+        stack.enter_context(skip_in_force(decoder.blocks, plan, skip))
+        stack.enter_context(prepending_in_force(decoder, wiring, plan))
+        if plan.prefix is not None:
+            if wiring.by_argument:
+                raise only_causal(decoder.description.family, "computes attention where no key can be prepended")
+            wiring.prefixed = range(plan.prefix[0] - 1, plan.prefix[1])
+            stack.callback(setattr, wiring, "prefixed", ())
+        yield

@@ -1,0 +1,739 @@
+"""Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+
+from extract.errors import TaskError, unknown_name
+from probes.data.sources import read_hub
+from probes.data.splits import (
+    MIN_CLASS_ROWS,
+    SPLIT_NOTE,
+    SPLITS,
+    SplitRule,
+    draw_order,
+    hold_out,
+    name_splits,
+    rare_classes,
+    split_three_ways,
+)
+from probes.data.table_files import (
+    MISSING_LABELS,
+    CheckedRow,
+    Fields,
+    Label,
+    check_gold,
+    check_group,
+    check_label,
+    check_rows,
+    check_text,
+    columns_of,
+    find_split_column,
+    read_tables,
+)
+from probes.data.task import (
+    GradedTask,
+    Task,
+    conflict_notes,
+    hold_columns,
+    load_shipped,
+    overlaps,
+    remarks,
+    split_graded,
+    text_keys,
+    unique_texts,
+)
+from probes.data.units import find_units, plain_form
+from probes.metrics.class_metrics import class_metric
+
+if TYPE_CHECKING:
+    import datasets
+
+
+# Duplicates, conflicting labels, overlap and thin classes, counted for the reader; nothing is removed.
+
+Columns = Mapping[str, Sequence[Any]]
+"""`label`, `text` (or `text1` and `text2`) and perhaps `group`, one entry per row."""
+
+
+def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tuple[str, ...]:
+    """Count duplicates, conflicting labels, overlap between splits and thin classes; keep only what there is.
+
+    Texts are compared exactly, pairs in either order; splits come in the order train, validation, test.
+    """
+    # one read of the columns: a datasets column decodes again on every access
+    tables = {split: {name: list(rows[name]) for name in rows} for split, rows in splits.items()}
+    is_text = all("text" in rows for rows in tables.values())
+    what, names = ("text", ("text",)) if is_text else ("pair", ("text1", "text2"))
+    keys = {split: text_keys(rows, names) for split, rows in tables.items()}
+    counts = []
+    for split, found in keys.items():
+        n_repeats = len(found) - len(set(found))
+        labels = [class_names[label] for label in tables[split]["label"]]
+        n_conflicts, conflicts = conflict_notes(found, labels, what, "labels")
+        counts += [
+            (n_repeats, f"{split}: {n_repeats} of {len(found)} rows repeat the {what}s of an earlier row"),
+            (n_conflicts, f"{split}: {conflicts}"),
+        ]
+    for split, other, n in overlaps(keys):
+        counts.append((n, f"{split}: the {what} of {n} of {len(keys[split])} rows is also in {other}"))
+        shared = set(tables[split].get("group", ())) & set(tables[other].get("group", ()))
+        counts.append((len(shared), f"{split}: {len(shared)} groups also have rows in {other}"))
+    return remarks([*counts, *_thin_classes(tables, class_names)])
+
+
+def _thin_classes(tables: Mapping[str, Columns], class_names: Sequence[str]) -> list[tuple[int, str]]:
+    if "train" not in tables:
+        return []
+    in_train = Counter(tables["train"]["label"])
+    thin = [name for label, name in enumerate(class_names) if 0 < in_train[label] < MIN_CLASS_ROWS]
+    notes = [(len(thin), f"train: {len(thin)} classes have fewer than {MIN_CLASS_ROWS} rows ({_list(thin)})")]
+    for split, rows in tables.items():
+        unseen = Counter(label for label in rows["label"] if label not in in_train)
+        names = _list([f"{class_names[label]}: {n}" for label, n in sorted(unseen.items())])
+        n_rows = sum(unseen.values())
+        notes.append((n_rows, f"{split}: {n_rows} rows are of classes that train lacks ({names}), and cannot be right"))
+        absent = [class_names[label] for label in sorted(set(in_train) - set(rows["label"]))]
+        notes.append((len(absent), f"{split}: {len(absent)} classes have no row ({_list(absent)})"))
+    return notes
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:5]]
+    return ", ".join([*shown, *(["..."] if len(names) > 5 else [])])
+
+
+TEXT = ("text",)
+PAIR = ("text1", "text2")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTask(Task):
+    """Texts (or pairs of texts) with one class each, in train and up to two more splits, checked when built.
+
+    Raises:
+        TaskError: There is no training split, a split is empty, training holds one class only, or a label is no class.
+        UnknownNameError: A split, a column or a metric has another name than those below.
+
+    Example:
+        >>> rows = {"text": ["a", "b"], "label": [0, 1], "row": [0, 1]}
+        >>> task = ClassTask("toy", build_class_splits({"train": rows}), ("no", "yes"), ("accuracy",), "made here")
+        >>> task.texts(), task.n_classes, task.metric
+        (['a', 'b'], 2, 'accuracy')
+    """
+
+    kind: ClassVar[str] = "classes"
+    draw_noun: ClassVar[str] = "stratified"
+    digest_names_columns: ClassVar[bool] = True
+
+    name: str
+    splits: "datasets.DatasetDict"
+    """Columns `text`, or `text1` and `text2` (string), `label` (int64, a place in `class_names`), `row` (int64, place
+    in the source, over all splits) and perhaps `group` (string: rows that must not be torn apart, such as the sentences
+    of one abstract). Train is always there."""
+    class_names: tuple[str, ...]
+    """Name of each class; its place is its number."""
+    metrics: tuple[str, ...]
+    """Keys of `CLASS_METRICS`; the first is the one to choose by."""
+    source: str
+    licence: str = "unknown"
+    """One line: under which terms the rows are published."""
+    is_sample: bool = False
+    notes: tuple[str, ...] = ()
+    look_both_ways_rows: int | None = None
+    """How many rows, from the first, the code released with Look Both Ways takes; None is all of them."""
+
+    def __post_init__(self) -> None:
+        for metric in self.metrics:
+            class_metric(metric)
+        if self.splits:
+            self.check_splits((*self.text_columns, "label", "row"))
+        if not self.metrics or "train" not in self.splits:
+            what = "no metric; give one or more of CLASS_METRICS" if not self.metrics else "no training split"
+            raise TaskError(f"task {self.name!r} has {what} (its splits: {', '.join(self.splits) or 'none'}).")
+        for split in self.splits:
+            labels = self.labels(split)
+            if labels.min() < 0 or labels.max() >= self.n_classes:
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} holds labels {labels.min()} to {labels.max()}, but its "
+                    f"{self.n_classes} classes are numbered from 0: name every class."
+                )
+        present = np.unique(self.labels("train"))
+        if len(present) < 2:
+            raise TaskError(
+                f"every training row of task {self.name!r} is of the one class {self.class_names[present[0]]!r}, so "
+                "there is nothing to tell apart: give rows of two classes or more."
+            )
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric to choose by; higher is better."""
+        return self.metrics[0]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def training_classes(self) -> Int64[np.ndarray, " C"]:
+        """Numbers of the classes that train has rows of, rising: the classes a head is fitted on."""
+        return np.unique(self.labels("train"))
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """`("text",)`, or `("text1", "text2")` for pairs."""
+        return PAIR if PAIR[0] in next(iter(self.splits.values())).column_names else TEXT
+
+    @property
+    def is_pairs(self) -> bool:
+        """True when a row holds two texts."""
+        return len(self.text_columns) == 2
+
+    def texts(self) -> list[str]:
+        """List every text once, in the order first seen."""
+        return unique_texts(self.splits, self.text_columns)
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the texts of each row, column by column."""
+        rows = self.rows(split)
+        return [list(rows[column]) for column in self.text_columns]
+
+    def labels(self, split: str) -> Int64[np.ndarray, " N"]:
+        """Return the classes of one split, in row order."""
+        return np.asarray(self.rows(split)["label"], dtype=np.int64)
+
+    def audit(self) -> tuple[str, ...]:
+        """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""
+        return class_notes({split: rows[:] for split, rows in self.splits.items()}, self.class_names)
+
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the class names, and the columns of texts, labels and groups, but not the place in the source."""
+        return self.class_names, (*self.text_columns, "label", "group")
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return licence, classes, and whether rows are grouped."""
+        return {
+            "licence": self.licence,
+            "n_classes": self.n_classes,
+            "class_names": list(self.class_names),
+            "has_groups": "train" in self.splits and self.groups("train") is not None,
+        }
+
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject fewer rows per split than it has classes."""
+        for split, rows in self.splits.items():
+            n_present = len(np.unique(self.labels(split)))
+            if n_per_split < min(n_present, len(rows)):
+                raise TaskError(
+                    f"n_per_split is {n_per_split}, but split {split!r} of task {self.name!r} has {n_present} classes: "
+                    f"give at least {n_present}, so that each keeps a row."
+                )
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.labels(split), seed=seed)
+
+    def without_test(self) -> "ClassTask":
+        """Leave the test split out, and the classes that only test has.
+
+        The other classes are renumbered, because a class number seeds the draws of its rows.
+        """
+        rest = super().without_test()
+        present = np.unique(np.concatenate([rest.labels(split) for split in rest.splits]))
+        if len(present) == rest.n_classes:
+            return rest
+        columns = {
+            split: {**rows[:], "label": np.searchsorted(present, rest.labels(split)).tolist()}
+            for split, rows in rest.splits.items()
+        }
+        names = tuple(rest.class_names[code] for code in present)
+        return rest.replaced(splits=build_class_splits(columns), class_names=names)
+
+
+def build_class_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+    """Hold checked columns of each split as a `ClassTask` wants them."""
+    from datasets import Value
+
+    features = {name: Value("string") for name in (*TEXT, *PAIR)}
+    return hold_columns(columns, {**features, "label": Value("int64"), "row": Value("int64"), "group": Value("string")})
+
+
+# Checked rows to a task: classes numbered, missing splits drawn, and every decision written into the notes.
+
+WITH_COPIES = ", equal texts together"
+"""End of the note about splits drawn from rows that repeat texts (case, blanks and final punctuation aside)."""
+
+
+def class_fields(
+    text: str = "text",
+    label: str = "label",
+    text2: str | None = None,
+    group: str | None = None,
+    missing_labels: Sequence[str] = MISSING_LABELS,
+) -> Fields:
+    """Name the columns of one text, or of two, of the class and of a group of rows that are never torn apart."""
+    texts = {"text": text} if text2 is None else {"text1": text, "text2": text2}
+    return {
+        **{name: (column, check_text) for name, column in texts.items()},
+        "label": (label, partial(check_label, missing=tuple(map(str, missing_labels)))),
+        "group": (group, check_group),
+    }
+
+
+def assemble_task(
+    rows: Sequence[CheckedRow],
+    *,
+    name: str,
+    source: str,
+    metrics: tuple[str, ...] = ("f1-weighted",),
+    licence: str = "unknown",
+    class_names: Sequence[str] | None = None,
+    look_both_ways_rows: int | None = None,
+    rule: SplitRule | None = None,
+    notes: Sequence[str] = (),
+) -> ClassTask:
+    """Build a task: official splits are kept, missing ones are drawn by the rule.
+
+    Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
+    Groups stay whole; else the draw is stratified.
+
+    Args:
+        rows: Checked rows in source order, with the columns of `class_fields`.
+        name: As in `ClassTask`, like the four that follow.
+        source: One line: where the rows came from.
+        metrics: The first is the one to choose by.
+        licence: One line: under which terms the rows are published.
+        class_names: Names in the order of their numbers; None takes the labels that occur.
+        look_both_ways_rows: How many rows the code released with Look Both Ways takes.
+        rule: How to draw splits; None is seed 0.
+        notes: Remarks of the reader, kept in front.
+
+    Returns:
+        The task, its notes naming what was drawn and dropped, duplicates, conflicts, overlap and thin classes.
+
+    Raises:
+        TaskError: There are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
+            or (with `rare: error`) a class is too small to be split, or most rows of a split have labels that
+            train lacks.
+        UnknownNameError: A label is not in the class names.
+    """
+    rule = rule or SplitRule()
+    if not rows:
+        raise TaskError(f"task {name!r} has no rows: give at least three texts of each of two classes.")
+    labels, names = number_classes(rows, class_names)
+    said: list[str] = []
+    if rule.split == "auto" and {row.split for row in rows} <= {None, "train"}:
+        if rare_classes(labels, _copies(rows)):
+            rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
+            labels, names = number_classes(rows, class_names)
+            said.append(note)
+        parts, note = _draw_all(rows, labels, rule)
+    else:
+        parts, note = _keep_official(rows, labels, task=name, rule=rule)
+    columns = {
+        split: {
+            **columns_of([rows[place] for place in places]),
+            "label": [labels[place] for place in places],
+            "row": places.tolist(),  # the place in the source
+        }
+        for split, places in parts.items()
+    }
+    _require_seen(columns, names, task=name)
+    said += [note, *class_notes(columns, names)]
+    return ClassTask(
+        name,
+        build_class_splits(columns),
+        names,
+        metrics,
+        source,
+        licence,
+        notes=(*notes, *filter(None, said)),
+        look_both_ways_rows=look_both_ways_rows,
+    )
+
+
+def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Sequence[str], *, task: str) -> None:
+    """Refuse a split of which more than half of the rows have a label that train lacks: no head could be right."""
+    if "train" not in columns:
+        return
+    in_train = set(columns["train"]["label"])
+    for split, rows in columns.items():
+        unseen = Counter(label for label in rows["label"] if label not in in_train)
+        if 2 * unseen.total() <= len(rows["label"]):
+            continue
+        listed = ", ".join(f"{names[label]!r}: {n}" for label, n in unseen.most_common(5)) + ", ..." * (len(unseen) > 5)
+        known = {_plain_label(names[label]): names[label] for label in in_train}
+        alike = [(names[label], known.get(_plain_label(names[label]))) for label in unseen]
+        cause = (
+            f"they are those of train but for case or number format, as {alike[0][0]!r} and {alike[0][1]!r}; write "
+            "them alike"
+            if all(theirs is not None for _, theirs in alike)
+            else f"train has {', '.join(repr(names[label]) for label in sorted(in_train)[:5])}"
+            f"{', ...' * (len(in_train) > 5)}; give files with the same classes"
+        )
+        raise TaskError(
+            f"{unseen.total()} of {len(rows['label'])} {split} rows of task {task!r} have labels that train lacks "
+            f"({listed}): {cause}."
+        )
+
+
+def _plain_label(name: str) -> str | float:
+    """Return what is left of a label when case and the format of numbers do not count."""
+    try:
+        return float(name)
+    except ValueError:
+        return name.strip().casefold()
+
+
+def _drop_rare(
+    rows: Sequence[CheckedRow], labels: Sequence[int], names: Sequence[str], *, task: str, rule: SplitRule
+) -> tuple[list[CheckedRow], str]:
+    rare = rare_classes(labels, _copies(rows))
+    listed = ", ".join(f"{names[label]!r}: {n}" for label, n in list(rare.items())[:5]) + (", ..." * (len(rare) > 5))
+    if rule.rare == "error":
+        raise TaskError(
+            f"task {task!r} has {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}), which cannot "
+            "be in train, validation and test: add rows, set `rare: drop`, or give files that are split already."
+        )
+    kept = [row for row, label in zip(rows, labels, strict=True) if label not in rare]
+    if not kept:
+        raise TaskError(f"task {task!r} has no class of {MIN_CLASS_ROWS} rows or more ({listed}): add rows.")
+    n_dropped = len(rows) - len(kept)
+    return kept, f"{len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}) dropped, {n_dropped} rows in all"
+
+
+def _draw_all(
+    rows: Sequence[CheckedRow], labels: Sequence[int], rule: SplitRule
+) -> tuple[dict[str, NDArray[np.int64]], str]:
+    groups = _groups(rows)
+    copies = _copies(rows)
+    parts = split_three_ways(np.asarray(labels, dtype=np.int64), seed=rule.seed, groups=groups, copies=copies)
+    how = "stratified by class" if groups is None else f"{len(set(groups))} groups kept whole"
+    return parts, f"{SPLIT_NOTE}80/10/10 with seed {rule.seed}, {how}{WITH_COPIES if copies else ''}"
+
+
+def _keep_official(
+    rows: Sequence[CheckedRow], labels: Sequence[int], *, task: str, rule: SplitRule
+) -> tuple[dict[str, NDArray[np.int64]], str]:
+    parts: dict[str, NDArray[np.int64]] = {}
+    for split in (*SPLITS, None):
+        places = [place for place, row in enumerate(rows) if row.split == split]
+        if places and split is None:
+            raise TaskError(
+                f"task {task!r} has {len(places)} rows without a split beside others with one (the first in "
+                f"{rows[places[0]].place}): give every row a split, or none."
+            )
+        if places and split is not None:
+            parts[split] = np.asarray(places, dtype=np.int64)
+    if rule.split == "given" or "validation" in parts or "train" not in parts:
+        return parts, "" if "test" in parts else "no test split"
+    train = parts["train"]
+    in_train = [rows[place] for place in train]
+    groups, copies = _groups(in_train), _copies(in_train)
+    # Numbered by train alone: a class that only test has would move the numbers, and with them the draw.
+    _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
+    marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups, copies=copies)
+    how = ("stratified by class" if groups is None else "groups kept whole") + (WITH_COPIES if copies else "")
+    note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {how}"
+    return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note
+
+
+def _groups(rows: Sequence[CheckedRow]) -> list[str] | None:
+    """Name the group of each row; groups that share a text are one, unless that would be most of the rows."""
+    if "group" not in rows[0].values:
+        return None
+    groups = [row.values["group"] for row in rows]
+    units = find_units(_plain_texts(rows), groups)
+    return groups if units is None or units.linked else list(units.names)
+
+
+def _copies(rows: Sequence[CheckedRow]) -> tuple[str, ...] | None:
+    """Name the set of equal texts, or pairs of them, of each row; None where all are different."""
+    units = find_units([list(zip(*_plain_texts(rows), strict=True))])
+    return None if units is None else units.names
+
+
+def _plain_texts(rows: Sequence[CheckedRow]) -> list[list[str]]:
+    columns = [name for name in ("text", "text1", "text2") if name in rows[0].values]
+    texts = [[plain_form(row.values[column]) for column in columns] for row in rows]
+    return [list(column) for column in zip(*map(sorted, texts), strict=True)]
+
+
+def number_classes(
+    rows: Sequence[CheckedRow], class_names: Sequence[str] | None = None
+) -> tuple[list[int], tuple[str, ...]]:
+    """Number the class of each row independently of the order of the rows; also return the names.
+
+    `class_names` are in the order of their numbers, and whole-number labels are places in it; None takes the labels
+    that occur, numbers by value and texts by the alphabet. Labels of mixed type, and labels that are not in
+    `class_names`, are rejected.
+    """
+    first_of_kind: dict[str, CheckedRow] = {}
+    for row in rows:
+        first_of_kind.setdefault(_kind(row.values["label"]), row)
+    if len(first_of_kind) > 1:
+        found = " and ".join(f"{kind} ({row.place}: {row.values['label']!r})" for kind, row in first_of_kind.items())
+        raise TaskError(f"labels are of mixed type, {found}: write all of them as texts, or all as numbers.")
+    if class_names is None:
+        labels = _sorted_labels({row.values["label"] for row in rows})
+        numbers = {label: number for number, label in enumerate(labels)}
+        return [numbers[row.values["label"]] for row in rows], tuple(str(label) for label in labels)
+    return [_number(row, class_names) for row in rows], tuple(class_names)
+
+
+def _kind(label: Label) -> str:
+    return {bool: "true/false", int: "numbers", str: "texts"}[type(label)]
+
+
+def _sorted_labels(labels: set[Label]) -> list[Label]:
+    if all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), str(label)))
+    return sorted(labels)
+
+
+def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
+    label: Label = row.values["label"]
+    if isinstance(label, str):
+        if label not in class_names:
+            raise unknown_name("class", label, class_names, hint=f"It is in {row.place}.")
+        return list(class_names).index(label)
+    if not 0 <= label < len(class_names):
+        raise TaskError(
+            f"{row.place}: label {label} is not a place in the {len(class_names)} class names (0 to "
+            f"{len(class_names) - 1}): name every class, or leave `class_names` out."
+        )
+    return int(label)
+
+
+# Classification tasks from local files, from the hub by column names, and the sample that ships with the project.
+
+_NO_HUB = "check the name and the connection, or give local files to task 'class-files'"
+
+
+def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "class-files",
+    text: str = "text",
+    label: str = "label",
+    text2: str | None = None,
+    group: str | None = None,
+    split_column: str | None = None,
+    split: str = "auto",
+    class_names: Sequence[str] | None = None,
+    metric: str = "accuracy",
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    rare: str = "error",
+    missing_labels: Sequence[str] = MISSING_LABELS,
+) -> ClassTask:
+    r"""Read a classification task from one file per split, or from one file with or without a split column.
+
+    Args:
+        files: Split (train, validation or dev, test) to its file; or one file. The format goes by the suffix: .csv,
+            .tsv, .tab, .jsonl, .ndjson, .json, .parquet.
+        name: What reports call the task.
+        text: Column of the text.
+        label: Column of the class: texts, or whole numbers.
+        text2: Column of a second text, for pairs.
+        group: Column that names rows which must not be torn apart (a document, an author).
+        split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
+        split: `auto` draws the splits that are missing, stratified by class; `given` draws none.
+        class_names: Names in the order of their numbers; None takes the labels that occur.
+        metric: The metric to choose by, a key of `CLASS_METRICS`.
+        header: The first row of delimited text names the columns.
+        columns: Column names, in order, of delimited text without a header.
+        delimiter: One character; None goes by the suffix.
+        quoting: False takes quotes for plain characters (TSV with unbalanced quotes).
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        seed: Seed of splits that the files lack.
+        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
+        rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
+        missing_labels: What stands for no label, which makes a bad row.
+
+    Returns:
+        The task, its texts exactly as in the files.
+
+    Raises:
+        TaskError: A file is missing, empty or broken, a row is bad (with file, line, column, value), training holds
+            one class only, labels are of mixed type, or a class is too small to be split.
+        UnknownNameError: A column, split, suffix, class, metric or `bad_rows` is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "all.tsv")
+        >>> rows = [f"text {i}\t{'even' if i % 2 == 0 else 'odd'}" for i in range(40)]
+        >>> _ = path.write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+        >>> read_class_files(path).class_names
+        ('even', 'odd')
+    """
+    rule = SplitRule(seed, validation_fraction, rare, split)
+    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
+    fields = class_fields(text, label, text2, group, missing_labels)
+    column = find_split_column(tables, split_column)
+    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
+    return assemble_task(
+        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
+    )
+
+
+def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    hub_id: str,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    text: str = "text",
+    label: str = "label",
+    text2: str | None = None,
+    group: str | None = None,
+    class_names: Sequence[str] | None = None,
+    metric: str = "accuracy",
+    bad_rows: str = "error",
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    rare: str = "error",
+    missing_labels: Sequence[str] = MISSING_LABELS,
+) -> ClassTask:
+    """Load a classification dataset by its column names through `datasets`; the source names the commit.
+
+    `hub_id` is a dataset of the hub, or a local folder laid out like one; `config` its configuration, where it keeps
+    several in folders of their own; `revision` a branch, tag or commit. The other options are those of
+    `read_class_files`.
+
+    Raises:
+        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
+        UnknownNameError: A configuration, column, class, metric or `bad_rows` is unknown.
+    """
+    rule = SplitRule(seed, validation_fraction, rare)
+    tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
+    fields = class_fields(text, label, text2, group, missing_labels)
+    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
+    name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
+    return assemble_task(
+        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
+    )
+
+
+def load_class_sample() -> ClassTask:
+    """Load the sentences of six topics written for this project and shipped with it: a sample, not a benchmark.
+
+    Example:
+        >>> load_class_sample().n_classes
+        6
+    """
+    read = partial(read_class_files, name="class-sample", label="topic", split_column="split", metric="f1-macro")
+    return replace(load_shipped("samples/classes.csv", read), licence="Apache-2.0")
+
+
+# Texts with one number each, such as a rating: the task every regression probe is trained and scored on.
+
+
+@dataclass(frozen=True, eq=False)
+class NumberTask(GradedTask):
+    """Texts with one number each, in up to three splits, checked when built."""
+
+    kind: ClassVar[str] = "numbers"
+    text_columns: ClassVar[tuple[str, ...]] = ("text",)
+    digest_names_columns: ClassVar[bool] = True
+    gold_column: ClassVar[str] = "number"
+
+    name: str
+    splits: "datasets.DatasetDict"
+    """Columns `text` (string), `number` (float64, in its own units) and perhaps `group` (string: rows that must not be
+    torn apart)."""
+    source: str
+    is_sample: bool = False
+    notes: tuple[str, ...] = ()
+
+    def numbers(self, split: str) -> Float64[np.ndarray, " N"]:
+        """Return the numbers of a split, in row order."""
+        return np.asarray(self.rows(split)["number"], dtype=np.float64)
+
+    def audit(self) -> tuple[str, ...]:
+        """Count repeated texts, and texts that two splits share; texts are compared exactly."""
+        texts = {split: list(rows["text"]) for split, rows in self.splits.items()}
+        repeats = {split: len(found) - len(set(found)) for split, found in texts.items()}
+        counts = [
+            (n, f"{split}: {n} of {len(texts[split])} rows repeat an earlier text") for split, n in repeats.items()
+        ]
+        for split, found in texts.items():
+            n_conflicts, conflicts = conflict_notes(found, self.rows(split)["number"], "text", "numbers")
+            counts.append((n_conflicts, f"{split}: {conflicts}"))
+        for split, other, n in overlaps(texts):
+            counts.append((n, f"{split}: {n} of {len(texts[split])} texts are also in {other}"))
+        return remarks(counts)
+
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the kind, and all columns."""
+        return self.kind, ("text", "number", "group")
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return whether rows are grouped."""
+        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
+
+
+def build_number_splits(columns: Mapping[str, Mapping[str, Any]]) -> "datasets.DatasetDict":
+    """Hold the columns `text`, `number` and perhaps `group` of each split as a `NumberTask` wants them."""
+    from datasets import Value
+
+    return hold_columns(columns, {"text": Value("string"), "number": Value("float64"), "group": Value("string")})
+
+
+# Number tasks from local files by column names, and the sample that ships with the project.
+
+
+def read_number_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "number-files",
+    text: str = "text",
+    number: str = "number",
+    group: str | None = None,
+    split_column: str | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+) -> NumberTask:
+    """Read texts with numbers; options as for `read_class_files` and, of splits, `read_pair_files`.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, a split has fewer than 8 rows, or its numbers are all equal.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
+    fields: Fields = {"text": (text, check_text), "number": (number, check_gold), "group": (group, check_group)}
+    column = find_split_column(tables, split_column)
+    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
+    rule = SplitRule(seed, validation_fraction, split=split)
+    columns_of_splits, drawn = split_graded(rows, rule, columns=NumberTask.text_columns, name=name)
+    task = NumberTask(name, build_number_splits(columns_of_splits), source)
+    return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
+
+
+def load_number_sample() -> NumberTask:
+    """Load review sentences, rated 1 to 5, that were written for this project: no benchmark.
+
+    Example:
+        >>> load_number_sample().n_rows()
+        {'train': 70, 'validation': 25, 'test': 25}
+    """
+    read = partial(read_number_files, name="number-sample", number="rating")
+    return load_shipped("samples/ratings.csv", read)

@@ -1,0 +1,457 @@
+"""Medical tasks of Look Both Ways (Appendix A): PubMedQA, ChemProt, medical question pairs, PubMed RCT."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extract.errors import TaskError, unknown_name
+from probes.data.class_task import ClassTask, assemble_task, build_class_splits, class_fields
+from probes.data.sources import (
+    PUBMEDQA_FORMS,
+    LocalFolder,
+    data_hint,
+    find_local,
+    fiqa_table,
+    need_local,
+    phrasebank_table,
+    pubmedqa_table,
+    rct_table,
+    read_hub,
+    rename_labels,
+)
+from probes.data.splits import MIN_CLASS_ROWS, SPLIT_NOTE, SplitRule, name_splits, rare_classes
+from probes.data.table_files import FileFormat, RawRow, RawTable, check_rows, read_raw, shorten
+
+PUBMEDQA_FILES = ("ori_pqal.json", "test_ground_truth.json")
+PUBMEDQA_CLASSES = ("yes", "no", "maybe")
+CHEMPROT_HUB_ID = "AdaptLLM/ChemProt"
+CHEMPROT_FILES = {"train": ("train.jsonl",), "validation": ("dev.jsonl",), "test": ("test.jsonl",)}
+CHEMPROT_CLASSES = (
+    "INHIBITOR",
+    "INDIRECT-DOWNREGULATOR",
+    "SUBSTRATE",
+    "INDIRECT-UPREGULATOR",
+    "ACTIVATOR",
+    "ANTAGONIST",
+    "PRODUCT-OF",
+    "AGONIST",
+    "DOWNREGULATOR",
+    "UPREGULATOR",
+    "SUBSTRATE_PRODUCT-OF",
+    "AGONIST-ACTIVATOR",
+    "AGONIST-INHIBITOR",
+)
+MQP_COLUMNS = ("dr_id", "question_1", "question_2", "label")
+MQP_CLASSES = ("different", "similar")
+MQP_REPOSITORY = "github.com/curai/medical-question-pair-dataset"
+RCT_FILES = {"train": ("train.txt",), "validation": ("dev.txt",), "test": ("test.txt",)}
+RCT_CLASSES = ("BACKGROUND", "OBJECTIVE", "METHODS", "RESULTS", "CONCLUSIONS")
+
+
+def load_pubmedqa(
+    folder: str | Path | None = None,
+    *,
+    text_form: str = "look-both-ways",
+    validation_fraction: float = 0.2,
+    seed: int = 0,
+    bad_rows: str = "error",
+) -> ClassTask:
+    """Read PubMedQA's labelled set: does the abstract answer the question with yes, no or maybe.
+
+    The long answer, which reveals the decision, is left out, as in Look Both Ways. 500 test records as published; of
+    the other 500, by default 400 to train and 100 to validation.
+
+    Args:
+        folder: Where `ori_pqal.json` and `test_ground_truth.json` are; None is `$ICECORE_DATA/pubmedqa`.
+        text_form: `look-both-ways` (question and contexts glued as by the released code) or `plain` (spaces between).
+        validation_fraction: Part of the training half that becomes validation.
+        seed: Seed of that draw.
+        bad_rows: `error` stops at a record that cannot be used, `drop` leaves it out and says so in the notes.
+    """
+    if text_form not in PUBMEDQA_FORMS:
+        raise unknown_name("text_form", text_form, PUBMEDQA_FORMS)
+    local = need_local("pubmedqa", folder, example=PUBMEDQA_FILES[0])
+    records, test_ids = (local.find(file) for file in PUBMEDQA_FILES)
+    table = pubmedqa_table(records, test_ids, text_form=text_form)
+    rows, notes = check_rows({None: table}, class_fields(), split_column="split", bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="pubmedqa",
+        source=local.source(*PUBMEDQA_FILES),
+        licence="MIT",
+        class_names=PUBMEDQA_CLASSES,
+        rule=SplitRule(seed, validation_fraction),
+        notes=notes,
+    )
+
+
+def load_chemprot(
+    folder: str | Path | None = None,
+    *,
+    hub_id: str = CHEMPROT_HUB_ID,
+    revision: str | None = None,
+    bad_rows: str = "error",
+) -> ClassTask:
+    """Read ChemProt: which of 13 relations holds between the marked chemical and protein.
+
+    The official splits, 4,169 / 2,427 / 3,469 as published.
+
+    Args:
+        folder: Where `train.jsonl`, `dev.jsonl` and `test.jsonl` are, with keys `text` and `label` (the files that
+            SciBERT ships as .txt, renamed); None is `$ICECORE_DATA/chemprot` where it exists, else the hub.
+        hub_id: A dataset of the hub with the same columns.
+        revision: Its branch, tag or commit.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+    """
+    local = find_local("chemprot", folder)
+    if local is None:
+        found, source = read_hub(hub_id, revision=revision, help_text=data_hint("chemprot", "train.jsonl"))
+        tables = name_splits(found, source)
+    else:
+        tables, source = local.read(CHEMPROT_FILES, read_raw)
+    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="chemprot",
+        source=source,
+        licence="see BioCreative VI, track 5",
+        class_names=CHEMPROT_CLASSES,
+        notes=notes,
+    )
+
+
+def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str = "error") -> ClassTask:
+    """Read medical question pairs: do two questions ask the same.
+
+    There are no official splits: the 3,048 published pairs are drawn 80/10/10. Each first question is in a similar and
+    in a different pair, so the split keeps the pairs of one first question together. `folder` holds `mqp.csv` (no
+    header: doctor, question, question, label); None is `$ICECORE_DATA/mqp`.
+    """
+    local = need_local("mqp", folder, example="mqp.csv")
+    table = read_raw(local.find("mqp.csv"), FileFormat(header=False, columns=MQP_COLUMNS))
+    named = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
+    fields = class_fields("question_1", text2="question_2", group="question_1")
+    rows, notes = check_rows({None: named}, fields, bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="mqp",
+        source=local.source("mqp.csv"),
+        metrics=("accuracy",),
+        licence=f"see {MQP_REPOSITORY}",
+        class_names=MQP_CLASSES,
+        rule=SplitRule(seed),
+        notes=notes,
+    )
+
+
+def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> ClassTask:
+    """Read PubMed 20k RCT: which part of a trial's abstract a sentence belongs to.
+
+    The official splits, 180,040 / 30,212 / 30,135 sentences as published, each with its abstract as group. `folder`
+    holds `train.txt`, `dev.txt` and `test.txt` of one release; None is `$ICECORE_DATA/rct`.
+    """
+    tables, source = need_local("rct", folder, example="train.txt").read(RCT_FILES, rct_table)
+    rows, notes = check_rows(tables, class_fields(group="abstract"), bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="rct",
+        source=source,
+        licence="PubMed abstracts, see NLM's copyright page",
+        class_names=RCT_CLASSES,
+        look_both_ways_rows=1000,
+        notes=notes,
+    )
+
+
+# Financial tasks: PhraseBank and FiQA sentiment (Look Both Ways, Appendix A), and Banking77 intents (MTEB).
+
+SENTIMENTS = ("negative", "neutral", "positive")
+PHRASEBANK_FILES = {agree: f"Sentences_{agree}Agree.txt" for agree in ("All", "75", "66", "50")}
+FIQA_HUB_ID = "ChanceFocus/flare-fiqasa"
+BANKING77_FILES = {"train": ("train.csv",), "test": ("test.csv",)}
+
+
+def load_phrasebank(
+    folder: str | Path | None = None, *, agreement: str = "All", seed: int = 0, bad_rows: str = "error"
+) -> ClassTask:
+    """Read Financial PhraseBank: is a sentence of the financial press good, neutral or bad news for an investor.
+
+    Args:
+        folder: Where the `Sentences_*Agree.txt` are; None is `$ICECORE_DATA/financial-phrasebank`.
+        agreement: Which of the four nested files, from 2,264 sentences (`All` annotators agreed) over `75` and `66` per
+            cent to 4,846 (`50`).
+        seed: Seed of the 80/10/10 split; there is no official one.
+        bad_rows: `error` stops at a line that cannot be used, `drop` leaves it out and says so in the notes.
+    """
+    if agreement not in PHRASEBANK_FILES:
+        raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
+    file = PHRASEBANK_FILES[agreement]
+    local = need_local("financial-phrasebank", folder, example=file)
+    rows, notes = check_rows({None: phrasebank_table(local.find(file))}, class_fields(), bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="financial-phrasebank",
+        source=local.source(file),
+        licence="CC BY-NC-SA 3.0",
+        class_names=SENTIMENTS,
+        rule=SplitRule(seed),
+        notes=notes,
+    )
+
+
+def load_fiqa(
+    folder: str | Path | None = None,
+    *,
+    neutral: float = 0.1,
+    hub_id: str = FIQA_HUB_ID,
+    revision: str | None = None,
+    text: str = "text",
+    seed: int = 0,
+    bad_rows: str = "error",
+) -> ClassTask:
+    """Read FiQA sentiment: is a headline or post negative, neutral or positive about a company, target by target.
+
+    The challenge's files hold scores; they become classes at `neutral` (0.1, as FinGPT cuts them), and rows of one
+    sentence stay together in an 80/10/10 split. The hub's copy, which the released code of Look Both Ways reads, holds
+    classes and splits; that code takes the column `query`, whose texts carry a prompt.
+
+    Args:
+        folder: Where the challenge's JSON files of task 1 are; None is `$ICECORE_DATA/fiqa-sa` where it exists, else
+            the hub.
+        neutral: Scores from `-neutral` up to, not including, `neutral` are neutral; files only.
+        hub_id: A dataset of the hub with a text column and the sentiment in `answer`.
+        revision: Its branch, tag or commit.
+        text: Text column of the hub's copy: `text`, or `query` as in the released code.
+        seed: Seed of the split; files only.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+    """
+    local = find_local("fiqa-sa", folder)
+    if local is None:
+        help_text = data_hint("fiqa-sa", "*.json (the challenge's files)")
+        found, source = read_hub(hub_id, revision=revision, help_text=help_text)
+        known = name_splits(found, source)
+        # the order in which the released code of Look Both Ways puts them together
+        tables = {split: known[split] for split in ("train", "test", "validation") if split in known}
+        rows, notes = check_rows(tables, class_fields(text, "answer"), bad_rows=bad_rows)
+    else:
+        paths = _fiqa_files(local)
+        rows, notes = [], ()
+        for path in paths:
+            table = fiqa_table(path, neutral=neutral)
+            found_here, dropped = check_rows({None: table}, class_fields(group="sentence"), bad_rows=bad_rows)
+            rows, notes = [*rows, *found_here], (*notes, *dropped)
+        source = f"{local.source(*paths)}, neutral within {neutral:g}"
+    return assemble_task(
+        rows,
+        name="fiqa-sa",
+        source=source,
+        licence="not stated by its authors",
+        class_names=SENTIMENTS,
+        rule=SplitRule(seed),
+        notes=notes,
+    )
+
+
+def _fiqa_files(local: LocalFolder) -> list[Path]:
+    paths = sorted(local.path.glob("*.json"))
+    if not paths:
+        raise TaskError(
+            f"{local.called} holds no JSON file: give the folder of the FiQA challenge's task 1 as `folder`."
+        )
+    return paths
+
+
+def load_banking77(
+    folder: str | Path | None = None, *, validation_fraction: float = 0.1, seed: int = 0, bad_rows: str = "error"
+) -> ClassTask:
+    """Read Banking77: which of 77 intents a bank customer's question has.
+
+    3,080 test rows as published; the 10,003 training rows are cut into train and validation, `validation_fraction` of
+    them. `folder` holds `train.csv` and `test.csv` (columns `text` and `category`); None is `$ICECORE_DATA/banking77`.
+    """
+    local = need_local("banking77", folder, example="train.csv")
+    tables, source = local.read(BANKING77_FILES, read_raw)
+    rows, notes = check_rows(tables, class_fields(label="category"), bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="banking77",
+        source=source,
+        metrics=("accuracy",),
+        licence="CC BY 4.0",
+        rule=SplitRule(seed, validation_fraction),
+        notes=notes,
+    )
+
+
+# Legal tasks of Look Both Ways (Appendix A), as LexGLUE holds them: SCOTUS issue areas and unfair terms of service.
+
+LEXGLUE_HUB_ID = "coastalcph/lex_glue"
+LEXGLUE_LICENCE = "CC BY 4.0"
+SCOTUS_AREAS = (
+    "Criminal Procedure",
+    "Civil Rights",
+    "First Amendment",
+    "Due Process",
+    "Privacy",
+    "Attorneys",
+    "Unions",
+    "Economic Activity",
+    "Judicial Power",
+    "Federalism",
+    "Interstate Relations",
+    "Federal Taxation",
+    "Miscellaneous",
+)
+UNFAIR_TERMS = (
+    "Limitation of liability",
+    "Unilateral termination",
+    "Unilateral change",
+    "Content removal",
+    "Contract by using",
+    "Choice of law",
+    "Jurisdiction",
+    "Arbitration",
+)
+FAIR = "no unfair term"
+UNFAIR = "unfair term"
+_HELP = "set ICECORE_DATA to a folder that holds lex_glue/, or give a local copy of it as `hub_id`"
+
+
+def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, bad_rows: str = "error") -> ClassTask:
+    """Load SCOTUS: which of 13 issue areas an opinion of the Supreme Court of the United States is about.
+
+    The official splits, 5,000 / 1,400 / 1,400 as published, scored by micro and macro F1. Opinions run to many thousand
+    tokens: what the decoder's window cuts is not seen. `hub_id` is LexGLUE on the hub, or a local folder laid out like
+    it (`scotus/*.parquet`); the default takes `$ICECORE_DATA/lex_glue` where it exists.
+    """
+    tables, source = _read_lexglue(hub_id, "scotus", revision)
+    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
+    return assemble_task(
+        rows,
+        name="scotus",
+        source=source,
+        metrics=("f1-micro", "f1-macro"),
+        licence=LEXGLUE_LICENCE,
+        class_names=SCOTUS_AREAS,
+        notes=notes,
+    )
+
+
+def load_unfair_tos(
+    hub_id: str = LEXGLUE_HUB_ID, *, target: str = "type", revision: str | None = None, bad_rows: str = "error"
+) -> ClassTask:
+    """Load UNFAIR-ToS: is a sentence of a contract potentially unfair, and in which of 8 ways.
+
+    The rows are multi-label, most with no label and few with more than one. Look Both Ways gives each one class and
+    scores by weighted F1, and does not say how; here a row of several terms takes the first, and the notes count them.
+    The official splits are 5,532 / 2,275 / 1,607 as published.
+
+    Args:
+        hub_id: As for `load_scotus`; a folder holds `unfair_tos/*.parquet`.
+        target: `type` for nine classes (none, or the term), `any` for unfair or not, or the name of one term for that
+            term or not; eight such tasks are the multi-label task, one against the rest.
+        revision: Branch, tag or commit of the hub's copy.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+    """
+    if target not in ("type", "any", *UNFAIR_TERMS):
+        raise unknown_name("target", target, ("type", "any", *UNFAIR_TERMS))
+    found, source = _read_lexglue(hub_id, "unfair_tos", revision)
+    tables = {split: _one_label(table, target) for split, table in found.items()}
+    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
+    n_several = sum(len(row.values.get("labels") or ()) > 1 for table in found.values() for row in table.rows)
+    if target == "type" and n_several:
+        notes = (*notes, f"{n_several} rows are of several unfair terms; each counts as the first of them")
+    names = {"type": (FAIR, *UNFAIR_TERMS), "any": (FAIR, UNFAIR)}.get(target, (f"no {target}", target))
+    return assemble_task(
+        rows,
+        name="unfair-tos",
+        source=source,
+        licence=LEXGLUE_LICENCE,
+        class_names=names,
+        look_both_ways_rows=3000,
+        notes=notes,
+    )
+
+
+def _read_lexglue(hub_id: str, config: str, revision: str | None) -> tuple[dict[str, RawTable], str]:
+    local = find_local("lex_glue")
+    place = str(local.path) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
+    tables, source = read_hub(place, config, revision=revision, help_text=_HELP)
+    return name_splits(tables, source), source
+
+
+def _one_label(table: RawTable, target: str) -> RawTable:
+    """Cut the list `labels` down to the one class `label`."""
+    if "labels" not in table.columns:
+        return table  # the missing column is named when the rows are checked
+    rows = [_cut_row(row, target) for row in table.rows]
+    return replace(table, columns=(*table.columns, "label"), rows=rows)
+
+
+def _cut_row(row: RawRow, target: str) -> RawRow:
+    labels: Any = row.values.get("labels")
+    if not _are_terms(labels):
+        problem = f"labels are not terms: {shorten(labels)}, but a list of numbers from 0 to {len(UNFAIR_TERMS) - 1}"
+        return replace(row, values={}, problem=f"{problem} is needed")
+    terms = [UNFAIR_TERMS[number] for number in labels]
+    if target == "type":
+        label = terms[0] if terms else FAIR
+    elif target == "any":
+        label = UNFAIR if terms else FAIR
+    else:
+        label = target if target in terms else f"no {target}"
+    return replace(row, values={**row.values, "label": label})
+
+
+def _are_terms(labels: Any) -> bool:
+    return isinstance(labels, Sequence) and all(
+        isinstance(number, int) and 0 <= number < len(UNFAIR_TERMS) for number in labels
+    )
+
+
+# The one split of the code released with Look Both Ways, so that its numbers can be held against ours.
+
+SEED = 42
+TEST_SHARE = 0.2
+
+
+def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
+    """Split a task as the released code does, without regard to its official splits and its groups.
+
+    All rows in source order (the first `look_both_ways_rows` of them), classes of fewer than 3 rows dropped, 80/20
+    stratified by scikit-learn; rows stay in the order drawn, on which SMOTE depends. There is no validation split: a
+    protocol that chooses on the test rows is optimistic, and so is one that tears the rows of a group apart; both are
+    marked.
+    Source: `evaluations/utils.py` of the released code.
+
+    Rejects a task of which fewer than two classes are left, or whose test part has fewer rows than there are classes.
+    """
+    from datasets import concatenate_datasets
+    from sklearn.model_selection import train_test_split
+
+    rows = concatenate_datasets(list(task.splits.values()))
+    pool = rows.select(np.argsort(rows["row"], kind="stable")[: task.look_both_ways_rows])
+    labels = np.asarray(pool["label"], dtype=np.int64)
+    rare = rare_classes(labels.tolist())
+    kept = np.flatnonzero(~np.isin(labels, list(rare)))
+    present = np.unique(labels[kept]).tolist()
+    if len(present) < 2 or ceil(TEST_SHARE * len(kept)) < len(present):
+        raise TaskError(
+            f"task {task.name!r} has {len(kept)} rows in {len(present)} classes of {MIN_CLASS_ROWS} rows or more, but "
+            "the 80/20 split of Look Both Ways needs two classes and a test row for each: use another protocol."
+        )
+    train, test = train_test_split(kept, test_size=TEST_SHARE, random_state=seed, stratify=labels[kept])
+    columns = {
+        split: {**pool.select(drawn)[:], "label": np.searchsorted(present, labels[drawn]).tolist()}
+        for split, drawn in {"train": train, "test": test}.items()
+    }
+    n_dropped = len(labels) - len(kept)
+    dropped = f"; {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({n_dropped} rows) dropped" if rare else ""
+    note = f"split as by the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
+    remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
+    class_names = tuple(task.class_names[label] for label in present)
+    return replace(task, notes=remarks).replace_splits(build_class_splits(columns), note=note, class_names=class_names)

@@ -1,0 +1,521 @@
+"""Sentence pairs with a graded similarity: the task every similarity head is trained and scored on."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from extract.errors import TaskError, unknown_name
+from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
+from probes.data.splits import SplitRule, name_splits
+from probes.data.table_files import (
+    Fields,
+    check_gold,
+    check_rows,
+    check_text,
+    columns_by_split,
+    find_split_column,
+    is_number,
+    read_tables,
+    read_text,
+)
+from probes.data.task import (
+    GradedTask,
+    conflict_notes,
+    conflicting,
+    hold_columns,
+    load_shipped,
+    remarks,
+    split_graded,
+    text_keys,
+)
+
+if TYPE_CHECKING:
+    import datasets
+
+
+# Duplicates, overlap between splits and final punctuation of pairs, counted for the reader; nothing is removed.
+
+_FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
+Columns = Any
+"""Anything with `rows["sentence1"]`, `rows["sentence2"]`, `rows["score"]`: a `datasets.Dataset` or a dict of lists."""
+
+
+def pair_keys(rows: Columns) -> list[tuple[str, ...]]:
+    """Name each pair so that (a, b) and (b, a) are the same pair."""
+    return text_keys(rows, ("sentence1", "sentence2"))
+
+
+def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
+    """Mark the rows whose pair is also in an earlier row of the same split, in either order."""
+    first: dict[tuple[str, ...], int] = {}
+    return np.array([first.setdefault(key, row) < row for row, key in enumerate(pair_keys(rows))], dtype=bool)
+
+
+def conflicting_pairs(rows: Columns) -> list[tuple[str, ...]]:
+    """List the unordered pairs of one split that have more than one gold score, each once, in the order first seen."""
+    return conflicting(pair_keys(rows), rows["score"])
+
+
+def pair_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+    """Mark the rows whose pair, in either order, is also a pair of another split, usually train."""
+    known = set(pair_keys(other))
+    return np.array([key in known for key in pair_keys(rows)], dtype=bool)
+
+
+def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+    """Mark the rows of which at least one sentence is also a sentence of another split, usually train.
+
+    `~sentence_is_in(test, train)` is the clean subset of test.
+    """
+    known = {*other["sentence1"], *other["sentence2"]}
+    return np.array([a in known or b in known for a, b in pair_keys(rows)], dtype=bool)
+
+
+def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
+
+    The last token is then another one in either text, which last-token pooling sees and mean pooling hardly does.
+    """
+    differs, only = [], []
+    for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
+        ends = [_FINAL.search(text.rstrip()) for text in (a, b)]
+        tails = ["".join(end.group().split()) if end else "" for end in ends]
+        stems = [text.rstrip()[: end.start()] if end else text for text, end in zip((a, b), ends, strict=True)]
+        differs.append(tails[0] != tails[1])
+        only.append(tails[0] != tails[1] and stems[0] == stems[1])
+    return np.array(differs, dtype=bool), np.array(only, dtype=bool)
+
+
+def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
+    """Count duplicates, overlap between splits and final punctuation.
+
+    Texts are compared exactly, pairs in either order; splits come in the order train, validation, test. Returns only
+    the remarks whose count is not zero.
+    """
+    # one read of the columns: a datasets column decodes again on every access
+    tables = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in splits.items()
+    }
+    counts: list[tuple[int, str]] = []
+    for split, rows in tables.items():
+        n_rows = len(rows["score"])
+        repeats = int(repeats_earlier_pair(rows).sum())
+        counts.append((repeats, f"{split}: {repeats} of {n_rows} rows repeat an earlier pair (in either order)"))
+        n_conflicts, conflicts = conflict_notes(pair_keys(rows), rows["score"], "pair", "gold")
+        counts.append((n_conflicts, f"{split}: {conflicts}"))
+        n_differ = int(final_punctuation(rows)[0].sum())
+        counts.append((n_differ, f"{split}: the texts of {n_differ} of {n_rows} rows end in different punctuation"))
+    for (other, known), (split, rows) in combinations(tables.items(), 2):
+        n_rows = len(rows["score"])
+        n_pairs = int(pair_is_in(rows, known).sum())
+        counts.append((n_pairs, f"{split}: {n_pairs} of {n_rows} pairs are also in {other}"))
+        n_shared = int(sentence_is_in(rows, known).sum())
+        counts.append((n_shared, f"{split}: {n_shared} of {n_rows} rows share a sentence with {other}"))
+    return remarks(counts)
+
+
+@dataclass(frozen=True, eq=False)
+class PairTask(GradedTask):
+    """Pairs of texts with a gold similarity, in up to three splits, checked when built.
+
+    Raises:
+        TaskError: There is no split, a split has fewer than 8 rows, or its gold is constant or not finite.
+        UnknownNameError: A split or a column has another name than those below.
+    """
+
+    kind: ClassVar[str] = "pairs"
+    text_columns: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
+    gold_column: ClassVar[str] = "score"
+
+    name: str
+    splits: "datasets.DatasetDict"
+    """Columns `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
+    (string: test is scored for each by itself, too)."""
+    score_range: tuple[float, float]
+    """Lowest and highest gold the task can hold, in the original units."""
+    source: str
+    is_sample: bool = False
+    notes: tuple[str, ...] = ()
+    has_inferred_range: bool = False
+    """Whether the score range was taken from the rows."""
+
+    def inferred_options(self) -> dict[str, Any]:
+        """Return the score range, where it was taken from the rows."""
+        return {"score_range": list(self.score_range)} if self.has_inferred_range else {}
+
+    def gold01(self, split: str) -> Float32[np.ndarray, " N"]:
+        """Scale the gold of one split to [0, 1] by the score range."""
+        low, high = self.score_range
+        gold = np.asarray(self.rows(split)["score"], dtype=np.float64)
+        return ((gold - low) / (high - low)).astype(np.float32)
+
+    def audit(self) -> tuple[str, ...]:
+        """Count duplicates, overlap between splits and final punctuation; see `audit_notes`."""
+        return audit_notes(self.splits)
+
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the score range and all columns."""
+        return self.score_range, (*self.text_columns, "score", "subset")
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return the score range, and the row counts under their older name `n_pairs`."""
+        return {"score_range": list(self.score_range), "n_pairs": self.n_rows()}
+
+
+def build_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+    """Hold the columns `sentence1`, `sentence2`, `score` and perhaps `subset` of each split for a `PairTask`."""
+    from datasets import Value
+
+    return hold_columns(
+        columns,
+        {
+            "sentence1": Value("string"),
+            "sentence2": Value("string"),
+            "score": Value("float64"),
+            "subset": Value("string"),
+        },
+    )
+
+
+# Pair tasks from local files by column names, STS Benchmark, and the sample that ships with the project.
+
+STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
+STSB_HUB_ID = "sentence-transformers/stsb"
+_NO_HUB = (
+    f"set {DATA_VARIABLE} to a folder that holds stsb/{STSB_FILES['train']} and its siblings, or give local files to "
+    "task 'pair-files'"
+)
+
+
+def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "pair-files",
+    sentence1: str = "sentence1",
+    sentence2: str = "sentence2",
+    score: str = "score",
+    split_column: str | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    score_range: Sequence[float | int] | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+) -> PairTask:
+    r"""Read a pair task from one file per split, or from one file with or without a split column.
+
+    Args:
+        files: Split (train, validation or dev, test) to its file; or one file that holds all splits. The format goes
+            by the suffix: .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet.
+        name: What reports call the task.
+        sentence1: Column of the first text.
+        sentence2: Column of the second text.
+        score: Column of the gold similarity.
+        split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
+        split: `auto` draws the splits that are missing, equal pairs together: all three (80/10/10) of rows in train or
+            in no split, validation where there is train and test. `given` draws none. None is `auto` where a file has
+            no splits.
+        seed: Seed of that draw.
+        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
+        score_range: Lowest and highest gold allowed; scales the gold to [0, 1]. None takes the lowest and highest of
+            train (of all rows, where there is no train), and a note says so.
+        header: The first row of delimited text names the columns.
+        columns: Column names, in order, of delimited text without a header.
+        delimiter: One character; None goes by the suffix.
+        quoting: False takes quotes for plain characters (TSV with unbalanced quotes).
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+
+    Returns:
+        The task, its texts exactly as in the files, its notes naming rows dropped, duplicates and overlap.
+
+    Raises:
+        TaskError: A file is missing, empty or broken, a row is bad (with file, line, column, value), a split has fewer
+            than 8 rows, or its gold is constant.
+        UnknownNameError: A column, split, suffix or `bad_rows` is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "test.tsv")
+        >>> rows = [f"text {i}\tother {i}\t{i % 6}" for i in range(8)]
+        >>> _ = path.write_text("\n".join(["a\tb\tgold", *rows]), encoding="utf-8")
+        >>> read_pair_files({"test": path}, sentence1="a", sentence2="b", score="gold").texts()[:2]
+        ['text 0', 'other 0']
+    """
+    limits = None if score_range is None else parse_score_range(score_range)
+    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
+    fields = _fields(sentence1, sentence2, score, limits=limits)
+    column = find_split_column(tables, split_column)
+    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
+    rule = SplitRule(seed, validation_fraction, split=split)
+    columns_of_splits, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
+    splits = build_splits(columns_of_splits)
+    where = "train" if "train" in splits else "all rows"
+    scores = splits["train"]["score"] if "train" in splits else [x for rows in splits.values() for x in rows["score"]]
+    observed = (min(scores), max(scores))
+    told = (
+        f"score_range is {observed[0]:g} to {observed[1]:g}, the scores of {where}; set score_range for another scale"
+    )
+    return PairTask(
+        name,
+        splits,
+        limits or observed,
+        source,
+        has_inferred_range=limits is None,
+        notes=(*notes, *[told] * (limits is None), *filter(None, [drawn]), *audit_notes(splits)),
+    )
+
+
+def _fields(
+    sentence1: str = "sentence1",
+    sentence2: str = "sentence2",
+    score: str = "score",
+    *,
+    limits: tuple[float, float] | None,
+) -> Fields:
+    gold = partial(check_gold, limits=limits) if limits else check_gold
+    return {"sentence1": (sentence1, check_text), "sentence2": (sentence2, check_text), "score": (score, gold)}
+
+
+def parse_score_range(value: object) -> tuple[float, float]:
+    """Check a score range that came from a YAML file: two finite numbers, the lower first."""
+    numbers = [v for v in value if is_number(v) and math.isfinite(v)] if isinstance(value, list | tuple) else []
+    if not isinstance(value, list | tuple) or len(value) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
+        raise TaskError(f"`score_range` is {value!r}, but two numbers are needed, the lower first, such as [0, 5].")
+    return float(numbers[0]), float(numbers[1])
+
+
+def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error") -> PairTask:
+    """Read the English STS Benchmark from its three headerless CSV files, gold 0 to 5.
+
+    Args:
+        folder: Where `stsb-en-train.csv`, `stsb-en-dev.csv` and `stsb-en-test.csv` are; None is `$ICECORE_DATA/stsb`.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+
+    Returns:
+        5,749 training, 1,500 validation and 1,379 test pairs.
+
+    Raises:
+        TaskError: `ICECORE_DATA` is not set, or a file is missing or broken.
+    """
+    local = need_local("stsb", folder, example=STSB_FILES["train"])
+    task = read_pair_files(
+        {split: local.find(file) for split, file in STSB_FILES.items()},
+        name="stsb",
+        header=False,
+        columns=("sentence1", "sentence2", "score"),
+        score_range=(0.0, 5.0),
+        bad_rows=bad_rows,
+    )
+    return replace(task, source=local.source(*STSB_FILES.values()))
+
+
+def load_stsb_hub(
+    hub_id: str = STSB_HUB_ID,
+    *,
+    revision: str | None = None,
+    score_range: Sequence[float | int] = (0.0, 1.0),
+    bad_rows: str = "error",
+) -> PairTask:
+    """Load a pair dataset with columns `sentence1`, `sentence2`, `score` through `datasets`.
+
+    Args:
+        hub_id: A dataset of the hub (the default holds STS-B, gold already scaled to 0..1), or a local folder laid
+            out like one.
+        revision: Branch, tag or commit; None is the main branch.
+        score_range: Lowest and highest gold the dataset can hold.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+
+    Returns:
+        The task; its source names the commit.
+
+    Raises:
+        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
+        UnknownNameError: A column or `bad_rows` is unknown.
+    """
+    limits = parse_score_range(score_range)
+    tables, source = read_hub(hub_id, revision=revision, help_text=_NO_HUB)
+    rows, notes = check_rows(name_splits(tables, source), _fields(limits=limits), bad_rows=bad_rows)
+    splits = build_splits(columns_by_split(rows))
+    name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
+    return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
+
+
+def load_stsb() -> PairTask:
+    """Load STS-B from `$ICECORE_DATA/stsb` (gold 0 to 5) where that folder exists, else from the hub (gold 0 to 1)."""
+    return load_stsb_hub() if find_local("stsb") is None else load_stsb_local()
+
+
+def load_sample() -> PairTask:
+    """Load the pairs written for this project and shipped with it, gold 0 to 5: a sample, not a benchmark."""
+    return load_shipped("samples/sts.csv", partial(read_pair_files, name="sts-sample", score_range=(0.0, 5.0)))
+
+
+# STS12 to STS17 and SICK-R in the files they were published as; scored by subset.
+
+SICK = "SICK.txt"
+SICK_SPLITS = {"TRAIN": "train", "TRIAL": "validation", "TEST": "test"}
+CHOOSE_ON = {"stsb": load_stsb, "sts-sample": load_sample}
+"""Tasks whose train and validation splits a set that is all test may take."""
+COLUMNS = ("sentence1", "sentence2", "score", "subset")
+
+
+def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb") -> PairTask:
+    """Read a folder of `STS*.input.SUBSET.txt` with `STS*.gs.SUBSET.txt` beside them, or one with `SICK.txt`.
+
+    Heads fit standardisation on train and choose on validation. SICK-R has both, and gold from 1 to 5; the other sets
+    are all test, gold 0 to 5, and take them from another task. Lines without gold, as most of STS2015 and STS2016, are
+    left out. Scores are those of all pairs, of each subset, and the mean over subsets (docs/guide.md).
+
+    Args:
+        folder: Where the files are.
+        name: What reports call the task; the folder's name when empty.
+        choose_on: `stsb` or `sts-sample`: whose train and validation are taken; not used for SICK-R.
+
+    Raises:
+        TaskError: No such files, a file without its partner, files of unequal length, or a broken line.
+    """
+    base = Path(folder).expanduser()
+    if choose_on not in CHOOSE_ON:
+        raise TaskError(f"`choose_on` is {choose_on!r}, but one of {', '.join(CHOOSE_ON)} is needed.")
+    columns: dict[str, dict[str, list[Any]]] = {}
+    if (base / SICK).is_file():
+        limits, note = (1.0, 5.0), ""
+        for split, row in _read_sick(base / SICK):
+            _add(columns.setdefault(split, {}), row)
+    else:
+        rows = [row for path in sorted(base.glob("*.input.*.txt")) for row in _read_subset(path)]
+        if not rows:
+            raise TaskError(f"{base} has no scored pairs: give a folder with STS*.input.*.txt and STS*.gs.*.txt.")
+        for row in rows:
+            _add(columns.setdefault("test", {}), row)
+        other = CHOOSE_ON[choose_on]()
+        limits = parse_score_range([0, 5])
+        low, high = other.score_range
+        for split in ("train", "validation"):
+            part = {key: list(other.rows(split)[key]) for key in COLUMNS[:3]}
+            columns[split] = {**part, "score": [5 * (score - low) / (high - low) for score in part["score"]]}
+        note = f"train and validation are those of {other.name}"
+    splits = build_splits(columns)
+    notes = (*filter(None, [note]), *audit_notes(splits))
+    return PairTask(name or base.resolve().name, splits, limits, str(base), notes=notes)
+
+
+def _add(columns: dict[str, list[Any]], row: tuple[Any, ...]) -> None:
+    for key, value in zip(COLUMNS, row, strict=True):
+        columns.setdefault(key, []).append(value)
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise TaskError(f"{path} does not exist: put it beside its partner.")
+    return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+
+
+def _read_subset(path: Path) -> Iterator[tuple[str, str, float, str]]:
+    """Read the scored pairs of one subset; from 2016 on, further columns name sources."""
+    gold_path = path.with_name(path.name.replace(".input.", ".gs."))
+    texts, golds = _lines(path), _lines(gold_path)
+    if len(texts) != len(golds):
+        raise TaskError(f"{path} has {len(texts)} lines, but {gold_path.name} has {len(golds)}: they must match.")
+    subset = path.name.split(".input.")[1].removesuffix(".txt")
+    for number, (line, gold) in enumerate(zip(texts, golds, strict=True), start=1):
+        if gold.strip():
+            parts = line.split("\t")
+            if len(parts) < 2 or not all(part.strip() for part in parts[:2]):
+                raise TaskError(f"{path}, line {number}: two texts with a tab between them are needed.")
+            yield parts[0], parts[1], _number(gold, gold_path, number, 0.0), subset
+
+
+def _read_sick(path: Path) -> Iterator[tuple[str, tuple[str, str, float, str]]]:
+    header, *lines = (line.split("\t") for line in _lines(path))
+    places = {key: header.index(key) for key in header}
+    missing = {"sentence_A", "sentence_B", "relatedness_score", "SemEval_set"} - set(places)
+    if missing:
+        raise TaskError(f"{path} lacks the column {min(missing)!r}: give SICK.txt as it was published.")
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header) or line[places["SemEval_set"]] not in SICK_SPLITS:
+            raise TaskError(
+                f"{path}, line {number}: {len(header)} columns and a set of TRAIN, TRIAL or TEST are needed."
+            )
+        score = _number(line[places["relatedness_score"]], path, number, 1.0)
+        row = (line[places["sentence_A"]], line[places["sentence_B"]], score, "SICK-R")
+        yield SICK_SPLITS[line[places["SemEval_set"]]], row
+
+
+def _number(text: str, path: Path, number: int, lowest: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not lowest <= value <= 5:
+        raise TaskError(f"{path}, line {number}: the gold is {text.strip()!r}, but {lowest:g} to 5 is needed.")
+    return value
+
+
+# Overlap between splits: subsets to score apart, and training rows to leave out.
+
+SUBSETS = {
+    "full": "every row",
+    "clean": "no sentence of the row is in train",
+    "leaked": "a sentence of the row is in train",
+    "leaked pair": "the very pair is in train",
+    "punctuation": "the two texts end in different punctuation, or one of them in none",
+    "same but punctuation": "the two texts differ in final punctuation and nothing else",
+    "repeated": "the pair is in the split more than once, in either order",
+    "conflicting gold": "the pair is also in the split with another gold",
+}
+DROPS = {
+    "pairs": "training rows whose pair, in either order, is in validation or test",
+    "sentences": "training rows with any sentence in common with validation or test",
+}
+
+
+def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
+    """Mark the rows of a split that should be scored apart, by the names of `SUBSETS`."""
+    keys = pair_keys(rows)
+    counts = Counter(keys)
+    conflicting = set(conflicting_pairs(rows))
+    leaked = sentence_is_in(rows, train)
+    differs, only = final_punctuation(rows)
+    return {
+        "full": np.ones(len(keys), dtype=bool),
+        "clean": ~leaked,
+        "leaked": leaked,
+        "leaked pair": pair_is_in(rows, train),
+        "punctuation": differs,
+        "same but punctuation": only,
+        "repeated": np.array([counts[key] > 1 for key in keys], dtype=bool),
+        "conflicting gold": np.array([key in conflicting for key in keys], dtype=bool),
+    }
+
+
+def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
+    """Leave out the training rows that overlap with validation or test, and say so in the notes.
+
+    `by` is a name from `DROPS`. A task without training rows stays as it is; one of which too few are left is refused.
+    """
+    if by not in DROPS:
+        raise unknown_name("rows to drop", by, DROPS)
+    if "train" not in task.splits:
+        return task
+    mark = pair_is_in if by == "pairs" else sentence_is_in
+    train = task.splits["train"]
+    leaked = np.zeros(len(train), dtype=bool)
+    for split, rows in task.splits.items():
+        if split != "train":
+            leaked |= mark(train, rows)
+    note = f"train: {int(leaked.sum())} of {len(leaked)} rows left out, whose {by} are in validation or test"
+    return task.keep_rows({"train": np.flatnonzero(~leaked)}, note=note)

@@ -1,0 +1,481 @@
+"""Rows of a dataset repository: from the hub, asked once and quickly, from its cache, or from a local folder."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from extract.decoders.fetch import ask_commit, hub_endpoint, is_offline
+from extract.errors import TaskError, first_line, unknown_name
+from probes.data.table_files import (
+    PACKED,
+    RawRow,
+    RawTable,
+    quiet_datasets,
+    read_bytes,
+    read_text,
+    shorten,
+    split_lines,
+)
+
+if TYPE_CHECKING:
+    import datasets
+
+
+Tables = dict[str, RawTable]
+UNDECLARED = "default"
+"""What `datasets` calls the one configuration of a repository that declares none."""
+
+
+def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, help_text: str) -> tuple[Tables, str]:
+    """Read every split of a dataset repository, or of one of its configurations.
+
+    Args:
+        hub_id: A dataset of the hub, or a local folder laid out like one.
+        config: The configuration, declared in README.md or kept in a folder of that name (LexGLUE, GLUE); None where
+            the repository has one only, or a default.
+        revision: Branch, tag or commit; None is the main branch. A folder has none.
+        help_text: What else to do when the hub cannot be reached, as the end of a sentence.
+
+    Returns:
+        Split to its rows, and one line that says where they came from (with the commit, for the hub).
+
+    Raises:
+        TaskError: The hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and its
+            cache has no copy; the repository cannot be read, or names files outside of it; or it has several
+            configurations without a default, and none was named.
+        UnknownNameError: It has no configuration of that name.
+    """
+    local = Path(hub_id).expanduser()
+    if local.is_dir():
+        root = _root_of(local)
+        _check_card(local, root)
+        if config is None or declared_configurations(str(local.absolute())):
+            return _read_folder(local, revision, config, root=root)
+        return _read_folder(_config_folder(local, config, hub_id), revision, None, root=root)
+    if config is not None:
+        snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
+        if (snapshot / config).is_dir():  # else it is declared, or unknown
+            tables, _ = _read_folder(snapshot / config, None, None, root=_root_of(snapshot))
+            named = {split: replace(table, where=f"{hub_id}/{config} ({split})") for split, table in tables.items()}
+            return named, f"{hub_id}/{config} {came_from}"
+    return _read_repository(hub_id, config, revision=revision, help_text=help_text)
+
+
+def declared_configurations(repository: str, revision: str | None = None) -> tuple[str, ...]:
+    """List the configurations that a repository, or a folder laid out like one, declares, if any."""
+    import datasets
+
+    try:
+        with quiet_datasets():
+            found = datasets.get_dataset_config_names(repository, revision=revision)
+    except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
+        raise TaskError(f"dataset {repository!r} cannot be read ({first_line(error.__cause__ or error)}).") from error
+    return () if found == [UNDECLARED] else tuple(found)
+
+
+def _read_repository(
+    repository: str, config: str | None, *, revision: str | None, help_text: str
+) -> tuple[Tables, str]:
+    named = repository if config is None else f"{repository}/{config}"
+    commit, missing = _ask_hub(repository, revision)
+    if commit is not None:
+        with quiet_datasets():
+            tables = _load(repository, commit, help_text, config=config)
+            return tables, f"{named} at {commit} of the Hugging Face hub"
+    if revision is not None:
+        raise TaskError(
+            f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache cannot tell "
+            f"revisions apart; {help_text}."
+        )
+    with quiet_datasets(), _datasets_offline():
+        try:
+            tables = _load(repository, None, help_text, config=config, is_checked=False)
+            return tables, f"{named} from the cache of `datasets` (hub not asked)"
+        except TaskError as error:
+            raise TaskError(
+                f"dataset {named!r} cannot be loaded: {missing}, and the cache has no copy; {help_text}."
+            ) from error
+
+
+def _ask_hub(repository: str, revision: str | None) -> tuple[str | None, str]:
+    """Return the commit of a revision, or None and why there is none."""
+    if is_offline("HF_DATASETS_OFFLINE"):
+        return None, "the hub was not asked, because HF_HUB_OFFLINE is set"
+    answer = ask_commit(lambda hub, seconds: hub.dataset_info(repository, revision=revision, timeout=seconds).sha)
+    return (answer, "") if isinstance(answer, str) else (None, f"the hub gave nothing ({first_line(answer)})")
+
+
+def _fetch_config(hub_id: str, config: str, *, revision: str | None, help_text: str) -> tuple[Path, str]:
+    """Download one folder of a repository into the hub's own cache; without the hub, take what is there."""
+    from huggingface_hub import snapshot_download
+
+    fetch = partial(snapshot_download, hub_id, repo_type="dataset", allow_patterns=[f"{config}/*"])
+    commit, missing = _ask_hub(hub_id, revision)
+    # the hub's client raises its own exceptions, httpx's and the operating system's
+    if commit is not None:
+        try:
+            return Path(fetch(revision=commit, endpoint=hub_endpoint())), f"at {commit} of the Hugging Face hub"
+        except Exception as error:
+            raise TaskError(f"dataset {hub_id!r} cannot be downloaded ({first_line(error)}); {help_text}.") from error
+    try:
+        path = Path(fetch(revision=revision, local_files_only=True))
+    except Exception as error:
+        raise TaskError(
+            f"dataset {hub_id!r} cannot be loaded: {missing}, and the cache has no copy; {help_text}."
+        ) from error
+    return path, f"at {path.name} from the cache of the hub (hub not asked)"
+
+
+def _config_folder(repository: Path, config: str, hub_id: str) -> Path:
+    folders = sorted(each.name for each in repository.iterdir() if each.is_dir() and not each.name.startswith("."))
+    if config not in folders:
+        raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
+    return repository / config
+
+
+def _read_folder(folder: Path, revision: str | None, config: str | None, *, root: Path) -> tuple[Tables, str]:
+    if revision is not None:
+        raise TaskError(f"{folder} is a local folder, which has no revision {revision!r}: leave `revision` out.")
+    _check_card(folder, root)
+    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        tables = _load(str(folder.absolute()), None, "check the folder", config=config, cache_dir=cache, root=root)
+        return tables, f"folder {folder}" + (f", configuration {config}" if config else "")
+
+
+def _root_of(folder: Path) -> Path:
+    """Resolve what the files of a folder may lie in: itself, or for a snapshot of the hub's cache, its repository."""
+    inner = folder.resolve()
+    return next((up.parent for up in inner.parents if up.name == "snapshots" and (up.parent / "blobs").is_dir()), inner)
+
+
+def _check_card(folder: Path, root: Path) -> None:
+    """Refuse a card that names an address or a path out of its folder, before `datasets` looks for it."""
+    import yaml
+    from datasets import config
+    from huggingface_hub import DatasetCard
+
+    card, plain = folder / config.REPOCARD_FILENAME, folder / config.REPOYAML_FILENAME
+    infos = folder / config.DATASETDICT_INFOS_FILENAME
+    _check_files(str(folder), [str(file) for file in (card, plain, infos) if file.is_file()], root)
+    try:
+        declared = [DatasetCard.load(card).data.get("configs")] if card.is_file() else []
+        if plain.is_file():
+            declared.append((yaml.safe_load(plain.read_text(encoding="utf-8")) or {}).get("configs"))
+        entries = [entry for entries in declared for entry in entries or ()]
+        named = [path for entry in entries for path in _paths_in(entry.get("data_files"), entry.get("data_dir"))]
+    except Exception:  # `datasets` reads the same files in the same way, and its error is reported
+        return
+    for path in named:
+        parts = PurePosixPath(path)
+        if urlsplit(path).scheme or "::" in path or parts.is_absolute() or ".." in parts.parts:
+            raise _outside(str(folder), path)
+
+
+def _paths_in(*values: object) -> Iterator[str]:
+    """List the paths of `data_files`: a text, texts, or splits that have one or several each."""
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                paths = item.get("path") if isinstance(item, dict) else item
+                yield from (path for path in (paths if isinstance(paths, list) else [paths]) if isinstance(path, str))
+
+
+def _check_files(repository: str, files: Iterable[str], root: Path | None) -> None:
+    """Refuse files outside of a local folder, also through links, and files of this machine for a repository."""
+    for file in files:
+        if root is None:
+            is_inside = urlsplit(file).scheme in ("hf", "http", "https") and "::" not in file
+        else:
+            is_inside = Path(file).resolve().is_relative_to(root)
+        if not is_inside:
+            raise _outside(repository, file)
+
+
+def _outside(repository: str, path: str) -> TaskError:
+    return TaskError(
+        f"dataset {repository!r} names {path!r}, which is not in it, so nothing was read; allowed: files of its own, "
+        "by paths relative to its folder. Copy the file there if you trust it."
+    )
+
+
+def _load(
+    repository: str,
+    commit: str | None,
+    help_text: str,
+    *,
+    config: str | None,
+    is_checked: bool = True,
+    cache_dir: str | None = None,
+    root: Path | None = None,
+) -> Tables:
+    import datasets
+
+    if is_checked:
+        _check_configuration(repository, commit, config)
+    try:
+        named = {} if config is None else {"name": config}
+        builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **named)
+        for files in (builder.config.data_files or {}).values():
+            _check_files(repository, files, root)
+        builder.download_and_prepare()
+        loaded = builder.as_dataset()
+        return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
+    except TaskError:
+        raise
+    except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
+        cause = error.__cause__ or error
+        raise TaskError(f"dataset {repository!r} cannot be read ({first_line(cause)}); {help_text}.") from error
+
+
+def _check_configuration(repository: str, commit: str | None, config: str | None) -> None:
+    import datasets
+
+    try:
+        known = declared_configurations(repository, commit)
+    except TaskError:
+        return  # loading fails as well, and says what else can be done
+    if config is not None and config not in known:
+        raise unknown_name("configuration", config, known, hint=f"These are what {repository} declares.")
+    if config is None and len(known) > 1:
+        with quiet_datasets():
+            default = datasets.get_dataset_default_config_name(repository, revision=commit)
+        if default is None:
+            raise TaskError(
+                f"dataset {repository!r} has {len(known)} configurations, none of them the default: name one as "
+                f"`config`, of {', '.join(known)}."
+            )
+
+
+def _as_table(repository: str, split: str, rows: "datasets.Dataset") -> RawTable:
+    numbered = [RawRow(number, row) for number, row in enumerate(rows.to_list(), start=1)]
+    kinds = {column: getattr(kind, "feature", kind) for column, kind in rows.features.items()}
+    names = {column: tuple(kind.names) for column, kind in kinds.items() if hasattr(kind, "names")}
+    return RawTable(f"{repository} ({split})", "row", tuple(rows.column_names), numbered, names)
+
+
+@contextmanager
+def _datasets_offline() -> Iterator[None]:
+    """Let `datasets` look into its cache at once, without first retrying a hub known to be out of reach."""
+    from datasets import config
+
+    was_offline = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = was_offline
+
+
+# Local copies of published data: a folder the user names, else one in `$ICECORE_DATA`.
+
+DATA_VARIABLE = "ICECORE_DATA"
+Files = Mapping[str, Sequence[str]]
+"""Split to the names its file may have, the published name first."""
+Table = TypeVar("Table")
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A folder of published files."""
+
+    path: Path
+    called: str
+    """What reports call it: a path only where the user gave one."""
+
+    def find(self, *names: str) -> Path:
+        """Find a file by the first of its possible names that is there, as it is or with .gz appended."""
+        allowed = [self.path / f"{name}{suffix}" for name in names for suffix in ("", PACKED)]
+        found = next((path for path in allowed if path.is_file()), None)
+        if found is None:
+            raise TaskError(
+                f"{self.path / names[0]} does not exist: give the folder that holds {' or '.join(names)}, packed "
+                f"({PACKED}) or not, as `folder`."
+            )
+        return found
+
+    def read(self, files: Files, read: Callable[[Path], Table]) -> tuple[dict[str, Table], str]:
+        """Read the file of each split, and say in one line where they came from."""
+        paths = {split: self.find(*names) for split, names in files.items()}
+        return {split: read(path) for split, path in paths.items()}, self.source(*paths.values())
+
+    def source(self, *files: str | Path) -> str:
+        """Return one line that says where files came from."""
+        return f"{', '.join(Path(file).name for file in files)} in {self.called}"
+
+
+def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | None:
+    """Find a local copy of a dataset: the folder the user named, taken as it is, else that name in `$ICECORE_DATA`."""
+    if folder is not None:
+        return LocalFolder(Path(folder).expanduser(), str(folder))
+    data = os.environ.get(DATA_VARIABLE)
+    found = Path(data).expanduser() / name if data else None
+    return LocalFolder(found, f"${DATA_VARIABLE}/{name}") if found is not None and found.is_dir() else None
+
+
+def need_local(name: str, folder: str | Path | None, *, example: str) -> LocalFolder:
+    """Find a local copy of a dataset that has no other source; the error names `example`, one of its files."""
+    found = find_local(name, folder)
+    if found is None:
+        data = os.environ.get(DATA_VARIABLE)
+        state = f"${DATA_VARIABLE} ({data}) has no folder {name}" if data else f"{DATA_VARIABLE} is not set"
+        raise TaskError(f"{state}: set it to the folder that holds {name}/{example}, or give `folder`.")
+    return found
+
+
+def data_hint(name: str, example: str = "") -> str:
+    """Say what to do where the hub cannot be reached, as the end of a sentence."""
+    return f"set {DATA_VARIABLE} to a folder that holds {name}/{example}, or give `folder`"
+
+
+# Published files that are not tables: PubMedQA and FiQA (JSON objects), PubMed RCT and PhraseBank (text lines).
+
+ABSTRACT_MARK = "###"
+PHRASEBANK_ENCODING = "latin-1"
+
+
+def read_records(path: Path) -> dict[str, Any]:
+    """Read a file that is one JSON object of records by id."""
+    try:
+        records = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    if not isinstance(records, dict) or not records:
+        raise TaskError(f"{path} holds {shorten(records)}, but one JSON object of records by id is needed.")
+    return records
+
+
+def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable:
+    """Lay out PubMedQA's labelled set as `text`, `label` (yes, no, maybe) and `split` (official test half, or train).
+
+    Args:
+        records: `ori_pqal.json`: id to QUESTION, CONTEXTS and `final_decision`.
+        test_ids: `test_ground_truth.json`: id to decision.
+        text_form: A key of `PUBMEDQA_FORMS`.
+
+    Raises:
+        TaskError: A file is broken, or test ids have no record.
+    """
+    rows = read_records(records)
+    test = read_records(test_ids)
+    unknown = [key for key in test if key not in rows]
+    if unknown:
+        raise TaskError(f"{test_ids} names {len(unknown)} records that {records} lacks, the first {unknown[0]!r}.")
+    glue = PUBMEDQA_FORMS[text_form]
+    table = []
+    for number, (key, record) in enumerate(rows.items(), start=1):
+        missing = [name for name in ("QUESTION", "CONTEXTS", "final_decision") if name not in record]
+        if missing or not _are_texts([record["QUESTION"]]) or not _are_texts(record["CONTEXTS"]):
+            lacks = ", ".join(missing) or "a text as QUESTION, or a list of texts as CONTEXTS"
+            table.append(RawRow(number, {}, f"broken record: {key} lacks {lacks}"))
+            continue
+        values = {
+            "text": glue(record["QUESTION"], record["CONTEXTS"]),
+            "label": record["final_decision"],
+            "split": "test" if key in test else "train",
+        }
+        table.append(RawRow(number, values))
+    return RawTable(str(records), "row", ("text", "label", "split"), table)
+
+
+def _glue_as_released(question: str, contexts: list[str]) -> str:
+    return f"Question:{question}Context{''.join(contexts)}"
+
+
+def _glue_with_spaces(question: str, contexts: list[str]) -> str:
+    return " ".join([question, *contexts])
+
+
+PUBMEDQA_FORMS: dict[str, Callable[[str, list[str]], str]] = {
+    "look-both-ways": _glue_as_released,
+    "plain": _glue_with_spaces,
+}
+"""How question and contexts become one text."""
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def rct_table(path: Path) -> RawTable:
+    """Read PubMed RCT: `###` and an id before each abstract, `LABEL`, a tab and a sentence in each line of it.
+
+    The columns are `text`, `label` and `abstract`.
+    """
+    abstract = None
+    rows = []
+    for number, line in _numbered_lines(read_text(path)):
+        if line.startswith(ABSTRACT_MARK):
+            abstract = line.removeprefix(ABSTRACT_MARK).strip()
+            continue
+        label, tab, text = line.partition("\t")
+        problem = "" if tab else f"no tab: {shorten(line)} is not label, tab and sentence"
+        if abstract is None:
+            problem = f"no abstract: {shorten(line)} comes before the first {ABSTRACT_MARK} line"
+        values = {"text": text.strip(), "label": label, "abstract": abstract}
+        rows.append(RawRow(number, {} if problem else values, problem))
+    return RawTable(str(path), "line", ("text", "label", "abstract"), rows)
+
+
+def phrasebank_table(path: Path) -> RawTable:
+    """Read Financial PhraseBank: a sentence, `@` and its sentiment in each line, in Latin-1."""
+    rows = []
+    for number, line in _numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
+        text, mark, label = line.rpartition("@")
+        problem = "" if mark else f"no @: {shorten(line)} is not sentence, @ and sentiment"
+        rows.append(RawRow(number, {} if problem else {"text": text, "label": label}, problem))
+    return RawTable(str(path), "line", ("text", "label"), rows)
+
+
+def fiqa_table(path: Path, *, neutral: float) -> RawTable:
+    """Read a FiQA challenge file: id to a sentence and, for each of its targets, a sentiment score from -1 to 1.
+
+    One row per target, with columns `text`, `label` (neutral from `-neutral` up to, not including, `neutral`) and
+    `sentence` (the text again, so that it can name a group: the challenge gives some sentences several ids).
+    """
+    rows: list[RawRow] = []
+    for key, record in read_records(path).items():
+        for target in record.get("info") or [{}]:
+            score = _as_score(target.get("sentiment_score"))
+            if score is None:
+                found = shorten(target.get("sentiment_score"))
+                row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {found}, but a number is needed")
+            else:
+                label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
+                values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}
+                row = RawRow(len(rows) + 1, values)
+            rows.append(row)
+    return RawTable(str(path), "row", ("text", "label", "sentence"), rows)
+
+
+def rename_labels(table: RawTable, names: Mapping[str, str], *, column: str) -> RawTable:
+    """Replace the codes of a label column by their names; a code without a name stays, and is rejected later."""
+    rows = [
+        replace(row, values={**row.values, column: names.get(str(row.values[column]).strip(), row.values[column])})
+        if column in row.values
+        else row
+        for row in table.rows
+    ]
+    return replace(table, rows=rows)
+
+
+def _as_score(value: object) -> float | None:
+    try:
+        score = float(str(value))
+    except ValueError:
+        return None
+    return score if -1 <= score <= 1 else None
+
+
+def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(split_lines(text), start=1):
+        if line.strip():
+            yield number, line.rstrip("\r\n")

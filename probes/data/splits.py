@@ -1,0 +1,349 @@
+"""Names of splits, and which file or table holds which split."""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+
+from extract.errors import TaskError, unknown_name
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+SPLIT_ALIASES: dict[str, Split] = {"dev": "validation", "valid": "validation", "val": "validation"}
+_FILE_MARKS: dict[Split, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("dev", "devel", "development", "val", "valid", "validation", "testa"),
+    "test": ("test", "testing", "testb"),
+}
+"""Parts of a file name that tell its split. A part is a run of letters, without `set` at its end."""
+Table = TypeVar("Table")
+
+
+def order_splits(splits: Mapping[str, Any]) -> list[str]:
+    """Order split names: train, validation, test, then any other."""
+    return [*(split for split in SPLITS if split in splits), *(split for split in splits if split not in SPLITS)]
+
+
+def canonical_split(value: object) -> Split | None:
+    """Map the name of a split, or an alias such as `dev`, to train, validation or test; None for any other name."""
+    name = str(value).strip()
+    return next((split for split in SPLITS if split == SPLIT_ALIASES.get(name, name)), None)
+
+
+def name_splits(
+    found: Mapping[str, Table], source: str, splits: Mapping[str, str] | None = None, *, hint: str = ""
+) -> dict[str, Table]:
+    """Name the splits of a repository as train, validation and test.
+
+    Args:
+        found: What the repository calls each split, to its table.
+        source: The repository, for messages.
+        splits: Split to what the repository calls it; None takes the usual names and leaves other splits out.
+        hint: What to do where no split has a usual name, as the end of a sentence.
+
+    Returns:
+        Split to its table, in the order of the repository, or of `splits`.
+
+    Raises:
+        TaskError: No split has a usual name, or `splits` is no mapping or names a split twice.
+        UnknownNameError: `splits` names an unknown split.
+    """
+    if splits is None:
+        named: dict[str, Table] = {split: found[name] for name in found if (split := canonical_split(name))}
+        if not named:
+            raise TaskError(
+                f"{source} has no split named train, validation or test; its splits: {', '.join(found)}{hint}."
+            )
+        return named
+    if not isinstance(splits, Mapping) or not splits:
+        raise TaskError(f"`splits` is {splits!r}, but a mapping is needed, such as {{train: train, test: unseen}}.")
+    for theirs in splits.values():
+        if theirs not in found:
+            raise unknown_name("split", theirs, found, hint=f"These are the splits of {source}.")
+    named_by_user = by_split(splits, option="splits", what="its name in the repository")
+    return {split: found[theirs] for split, theirs in named_by_user.items()}
+
+
+def by_split(given: Mapping[str, Table], *, option: str, what: str) -> dict[str, Table]:
+    """Replace aliases such as `dev` in an option that maps splits to something; rejects two keys for one split.
+
+    `option` and `what` it maps a split to are for messages.
+    """
+    named: dict[str, Table] = {}
+    for key, value in given.items():
+        split = canonical_split(key)
+        if split is None:
+            raise unknown_name("split", key, SPLITS, hint=f"`{option}` maps a split to {what}.")
+        if split in named:
+            raise TaskError(f"`{option}` names the {split} split twice ({named[split]} and {value}): leave one out.")
+        named[split] = value
+    return named
+
+
+def files_by_split(files: Mapping[str, str | Path]) -> dict[str, Path]:
+    """Read an option that maps each split, or an alias such as `dev`, to its file; at least one."""
+    if not files:
+        raise TaskError(f"`files` names no file: give at least one of {', '.join(SPLITS)}.")
+    named = by_split(files, option="files", what="its file")
+    return {split: Path(path).expanduser() for split, path in named.items()}
+
+
+def find_split_files(folder: Path) -> dict[str, Path]:
+    """Find one file per split in a folder, by train, dev, valid or test (testa, testb) as a part of their names.
+
+    Rejects a folder in which no file, or more than one, fits a split, or a file fits two.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.is_file() else "does not exist"
+        raise TaskError(f"{folder} {what}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its file.")
+    paths: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        split = None if path.name.startswith(".") or not path.is_file() else _split_of(path)
+        if split is None:
+            continue
+        if split in paths:
+            raise TaskError(
+                f"{folder} has two files for the {split} split, {paths[split].name} and {path.name}: map each split to "
+                "its file with `files`."
+            )
+        paths[split] = path
+    if not paths:
+        raise TaskError(
+            f"{folder} has no file with train, dev, valid or test in its name: map each split to its file with `files`."
+        )
+    return {split: paths[split] for split in order_splits(paths)}
+
+
+def _split_of(path: Path) -> Split | None:
+    parts = [part.removesuffix("set") for part in re.split("[^a-z]+", path.name.lower())]
+    found = [split for split, marks in _FILE_MARKS.items() if any(part in marks for part in parts)]
+    if len(found) > 1:
+        raise TaskError(
+            f"{path} may be the {found[0]} or the {found[1]} split by its name: map each split to its file with "
+            "`files`."
+        )
+    return found[0] if found else None
+
+
+# Draws of splits that a dataset lacks: stratified by class, or by group where rows belong together.
+
+MIN_CLASS_ROWS = 3
+"""A class with fewer rows cannot be in train, validation and test."""
+SPLIT_NOTE = "splits drawn: "
+"""Start of a note about splits that are not official."""
+N_FOLDS = 10
+"""Groups are cut into ten parts: eight to train, one each to validation and test."""
+RARE, SPLIT = ("error", "drop"), ("auto", "given")
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How splits that the source lacks are drawn."""
+
+    seed: int = 0
+    """Seed of the draw."""
+    validation_fraction: float = 0.1
+    """Part of the training rows that becomes validation when there is a test split and no validation split."""
+    rare: str = "error"
+    """What to do with classes of fewer than 3 rows when all splits are drawn: `error` or `drop`."""
+    split: str | None = "auto"
+    """`auto` draws them, `given` leaves the splits as they are in the source; None is `auto` where there are none."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("rare", RARE), ("split", (*SPLIT, None))):
+            if getattr(self, name) not in allowed:
+                raise TaskError(
+                    f"`{name}` is {getattr(self, name)!r}, but one of {', '.join(filter(None, allowed))} is needed."
+                )
+        if not 0 < self.validation_fraction <= 0.5:
+            raise TaskError(
+                f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is "
+                "needed."
+            )
+
+
+def place_rows(
+    given: Sequence[str | None], keys: Sequence[Hashable], rule: SplitRule, *, task: str, fewest: int = 1
+) -> tuple[dict[str, NDArray[np.int64]], str]:
+    """Place rows in splits, drawing those that are not given; rows of one key stay together.
+
+    Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
+
+    Args:
+        given: The split of each row; None for none.
+        keys: What names each row: equal keys never end up in two drawn splits.
+        rule: How to draw.
+        task: Name of the task, for messages.
+        fewest: Fewest rows of a drawn split.
+
+    Returns:
+        Split to its rows, in their order, and a note about what was drawn; empty where nothing was.
+
+    Raises:
+        TaskError: Too few rows, or rows without a split under `given`.
+    """
+    parts: dict[str, NDArray[np.int64]] = {
+        split: np.flatnonzero([each == split for each in given]) for split in SPLITS if split in given
+    }
+    named = set(given)
+    is_auto = rule.split == "auto" or (rule.split is None and named == {None})
+    if not is_auto or not (named <= {None, "train"} or named == {"train", "test"}):
+        if None in named:
+            raise TaskError(f"task {task!r} has rows without a split: name their column, or set `split: auto`.")
+        return parts, ""
+    share = 1 / N_FOLDS if named <= {None, "train"} else rule.validation_fraction
+    source = np.arange(len(given)) if named <= {None, "train"} else parts["train"]
+    places: dict[Hashable, list[int]] = {}
+    for row in source.tolist():
+        places.setdefault(keys[row], []).append(row)
+    order = np.random.default_rng(rule.seed).permutation(len(places))
+    rest = [list(places.values())[k] for k in order]
+    n_held = max(fewest, round(len(source) * share))
+    for split in ("test", "validation") if named <= {None, "train"} else ("validation",):
+        held: list[int] = []
+        while rest and len(held) < n_held:
+            held += rest.pop()
+        parts[split] = np.sort(np.array(held, dtype=np.int64))
+    parts["train"] = np.sort(np.array([row for rows in rest for row in rows], dtype=np.int64))
+    if len(parts["train"]) < fewest or min(map(len, parts.values())) < fewest:
+        raise TaskError(
+            f"task {task!r} has {len(source)} rows in {len(places)} different ones, too few to draw splits of at least "
+            f"{fewest} rows each: add rows, or give files that are split already."
+        )
+    counted = ", ".join(f"{len(parts[split])} {split}" for split in SPLITS if split in parts)
+    return {split: parts[split] for split in SPLITS if split in parts}, f"{SPLIT_NOTE}{counted} with seed {rule.seed}"
+
+
+def rare_classes(labels: Sequence[int], copies: Sequence[str] | None = None) -> dict[int, int]:
+    """Count the classes of fewer than 3 rows, copies counted once, which are too small to be split three ways."""
+    firsts, _ = _firsts(copies, len(labels))
+    counts = Counter(dict.fromkeys(labels, 0))
+    counts.update(labels[row] for row in firsts)
+    return {label: n for label, n in sorted(counts.items()) if n < MIN_CLASS_ROWS}
+
+
+def split_three_ways(
+    labels: Int[np.ndarray, " N"],
+    *,
+    seed: int,
+    groups: Sequence[str] | None = None,
+    copies: Sequence[str] | None = None,
+) -> dict[str, NDArray[np.int64]]:
+    """Draw 80/10/10: stratified by class, or with whole groups and classes as even as groups allow.
+
+    Without groups, rows of one name in `copies` stay together, and count as one row of the class of the first.
+    Stratified parts are drawn class by class, at least one row of each to every part: scikit-learn's own stratified
+    split rejects classes of fewer than ten rows when it is applied twice. Without groups each class needs 3 rows, with
+    them there must be 10 groups and a class of 10 rows. Row numbers come in rising order.
+    """
+    if groups is not None:
+        folds = _group_folds(labels, groups, n_folds=N_FOLDS, seed=seed)
+        test, validation = folds == 0, folds == 1
+    else:
+        firsts, copy_of = _firsts(copies, len(labels))
+        parts = np.zeros((2, len(firsts)), dtype=bool)
+        for rows in _shuffled_classes(labels[firsts], seed):
+            n_part = max(1, round(len(rows) / N_FOLDS))
+            parts[0, rows[:n_part]] = True
+            parts[1, rows[n_part : 2 * n_part]] = True
+        test, validation = parts[:, copy_of]
+    marks = {"train": ~(test | validation), "validation": validation, "test": test}
+    return {split: np.flatnonzero(mark) for split, mark in marks.items()}
+
+
+def hold_out(
+    labels: Int[np.ndarray, " N"],
+    *,
+    share: float,
+    seed: int,
+    groups: Sequence[str] | None = None,
+    copies: Sequence[str] | None = None,
+) -> Bool[np.ndarray, " N"]:
+    """Mark a validation part of training rows, stratified by class or in whole groups; copies as in `split_three_ways`.
+
+    The share is above 0 and at most 0.5; a class with a single row stays in training.
+    """
+    if not 0 < share <= 0.5:
+        raise TaskError(f"the validation share is {share:g}, but a number above 0 and at most 0.5 is needed.")
+    if groups is not None:
+        return np.asarray(_group_folds(labels, groups, n_folds=round(1 / share), seed=seed) == 0)
+    firsts, copy_of = _firsts(copies, len(labels))
+    marked = np.zeros(len(firsts), dtype=bool)
+    for rows in _shuffled_classes(labels[firsts], seed):
+        if len(rows) > 1:
+            marked[rows[: max(1, round(share * len(rows)))]] = True
+    return np.asarray(marked[copy_of])
+
+
+def _firsts(copies: Sequence[str] | None, n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of every set of copies, in row order, and the set of each row."""
+    if copies is None:
+        return np.arange(n_rows), np.arange(n_rows)
+    numbers: dict[str, int] = {}
+    copy_of = np.array([numbers.setdefault(name, len(numbers)) for name in copies], dtype=np.int64)
+    return np.unique(copy_of, return_index=True)[1], copy_of
+
+
+def hold_out_any(
+    n_rows: int, *, fraction: float, seed: int, copies: Sequence[str] | None = None
+) -> Bool[np.ndarray, " N"]:
+    """Mark a validation part of training rows that have no classes, copies whole; neither part may be empty."""
+    n_held = round(n_rows * fraction)
+    if not 0 < n_held < n_rows:
+        raise TaskError(
+            f"`validation_fraction` is {fraction:g}, which holds out {n_held} of {n_rows} sentences: choose a share "
+            "between 0 and 1 that leaves both splits some."
+        )
+    firsts, copy_of = _firsts(copies, n_rows)
+    order = np.random.default_rng(seed).permutation(len(firsts))
+    n_before = np.concatenate([[0], np.cumsum(np.bincount(copy_of)[order])[:-1]])
+    marked = np.zeros(len(firsts), dtype=bool)
+    marked[order[n_before < n_held]] = True
+    return np.asarray(marked[copy_of])
+
+
+def draw_order(labels: Int[np.ndarray, " N"], *, seed: int) -> Int[np.ndarray, " N"]:
+    """Order rows so that every beginning of the order is a stratified draw, one row of each class first.
+
+    A longer beginning holds every shorter one.
+    """
+    place = np.empty(len(labels))
+    for rows in _shuffled_classes(labels, seed):
+        place[rows] = np.arange(len(rows)) / len(rows)
+    ties = np.random.default_rng([seed, len(labels)]).random(len(labels))
+    return np.asarray(np.lexsort((ties, place)))
+
+
+def _shuffled_classes(labels: NDArray[np.integer], seed: int) -> list[NDArray[np.int64]]:
+    """Row numbers of each class in a random order that does not depend on the other classes."""
+    return [
+        np.random.default_rng([seed, int(label)]).permutation(np.flatnonzero(labels == label))
+        for label in np.unique(labels)
+    ]
+
+
+def _group_folds(labels: NDArray[np.integer], groups: Sequence[str], *, n_folds: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    n_groups = len(set(groups))
+    largest = max(Counter(labels.tolist()).values(), default=0)
+    if n_groups < n_folds or largest < n_folds:
+        raise TaskError(
+            f"{n_groups} groups with at most {largest} rows of one class cannot be cut into {n_folds} parts: give at "
+            f"least {n_folds} groups and rows, or files that are split already."
+        )
+    folds = np.zeros(len(labels), dtype=np.int64)
+    with warnings.catch_warnings():
+        # A class with fewer rows than folds is absent from some; the task's notes say which.
+        warnings.filterwarnings("ignore", message="The least populated class")
+        cut = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed).split(labels, labels, groups)
+        for number, (_, rows) in enumerate(cut):
+            folds[rows] = number
+    return folds

@@ -1,0 +1,718 @@
+"""Raw rows of local files, each with its line number. No value is interpreted here."""
+
+import csv
+import glob
+import gzip
+import io
+import json
+import logging
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeVar
+
+from extract.errors import TaskError, UnknownNameError, first_line, unknown_name
+from probes.data.splits import SPLITS, canonical_split, files_by_split
+
+# Text files as bytes, text or lines; files that end in .gz are unpacked.
+
+PACKED = ".gz"
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise TaskError(f"{path} {what}: give the path of a file.")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read ({error}).") from error
+    if path.suffix.lower() != PACKED:
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        cause = str(error).rstrip(".")
+        raise TaskError(
+            f"{path} cannot be unpacked as gzip ({cause}): download it again, or unpack it yourself."
+        ) from error
+
+
+def inner_suffix(path: Path) -> str:
+    """Return the suffix that tells the format of a file in lower case: the one before .gz where that is the last."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix == PACKED else suffix
+
+
+def read_text(path: Path, *, fallback: str | None = None) -> str:
+    """Read a UTF-8 file, with or without a byte order mark, its line ends unchanged; .gz is unpacked.
+
+    A file that is not UTF-8 is read by the `fallback` encoding; without one it is rejected, with the line and the byte.
+    """
+    data = read_bytes(path)
+    if not data.strip():
+        raise TaskError(f"{path} is empty: it has no rows to read.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if fallback is not None:
+            return data.decode(fallback, errors="replace")
+        line = data[: error.start].count(b"\n") + 1
+        raise TaskError(
+            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8."
+        ) from error
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Split a text at \n, \r\n and \r, but not at U+2028 or a form feed; the lines keep their ends."""
+    return list(io.StringIO(text, newline=""))
+
+
+def read_lines(path: Path, *, fallback: str | None = None) -> list[str]:
+    """Read the lines of a text file as `read_text` and `split_lines` do, without their ends."""
+    return [line.rstrip("\r\n") for line in split_lines(read_text(path, fallback=fallback))]
+
+
+# Rows through the `datasets` builders, without progress bars, log lines or files in the user's folders.
+
+
+@contextmanager
+def quiet_datasets() -> Iterator[None]:
+    """Silence the progress bars and the log of `datasets` inside the block, and leave both as they were found."""
+    import datasets
+
+    # with the environment variable set, the user has chosen, and toggling would warn
+    may_toggle = datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None
+    had_bars = not datasets.are_progress_bars_disabled()
+    verbosity = datasets.logging.get_verbosity()
+    if may_toggle:
+        datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if may_toggle and had_bars:
+            datasets.enable_progress_bars()
+
+
+def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, Any]]]:
+    """Read the columns and rows of a Parquet file through `datasets`, which keeps the types that the file declares."""
+    import datasets
+
+    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        try:
+            # the path is taken as a glob pattern otherwise
+            files = {"train": glob.escape(str(path.absolute()))}
+            table = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+            return tuple(table.column_names), table.to_list()
+        except Exception as error:  # the builders raise a dozen unrelated types, all about this file
+            cause = error.__cause__ or error
+            raise TaskError(f"{path} cannot be read as Parquet ({first_line(cause)}): write it again.") from error
+
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+PARQUET_SUFFIXES = (".parquet",)
+
+
+@dataclass(frozen=True)
+class RawRow:
+    """One row of a file."""
+
+    number: int
+    """Line the row starts on, or its row number (both from 1)."""
+    values: Mapping[str, Any]
+    problem: str = ""
+    """Why the row could not be split into columns; empty for a good row."""
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The rows of one file (or one hub split)."""
+
+    where: str
+    """The file as the user named it."""
+    unit: Literal["line", "row"]
+    columns: tuple[str, ...]
+    rows: list[RawRow]
+    value_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Column to the names of its whole numbers (or of those in its lists), for columns that declare them."""
+    is_delimited: bool = False
+    """True for delimited text, whose first row may be a header or not."""
+
+    def place(self, row: RawRow) -> str:
+        """Name the file and line (or row) of a row."""
+        return f"{self.where}, {self.unit} {row.number}"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How delimited text is written; the other formats need none of it."""
+
+    header: bool = True
+    """The first row names the columns."""
+    columns: tuple[str, ...] | None = None
+    """Column names of a file without a header."""
+    delimiter: str | None = None
+    """One character; None means by suffix."""
+    quoting: bool = True
+    """False: quotes are plain characters, as in most TSV benchmark files."""
+
+    def __post_init__(self) -> None:
+        if self.header and self.columns is not None:
+            raise TaskError(
+                f"`columns` {list(self.columns)} names the columns of a file without a header, but `header` is true: "
+                "set `header: false`, or leave `columns` out."
+            )
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise TaskError(f"`delimiter` is {self.delimiter!r}, but one character is needed, such as ',' or a tab.")
+
+
+WITH_HEADER = FileFormat()
+
+
+def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
+    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
+
+    Raises:
+        TaskError: The file is missing, empty, not UTF-8 or broken; with its name and line.
+        UnknownNameError: The suffix is none of those above and no delimiter is given.
+    """
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise TaskError(f"{path} {what}: give the path of a CSV, TSV, JSON Lines or Parquet file.")
+    suffix = path.suffix.lower()
+    if path.stat().st_size == 0:
+        raise TaskError(f"{path} is empty: it has no rows to read.")
+    if suffix in PARQUET_SUFFIXES:
+        columns, values = read_parquet_rows(path)
+        rows = [RawRow(number, row) for number, row in enumerate(values, start=1)]
+        table = RawTable(str(path), "row", columns, rows)
+    elif inner_suffix(path) in JSON_SUFFIXES:
+        table = _read_json(path)
+    elif suffix in DELIMITERS or file_format.delimiter is not None:
+        table = _read_delimited(path, file_format)
+    else:
+        known = [*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES]
+        raise unknown_name(
+            "file suffix", suffix, known, hint=f"{path} can be read as delimited text if `delimiter` is given."
+        )
+    if not table.rows:
+        raise TaskError(f"{path} has no rows (only a header, blank lines or an empty list).")
+    return table
+
+
+# Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where
+# "None", "NA" and "nan" become missing, "007" becomes 7, a ragged row is padded in silence, and lines are not counted.
+def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line a record starts on and its fields, blank lines skipped."""
+    delimiter = file_format.delimiter or DELIMITERS[path.suffix.lower()]
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if file_format.quoting else csv.QUOTE_NONE
+    # as open(newline="") gives them: lines end at \n, \r\n or \r, and not at U+2028 or a form feed
+    lines = split_lines(read_text(path))
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    start = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield start, fields
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise TaskError(
+            f"{path}, line {start}: the row that starts here cannot be split at {delimiter!r} ({error}): close the "
+            "quote, or set `quoting: false` if quotes are plain characters in this file."
+        ) from error
+
+
+def _read_delimited(path: Path, file_format: FileFormat) -> RawTable:
+    records = _records(path, file_format)
+    columns = file_format.columns
+    if file_format.header:
+        columns = tuple(field.strip() for field in next(records, (0, []))[1])
+    if columns is None:
+        raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
+    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    if repeated:
+        raise TaskError(f"{path} names column {repeated[0]!r} twice: every column needs its own name.")
+    rows = []
+    for line, fields in records:
+        problem = ""
+        if len(fields) != len(columns):
+            problem = f"wrong number of columns: {len(fields)} instead of {len(columns)} in {shorten(fields)}"
+        rows.append(RawRow(line, {} if problem else dict(zip(columns, fields, strict=True)), problem))
+    return RawTable(str(path), "line", columns, rows, is_delimited=True)
+
+
+# JSON is read by the json module, not by the JSON builder of `datasets` (5.2): that one turns a column of dates into
+# timestamps ("2012-01-01T10:00:00Z" comes back as "2012-01-01 10:00:00", even when a string column is asked for), the
+# number 1e5 into the text "100000", and a missing key into a null without a line.
+def _read_json(path: Path) -> RawTable:
+    text = read_text(path)
+    is_list = text.lstrip().startswith("[")
+    try:
+        parsed = list(enumerate(json.loads(text), start=1)) if is_list else list(_json_lines(path, text))
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    rows = []
+    columns: dict[str, None] = {}
+    for number, value in parsed:
+        if isinstance(value, dict):
+            columns.update(dict.fromkeys(value))
+            rows.append(RawRow(number, value))
+        else:
+            rows.append(RawRow(number, {}, f"not a JSON object: {shorten(value)}"))
+    return RawTable(str(path), "row" if is_list else "line", tuple(columns), rows)
+
+
+def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
+    for number, line in enumerate(split_lines(text), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except json.JSONDecodeError as error:
+                raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
+
+
+def shorten(value: object) -> str:
+    """Write a value as Python would, cut to the 80 characters that fit in a sentence."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# Checks of raw rows: a value that cannot be used is reported with file, line, column, and what is allowed.
+
+BAD_ROWS = ("error", "drop")  # checked here, because the value comes from a YAML file
+ANY_NUMBER = (-math.inf, math.inf)
+Label = str | int | bool
+Checked = TypeVar("Checked")
+
+
+class BadRow(Exception):  # noqa: N818  (never shown to a user as it is: `check_table` catches it)
+    """A row that cannot be used: a short reason, the same for all rows with the same fault, and the detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def check_table(
+    table: RawTable,
+    columns: Sequence[str | None],
+    check: Callable[[RawRow], Checked],
+    *,
+    bad_rows: str | None,
+) -> tuple[list[Checked], tuple[str, ...]]:
+    """Check every row of a table by a function that raises `BadRow`; columns that are None need not be there.
+
+    Args:
+        table: Rows with their line or row numbers.
+        columns: Columns that must be there; None is skipped.
+        check: Turns a row into what is wanted, or raises `BadRow`.
+        bad_rows: `error` stops at bad rows; `drop` leaves them out and counts them in a note; None stops too, for
+            tasks that do not offer the choice.
+
+    Returns:
+        The good rows in order, and at most one note about those dropped.
+
+    Raises:
+        TaskError: A row is bad and may not be dropped; names file, line, column and value.
+        UnknownNameError: A column is missing, or `bad_rows` is something else.
+    """
+    if bad_rows is not None and bad_rows not in BAD_ROWS:
+        raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
+    for column in columns:
+        if column is not None and column not in table.columns:
+            raise unknown_column(column, table)
+    good: list[Checked] = []
+    problems: list[tuple[RawRow, BadRow]] = []
+    for row in table.rows:
+        try:
+            if row.problem:
+                raise BadRow(row.problem.partition(":")[0], row.problem)
+            good.append(check(row))
+        except BadRow as bad:
+            problems.append((row, bad))
+    if not problems:
+        return good, ()
+    first, problem = problems[0]
+    if bad_rows != "drop":
+        more = f" ({len(problems)} such rows in this file)" if len(problems) > 1 else ""
+        hint = "" if bad_rows is None else " Fix the file, or set `bad_rows: drop` to leave such rows out."
+        raise TaskError(f"{table.place(first)}: {problem}{more}.{hint}")
+    reasons = Counter(bad.reason for _, bad in problems)
+    listed = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
+    where = f"first at {table.unit} {first.number}"
+    return good, (f"{table.where}: {len(problems)} of {len(table.rows)} rows dropped ({listed}; {where})",)
+
+
+def unknown_column(column: str, table: RawTable) -> UnknownNameError:
+    """Build the error for a column that a table does not have; it names the columns that are there."""
+    shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in table.columns]
+    hint = f"These are the columns of {table.where}"
+    if table.is_delimited:
+        hint += "; if its first row is not a header, set `header: false` and give `columns`"
+    return unknown_name("column", column, shown, hint=f"{hint}.")
+
+
+def check_split(column: str, value: Any) -> str:
+    """Return train, validation or test for the name of a split, or an alias such as `dev`."""
+    split = canonical_split(value)
+    if split is None:
+        raise BadRow(
+            "unknown split", f"column {column!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed"
+        )
+    return split
+
+
+def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
+    """Return a text unchanged that is a string, valid Unicode and not blank; `blank` is as for `str.strip`."""
+    if value is None:
+        raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
+    if not isinstance(value, str):
+        raise BadRow(
+            "text is not a string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
+        )
+    if not value.strip(blank):
+        raise BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(
+            "text is not Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
+        ) from error
+    return value
+
+
+def check_gold(column: str, value: Any, limits: tuple[float, float] = ANY_NUMBER) -> float:
+    """Return a finite score within the limits, given as a number or a text."""
+    low, high = limits
+    wanted = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {wanted}")
+    gold = _as_number(value)
+    if gold is None:
+        header = "; is this a header row (`header: true`)?" if value == column else ""
+        raise BadRow("gold is not a number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
+    if not math.isfinite(gold):
+        raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {wanted}")
+    if not low <= gold <= high:
+        raise BadRow(
+            "gold out of range", f"column {column!r} holds {shorten(value)}, {wanted} (or another `score_range`)"
+        )
+    return gold
+
+
+MISSING_LABELS = ("", "n/a", "N/A", "nan", "NaN", "null")
+"""What stands for no label; `none` and `NA` may be classes."""
+
+
+def check_label(column: str, value: Any, missing: Sequence[str] = MISSING_LABELS) -> Label:
+    """Return the label of a class: a text without white space around it, or a whole number; not one of `missing`."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str):
+        value = value.strip()
+    if value is None or value == "" or value in missing or (isinstance(value, float) and math.isnan(value)):
+        raise BadRow(
+            "missing label", f"column {column!r} is missing or empty ({shorten(value)}), but a class is needed"
+        )
+    if isinstance(value, list | tuple):
+        raise BadRow(
+            "label is a list",
+            f"column {column!r} holds {shorten(value)}, but one class per row is needed: cut a multi-label task into "
+            "one yes/no task per label",
+        )
+    if not isinstance(value, str | int):
+        raise BadRow(
+            "label is not a class",
+            f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number",
+        )
+    return value
+
+
+def check_group(column: str, value: Any) -> str:
+    """Return the name of a group of rows as a text."""
+    if value is None or not str(value).strip():
+        raise BadRow(
+            "missing group", f"column {column!r} is missing or empty ({shorten(value)}), but a group is needed"
+        )
+    return str(value)
+
+
+def tag_problem(column: str, tag: str) -> str:
+    """Say in one clause why a file of columns cannot hold a tag; empty for a tag that it can hold."""
+    if tag and " " not in tag and tag.isprintable():
+        return ""
+    return (
+        f"column {column!r} holds the tag {tag[:60]!r}, but a tag has no blank and no invisible character: fix it, or "
+        "it would count as a tag of its own"
+    )
+
+
+def is_number(value: object) -> bool:
+    """Tell numbers from other values; true and false are not numbers."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _as_number(value: Any) -> float | None:
+    is_text = isinstance(value, str) and "_" not in value  # float() reads "1_0" as 10
+    if not is_text and not is_number(value):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return None
+
+
+# Rows of files or of a repository, read by column names: every value of a task's columns is checked.
+
+Fields = Mapping[str, tuple[str | None, Callable[[str, Any], Any]]]
+"""Column of a task to the column it is read from (None leaves it out) and the check of its values."""
+
+
+@dataclass(frozen=True)
+class CheckedRow:
+    """One row that can be used."""
+
+    values: Mapping[str, Any]
+    """By the columns of the task."""
+    split: str | None = None
+    """train, validation or test; None when there are no splits yet."""
+    place: str = ""
+    """File and line, for messages."""
+
+
+def read_tables(
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+) -> tuple[dict[str | None, RawTable], str]:
+    """Read the file of each split, or one file, whose split is None; also name the files in one line.
+
+    The options are the fields of `FileFormat`.
+    """
+    file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
+    paths: Mapping[Any, Path] = (
+        files_by_split(files) if isinstance(files, Mapping) else {None: Path(files).expanduser()}
+    )
+    return {split: read_raw(path, file_format) for split, path in paths.items()}, ", ".join(map(str, paths.values()))
+
+
+def check_rows(
+    tables: Mapping[Any, RawTable], fields: Fields, *, split_column: str | None = None, bad_rows: str
+) -> tuple[list[CheckedRow], tuple[str, ...]]:
+    """Check the rows of several tables.
+
+    Args:
+        tables: Split to its rows; None for rows without splits, or with those of the split column.
+        fields: The columns to read.
+        split_column: Column of the split in a table of None.
+        bad_rows: `error` stops at bad rows; `drop` leaves them out and counts them in a note.
+
+    Returns:
+        The good rows, table after table, and the notes about rows dropped.
+
+    Raises:
+        TaskError: A row is bad and `bad_rows` is `error` (with file, line, column and value), or no row is left.
+        UnknownNameError: A column is missing, or `bad_rows` is neither of the two.
+    """
+    named = {name: (column, check) for name, (column, check) in fields.items() if column is not None}
+    rows: list[CheckedRow] = []
+    notes: list[str] = []
+    for split, table in tables.items():
+        own_split = split_column if split is None else None
+        needed = (*(column for column, _ in named.values()), own_split)
+
+        check = partial(_check_row, table=table, fields=named, split=split, split_column=own_split)
+        found, dropped = check_table(table, needed, check, bad_rows=bad_rows)
+        if not found:
+            raise TaskError(f"{dropped[0]}, so no row is left: fix the file.")
+        rows += found
+        notes += dropped
+    return rows, tuple(notes)
+
+
+def _check_row(
+    row: RawRow,
+    *,
+    table: RawTable,
+    fields: Mapping[str, tuple[str, Callable[[str, Any], Any]]],
+    split: str | None,
+    split_column: str | None,
+) -> CheckedRow:
+    if split_column is not None:
+        split = check_split(split_column, row.values.get(split_column))
+    values = {name: check(column, row.values.get(column)) for name, (column, check) in fields.items()}
+    return CheckedRow(values, split, table.place(row))
+
+
+def find_split_column(tables: Mapping[Any, RawTable], named: str | None) -> str | None:
+    """Return the column of the split of one file: as named, else `split` where the file has it, else none."""
+    table = tables.get(None)
+    return "split" if named is None and table is not None and "split" in table.columns else named
+
+
+def columns_of(rows: Sequence[CheckedRow]) -> dict[str, list[Any]]:
+    """Gather rows, at least one, column by column."""
+    return {name: [row.values[name] for row in rows] for name in rows[0].values}
+
+
+def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, dict[str, list[Any]]]:
+    """Gather the rows of each split column by column."""
+    return {split: columns_of(own) for split in SPLITS if (own := [row for row in rows if row.split == split])}
+
+
+# Sentences of a file: words, one column of tags, and the line each word came from.
+
+BLANK = " \t\r\n"
+"""Characters of an empty line or word. Unlike for `str.strip()`, a no-break space is (part of) a word."""
+DOCUMENT_START = "-DOCSTART-"
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence; all its lists are equally long."""
+
+    words: list[str]
+    tags: list[str]
+    document: str
+    """Names the document within its file; empty where the file marks none."""
+    space_after: list[bool]
+    """Whether a space followed the word in the text; true where the file does not say."""
+    numbers: list[int]
+    """Line (or row) of each word, from 1."""
+
+
+@dataclass(frozen=True)
+class SentenceTable:
+    """The sentences of one file, or of one split of a repository."""
+
+    where: str
+    """The file as the user named it."""
+    unit: Literal["line", "row"]
+    sentences: list[Sentence]
+    notes: tuple[str, ...] = ()
+    """What was skipped, and how often."""
+
+    def place(self, sentence: int, word: int) -> str:
+        """Name the file and line (or row) of a word."""
+        return f"{self.where}, {self.unit} {self.sentences[sentence].numbers[word]}"
+
+
+def count_note(where: str, n: int, what: str, *, plural: str = "") -> tuple[str, ...]:
+    """Count in one note what was skipped or found in a file; none for a count of zero. An empty plural appends an s."""
+    return (f"{where}: {n} {what if n == 1 else plural or what + 's'}",) if n else ()
+
+
+# Rows that hold a list of words and a list of tags: JSON Lines, and token datasets in hub layout.
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    """Names of the columns that hold the parts of a sentence."""
+
+    words: str = "tokens"
+    tags: str = "tags"
+    document: str | None = "document"
+    """Used where the rows have it; None looks for none."""
+    needs_document: bool = False
+    """True rejects rows without that column."""
+
+
+def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:
+    """Read JSON Lines (or a JSON list) whose rows hold words and tags; see `check_token_rows`."""
+    return check_token_rows(read_raw(path), columns)
+
+
+def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:
+    """Turn rows that hold a list of words and one of tags into sentences.
+
+    Whole-number tags get the names that the table knows. Rows without words are skipped and counted, and a row of
+    -DOCSTART- alone opens a document.
+
+    Raises:
+        TaskError: A row has no such lists of one length, or a word or tag that a file of columns cannot hold; with
+            file, row, column and value.
+        UnknownNameError: A column is not there.
+    """
+    needed = (columns.words, columns.tags, columns.document if columns.needs_document else None)
+    checked, _ = check_table(table, needed, partial(_check_token_row, table, columns), bad_rows=None)
+    sentences: list[Sentence] = []
+    n_documents = n_empty = 0
+    for sentence in checked:
+        if sentence.words == [DOCUMENT_START]:
+            n_documents += 1
+        elif not sentence.words:
+            n_empty += 1
+        else:
+            document = sentence.document or (str(n_documents) if n_documents else "")
+            sentences.append(replace(sentence, document=document))
+    if not sentences:
+        raise TaskError(f"{table.where} has no row with words in column {columns.words!r}.")
+    notes = count_note(table.where, n_empty, "row without words skipped", plural="rows without words skipped")
+    return SentenceTable(table.where, table.unit, sentences, notes)
+
+
+def _check_token_row(table: RawTable, columns: TokenColumns, row: RawRow) -> Sentence:
+    words = _check_list(columns.words, row.values.get(columns.words))
+    tags = _check_list(columns.tags, row.values.get(columns.tags))
+    if len(words) != len(tags):
+        raise BadRow("lengths differ", f"{len(words)} words but {len(tags)} tags: every word needs one tag")
+    for word in words:
+        _check_word(columns.words, word, is_alone=len(words) == 1)
+    names = table.value_names.get(columns.tags, ())
+    named = [_name_tag(columns.tags, tag, names) for tag in tags]
+    document = None if columns.document is None else row.values.get(columns.document)
+    return Sentence(
+        words, named, "" if document is None else str(document), [True] * len(words), [row.number] * len(words)
+    )
+
+
+def _check_list(column: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRow("no list", f"column {column!r} holds {shorten(value)}, but a list is needed")
+    return value
+
+
+# What a file of columns cannot hold is rejected here: the predictions of a run are written as one.
+def _check_word(column: str, value: Any, *, is_alone: bool) -> None:
+    word = check_text(column, value, blank=BLANK)
+    if any(blank in word for blank in "\t\r\n"):
+        raise BadRow(
+            "word with a tab",
+            f"column {column!r} holds the word {shorten(word)}, but a word has no tab and no line end: split it into "
+            "words with a tag each",
+        )
+    starts = DOCUMENT_START in word and any(part.startswith(DOCUMENT_START) for part in word.split(" "))
+    if starts and not (is_alone and word == DOCUMENT_START):
+        raise BadRow(
+            "document mark in a sentence",
+            f"column {column!r} holds the word {shorten(word)} within a sentence, but {DOCUMENT_START} begins a "
+            "document, in a row of its own: take it out of the sentence",
+        )
+
+
+def _name_tag(column: str, tag: Any, names: Sequence[str]) -> str:
+    named = tag
+    if names and isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names):
+        named = names[tag]
+    if not isinstance(named, str) or not named.strip():
+        wanted = f"a whole number from 0 to {len(names) - 1}" if names else "a text"
+        raise BadRow("no tag", f"column {column!r} holds the tag {tag!r}, but {wanted} is needed")
+    if problem := tag_problem(column, named):
+        raise BadRow("stray tag", problem)
+    return named

@@ -1,0 +1,573 @@
+"""Words with tags: the task every token classifier is trained and scored on."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from extract.errors import TaskError, unknown_name
+from extract.inputs.joined_text import JoinedText, join_words
+from extract.inputs.template import InputTemplate
+from extract.inputs.tokens import cut_at_tokens
+from probes.data.splits import SplitRule, hold_out_any, order_splits, place_rows
+from probes.data.table_files import Sentence, SentenceTable
+from probes.data.task import MOST_GOLDS, Task, conflict_notes, hold_columns
+from probes.data.units import plain_form
+from probes.metrics.span_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+
+# The tagging scheme of a whole task: detected, converted to IOB2 and recorded.
+
+LETTERS: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "IO": "I", "BIOES": "BIES", "BILOU": "BILU"}
+"""The letters that may stand before a type."""
+
+Place = Callable[[int, int], str]
+"""Names the file and line of a word, given the numbers of its sentence and of the word, both from 0."""
+
+
+@dataclass(frozen=True)
+class SchemeRecord:
+    """What the tags were before they became IOB2."""
+
+    found: Scheme
+    is_declared: bool
+    """True if the user named the scheme, False if the tags showed it."""
+    n_tags: int
+    n_changed: int
+    """Tags that had to be rewritten."""
+    n_broken: int = 0
+    """Tags that break the scheme; they were read by the rules of conlleval."""
+    first_break: str = ""
+    """Place of the first of them."""
+
+    def note(self) -> str:
+        """Say it in one line, for the reader of a report."""
+        how = "declared" if self.is_declared else "detected"
+        count = f"{self.n_changed} of {self.n_tags} were" if self.n_changed else "none had to be"
+        note = f"tags are {self.found} as {how}; {count} rewritten as IOB2"
+        if self.n_broken:
+            note += f"; breaks of {self.found}, read by the rules of conlleval: {self.n_broken} ({self.first_break})"
+        return note
+
+
+def _say_sentence(sentence: int, word: int) -> str:
+    return f"sentence {sentence + 1}, word {word + 1}"
+
+
+def detect_scheme(
+    sentences: Sequence[Sequence[str]], *, tolerance: float = 0.0, place: Place = _say_sentence
+) -> Scheme:
+    """Find the one scheme that every sentence of a task obeys.
+
+    Args:
+        sentences: The tags of every sentence of every split: one sentence alone often fits several schemes.
+        tolerance: Share of the tags other than O that may break the scheme; 0 rejects any mixture.
+        place: Names the file and line of a word, for errors.
+
+    Returns:
+        The scheme. Tags without any B are called IO; IOB1 in which no two spans of a type touch reads the same.
+
+    Raises:
+        TaskError: A tag belongs to no scheme, schemes are mixed, or there is no span at all.
+    """
+    first: dict[str, tuple[int, int]] = {}
+    for tag, where in _first_places(sentences).items():
+        if not is_span_tag(tag):
+            raise _no_span_tag(tag, place(*where))
+        first.setdefault(split_tag(tag)[0], where)
+    letters = set(first) - {"O"}
+    if not letters:
+        raise TaskError("no tag marks a span, all of them are O: name the column of the span tags with `tags`.")
+    if not any(letters <= set(allowed) for allowed in LETTERS.values()):
+        places = [min(first[letter] for letter in letters & set(odd)) for odd in ("ES", "LU")]
+        shown = " and ".join(_show(sentences, where, place) for where in sorted(places))
+        raise _mixed(f"{shown} belong to different tagging schemes")
+    broken = {scheme: _find_breaks(sentences, scheme) for scheme in _candidates(letters)}
+    best = min(broken, key=lambda scheme: len(broken[scheme]))
+    if len(broken[best]) <= tolerance * sum(tag != "O" for tags in sentences for tag in tags):
+        return best
+    raise _mixed(", and ".join(f"{_show(sentences, where[0], place)} is no {name}" for name, where in broken.items()))
+
+
+def _first_places(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
+    """Find the first place of each tag, in order."""
+    first: dict[str, tuple[int, int]] = {}
+    for row, tags in enumerate(sentences):
+        for word, tag in enumerate(tags):
+            if tag not in first:
+                first[tag] = (row, word)
+    return first
+
+
+def _candidates(letters: set[str]) -> list[Scheme]:
+    """List what tags with these letters can be; the letters of IO are also letters of all the others."""
+    if letters == {"I"}:
+        return ["IO"]
+    fitting = [scheme for scheme in SCHEMES if letters <= set(LETTERS[scheme])]
+    return [scheme for scheme in fitting if not letters <= set("BI") or LETTERS[scheme] == "BI"]
+
+
+def _find_breaks(sentences: Sequence[Sequence[str]], scheme: str) -> list[tuple[int, int]]:
+    """List the tags that the scheme would write otherwise for the same spans."""
+    breaks: list[tuple[int, int]] = []
+    for row, tags in enumerate(sentences):
+        right = convert_tags(tags, scheme)
+        if right != list(tags):
+            breaks += [(row, word) for word, tag in enumerate(tags) if tag != right[word]]
+    return breaks
+
+
+def _show(sentences: Sequence[Sequence[str]], where: tuple[int, int], place: Place) -> str:
+    row, word = where
+    before = f"after {sentences[row][word - 1]!r}" if word else "at the start of a sentence"
+    return f"{place(row, word)}: {sentences[row][word]!r} {before}"
+
+
+def _mixed(what: str) -> TaskError:
+    return TaskError(
+        f"{what}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
+        "rules of conlleval."
+    )
+
+
+def _no_span_tag(tag: str, where: str) -> TaskError:
+    return TaskError(
+        f"{where}: {tag!r} is not a span tag (O, or one of B I E S L U, a hyphen and a type): name the column of the "
+        "span tags with `tags`, or set `metric: accuracy`."
+    )
+
+
+def to_iob2(
+    sentences: Sequence[Sequence[str]],
+    *,
+    scheme: str = "auto",
+    tolerance: float = 0.0,
+    place: Place = _say_sentence,
+) -> tuple[list[list[str]], SchemeRecord]:
+    """Convert the span tags of a whole task to IOB2, and record what they were.
+
+    `auto` detects the scheme as `detect_scheme` does, and rejects mixtures; a name is trusted, and tags that break that
+    scheme are read by the rules of conlleval.
+
+    Raises:
+        TaskError: As `detect_scheme`, or a tag has a letter that the declared scheme lacks.
+        UnknownNameError: There is no such scheme.
+    """
+    if scheme == "auto":
+        found = detect_scheme(sentences, tolerance=tolerance, place=place)
+    else:
+        named = [known for known in SCHEMES if known == scheme]
+        if not named:
+            raise unknown_name("tagging scheme", scheme, ["auto", *SCHEMES])
+        found = named[0]
+        _check_letters(sentences, found, place)
+    converted = [convert_tags(tags) for tags in sentences]
+    n_changed = sum(
+        old != new for olds, news in zip(sentences, converted, strict=True) for old, new in zip(olds, news, strict=True)
+    )
+    breaks = _find_breaks(sentences, found)
+    shown = _show(sentences, breaks[0], place) if breaks else ""
+    n_tags = sum(map(len, sentences))
+    return converted, SchemeRecord(found, scheme != "auto", n_tags, n_changed, len(breaks), shown)
+
+
+def _check_letters(sentences: Sequence[Sequence[str]], scheme: Scheme, place: Place) -> None:
+    for tag, where in _first_places(sentences).items():
+        if not is_span_tag(tag):
+            raise _no_span_tag(tag, place(*where))
+        if tag != "O" and split_tag(tag)[0] not in LETTERS[scheme]:
+            shown = _show(sentences, where, place)
+            raise TaskError(f"{shown} is not a tag of the declared scheme {scheme}: declare another, or `auto`.")
+
+
+__all__ = ["COLUMNS", "METRICS", "JoinedText", "WordMetric", "WordTask", "build_word_splits", "join_words"]
+
+WordMetric = Literal["span-f1", "accuracy"]
+METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
+FEWEST_DOCUMENTS = 10
+"""The fewest documents of a split for intervals to be drawn from documents rather than sentences."""
+COLUMNS = ("words", "tags", "document", "space_after")
+
+
+@dataclass(frozen=True, eq=False)
+class WordTask(Task):
+    """Sentences with one tag a word, in up to three splits, checked when built.
+
+    Raises:
+        TaskError: There is no split, a split has no sentence, a row's lists differ in length, a span task has tags
+            other than IOB2 or a split without a span, or all words have one tag.
+        UnknownNameError: A split, a column or the metric has another name than those below.
+    """
+
+    kind: ClassVar[str] = "words"
+    rows_noun: ClassVar[str] = "sentences"
+
+    name: str
+    splits: "datasets.DatasetDict"
+    """Columns `words` and `tags` (lists of strings), `document` (string, empty where the source marks none) and
+    `space_after` (list of booleans)."""
+    metric: WordMetric
+    """`span-f1`: tags are IOB2 and scored by spans. `accuracy`: any tags, scored word by word."""
+    source: str
+    scheme: SchemeRecord | None = None
+    """What span tags were before they became IOB2; None for a task scored by accuracy."""
+    is_sample: bool = False
+    notes: tuple[str, ...] = ()
+
+    metrics: tuple[str, ...] = field(init=False)
+    """The metric alone."""
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise unknown_name("metric", self.metric, METRICS)
+        object.__setattr__(self, "metrics", (self.metric,))
+        self.check_splits(COLUMNS)
+        for split, rows in self.splits.items():
+            _check_rows(self, split, rows)
+        if len(self.labels) < 2:
+            raise TaskError(
+                f"every word of task {self.name!r} has the tag {self.labels[0]!r}, so there is nothing to learn: "
+                "name another column of tags."
+            )
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Every tag of every split: O first, then sorted by type and prefix; sorted for a task scored by accuracy."""
+        found = {tag for rows in self.splits.values() for tags in rows["tags"] for tag in tags}
+        if self.metric == "accuracy":
+            return tuple(sorted(found))
+        return tuple(sorted(found, key=lambda tag: (tag != "O", split_tag(tag)[::-1])))
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether every split marks at least two documents."""
+        return all(len(set(rows["document"])) > 1 for rows in self.splits.values())
+
+    def resampled(self, split: str) -> Literal["documents", "sentences"]:
+        """Return what intervals of a split are drawn from: documents where it has ten or more, else sentences.
+
+        An interval over a handful of documents says little about other documents.
+        """
+        return "documents" if len(set(self.splits[split]["document"])) >= FEWEST_DOCUMENTS else "sentences"
+
+    def groups(self, split: str) -> tuple[str, ...] | None:
+        """Name the document of each sentence of one split, where intervals are drawn from documents."""
+        rows = self.rows(split)
+        return tuple(map(str, rows["document"])) if self.resampled(split) == "documents" else None
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the words of each sentence; none where documents are drawn, which share headlines and dates."""
+        return [] if self.resampled(split) == "documents" else [[tuple(words) for words in self.rows(split)["words"]]]
+
+    def joined(self, split: str) -> list[JoinedText]:
+        """Join the words of each sentence of one split to a text that knows the offsets of its words."""
+        rows = self.rows(split)
+        return [join_words(*row) for row in zip(rows["words"], rows["space_after"], strict=True)]
+
+    def texts(self) -> list[JoinedText]:
+        """List every text once, in the order first seen."""
+        return list(dict.fromkeys(text for split in self.splits for text in self.joined(split)))
+
+    def plain_texts(self) -> list[str]:
+        """List every text once, as strings."""
+        return [text.text for text in self.texts()]
+
+    def audit(self) -> tuple[str, ...]:
+        """Count conflicting tags, sentences shared by splits, and tags that train lacks; see `audit_words`."""
+        return audit_words(self.splits)
+
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the metric and all columns."""
+        return self.metric, COLUMNS
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return tags, scheme, what intervals are drawn from, and counts of words and sentences."""
+        return {
+            "tags": list(self.labels),
+            "scheme": self.scheme.found if self.scheme else None,
+            "has_documents": self.has_documents,
+            "resampled": {split: self.resampled(split) for split in self.splits},
+            "n_sentences": self.n_rows(),
+            "n_words": {split: sum(map(len, rows["words"])) for split, rows in self.splits.items()},
+        }
+
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject a draw of no sentence."""
+        if n_per_split < 1:
+            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least 1 sentence.")
+
+
+def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> "datasets.DatasetDict":
+    """Hold the columns `words`, `tags`, `document` and `space_after` of each split as a `WordTask` wants them."""
+    from datasets import List, Value
+
+    texts = List(Value("string"))
+    features = {"words": texts, "tags": texts, "document": Value("string"), "space_after": List(Value("bool"))}
+    return hold_columns(columns, features)
+
+
+def usual_tags(task: WordTask, split: str) -> list[str]:
+    """Give each word of a split its most frequent tag in train, and an unknown word the most frequent tag of all.
+
+    The baseline of the CoNLL shared tasks, word by word. Of equally frequent tags the one that train shows first wins.
+    """
+    train = task.rows("train")
+    seen: dict[str, Counter[str]] = {}
+    overall: Counter[str] = Counter()
+    for words, tags in zip(train["words"], train["tags"], strict=True):
+        overall.update(tags)
+        for word, tag in zip(words, tags, strict=True):
+            seen.setdefault(word, Counter())[tag] += 1
+    best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+    other = overall.most_common(1)[0][0]
+    return [best.get(word, other) for words in task.rows(split)["words"] for word in words]
+
+
+def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
+    """Count sentences that have several taggings or are also in an earlier split, and tags that train lacks.
+
+    Sentences are compared word by word.
+
+    `splits` holds the rows of each split, in the order train, validation, test.
+    """
+    notes: list[str] = []
+    rows = {split: [tuple(words) for words in columns["words"]] for split, columns in splits.items()}
+    tagged = {split: [tag for tags in columns["tags"] for tag in tags] for split, columns in splits.items()}
+    known = set(tagged.get("train", ()))
+    names = list(rows)
+    for index, split in enumerate(names):
+        sentences = [" ".join(words) for words in rows[split]]
+        n_conflicts, conflicts = conflict_notes(sentences, _differing_tags(splits[split]), "sentence", "tags")
+        notes += [f"{split}: {conflicts}"] * bool(n_conflicts)
+        for other in names[:index]:
+            earlier = set(rows[other])
+            n_shared = sum(row in earlier for row in rows[split])
+            if n_shared:
+                notes.append(f"{split}: {n_shared} of {len(rows[split])} sentences are also in {other}")
+        new = [tag for tag in tagged[split] if known and tag not in known]
+        if new:
+            kinds = ", ".join(sorted(set(new))[:8])
+            count = f"{len(new)} words have tags" if len(new) > 1 else "1 word has a tag"
+            notes.append(f"{split}: {count} that train never shows ({kinds})")
+    return tuple(notes)
+
+
+def _differing_tags(rows: Any) -> list[str]:
+    """Write each sentence's tags of the first words on whose tags its copies in these rows disagree."""
+    taggings: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    pairs = [(tuple(words), tuple(tags)) for words, tags in zip(rows["words"], rows["tags"], strict=True)]
+    for words, tags in pairs:
+        taggings.setdefault(words, []).append(tags)
+    differing = {
+        words: [place for place, tags in enumerate(zip(*copies, strict=True)) if len(set(tags)) > 1][:MOST_GOLDS]
+        for words, copies in taggings.items()
+    }
+    return [" ".join(f"{words[place]}/{tags[place]}" for place in differing[words]) for words, tags in pairs]
+
+
+def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:
+    has_span = False
+    for number, (words, tags, space_after) in enumerate(
+        zip(rows["words"], rows["tags"], rows["space_after"], strict=True), start=1
+    ):
+        if not len(words) == len(tags) == len(space_after) or not words:
+            raise TaskError(
+                f"row {number} of split {split!r} of task {task.name!r} has {len(words)} words, {len(tags)} tags and "
+                f"{len(space_after)} spaces: give every sentence at least one word, and one of each a word."
+            )
+        if task.metric == "span-f1" and convert_tags(tags) != tags:
+            raise TaskError(
+                f"row {number} of split {split!r} of task {task.name!r} has tags that are no IOB2 "
+                f"({' '.join(tags)[:60]!r}): convert them with `to_iob2`."
+            )
+        has_span = has_span or any(tag != "O" for tag in tags)
+    if task.metric == "span-f1" and not has_span:
+        raise TaskError(
+            f"split {split!r} of task {task.name!r} has no span in its {len(rows)} sentences, so its F1 is undefined: "
+            "add sentences or leave the split out."
+        )
+
+
+# Sentence tables to a checked task: metric chosen, scheme converted, what a reader should know written down.
+
+
+def build_task(
+    tables: Mapping[str, SentenceTable],
+    *,
+    name: str,
+    source: str,
+    metric: str = "auto",
+    scheme: str = "auto",
+    tolerance: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> WordTask:
+    """Build a task from the sentences of its splits; span tags become IOB2.
+
+    Args:
+        tables: Split (train, validation, test) to its sentences.
+        name: What reports call the task.
+        source: One line: where the sentences came from.
+        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag, accuracy if none but
+            O is one.
+        scheme: Tagging scheme of a span task; `auto` detects it over all splits at once.
+        tolerance: Share of the tags other than O that may break the detected scheme.
+        notes: Remarks to put before those made here.
+
+    Raises:
+        TaskError: Schemes are mixed, a tag of a span task is not a span tag, `auto` finds span tags among others, a
+            scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
+        UnknownNameError: The metric or the scheme is unknown.
+    """
+    if metric not in ("auto", *METRICS):
+        raise unknown_name("metric", metric, ["auto", *METRICS])
+    ordered = {split: tables[split] for split in order_splits(tables)}
+    places = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
+    tags = [table.sentences[row].tags for table, row in places]
+
+    def place(row: int, word: int) -> str:
+        table, number = places[row]
+        return table.place(number, word)
+
+    chosen: WordMetric = "accuracy"
+    if metric == "span-f1" or (metric == "auto" and _marks_spans(tags, place)):
+        chosen = "span-f1"
+    record = None
+    if chosen == "span-f1":
+        tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, place=place)
+    elif scheme != "auto":
+        raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
+    columns: dict[str, dict[str, list[Any]]] = {}
+    rest = iter(tags)
+    for split, table in ordered.items():
+        columns[split] = {
+            "words": [sentence.words for sentence in table.sentences],
+            "tags": [next(rest) for _ in table.sentences],
+            "document": [sentence.document for sentence in table.sentences],
+            "space_after": [sentence.space_after for sentence in table.sentences],
+        }
+    said = (
+        *notes,
+        *((record.note(),) if record else ()),
+        *(note for table in ordered.values() for note in table.notes),
+    )
+    splits = build_word_splits(columns)
+    return WordTask(name, splits, chosen, source, record, notes=(*said, *audit_words(columns)))
+
+
+def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
+    """Return whether all tags are span tags; a mixture is rejected, because a slip would change the metric."""
+    counts = Counter(tag for tags in sentences for tag in tags)
+    spans = [tag for tag in counts if _looks_like_span(tag)]
+    others = {tag for tag in counts if not is_span_tag(tag)}
+    if spans and others:
+        row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
+        n_others = sum(counts[tag] for tag in others)
+        raise TaskError(
+            f"{place(row, word)}: {sentences[row][word]!r} is not a span tag ({n_others} of {counts.total()} tags are "
+            f"not, {len(others)} different), but {spans[0]!r} and others are: fix them to score spans (`metric: "
+            "span-f1` takes nothing else), or set `metric: accuracy` to score every word."
+        )
+    return not others
+
+
+def _looks_like_span(tag: str) -> bool:
+    """Tell `B-PER` from O, and from positional tags such as `S----3MP2-`."""
+    kind = split_tag(tag)[1]
+    return is_span_tag(tag) and kind[:1].isalnum()
+
+
+def draw_splits(
+    tables: Mapping[str, SentenceTable], rule: SplitRule, *, name: str
+) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
+    """Draw the splits that are missing, and say so in a note: all of train alone, documents whole, or validation.
+
+    Sentences of the same words, without documents, stay together (case and final punctuation aside).
+    """
+    if rule.split == "auto" and set(tables) == {"train", "test"}:
+        return hold_out(tables, fraction=rule.validation_fraction, seed=rule.seed)
+    if rule.split == "given" or set(tables) != {"train"}:
+        return dict(tables), ()
+    table = tables["train"]
+    keys = [sentence.document or _plain_words(sentence) for sentence in table.sentences]
+    parts, note = place_rows([None] * len(keys), keys, rule, task=name)
+    drawn = {split: [table.sentences[row] for row in rows] for split, rows in parts.items()}
+    first = next(iter(drawn))
+    return {
+        split: replace(table, sentences=rows, notes=table.notes if split == first else ())
+        for split, rows in drawn.items()
+    }, (note,)
+
+
+def hold_out(
+    tables: Mapping[str, SentenceTable], *, fraction: float, seed: int
+) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
+    """Take a validation split out of the training sentences, and say so in a note.
+
+    Single sentences are drawn, whatever document they are in, those of the same words together; both parts keep the
+    order of the file.
+    """
+    table = tables["train"]
+    copies = list(map(_plain_words, table.sentences))
+    marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed, copies=copies)
+    train, held = (
+        [each for each, mark in zip(table.sentences, marks, strict=True) if mark == wanted] for wanted in (False, True)
+    )
+    note = f"validation: {len(held)} of the {len(marks)} training sentences, drawn with seed {seed}; train is the rest"
+    parts = {"train": replace(table, sentences=train), "validation": replace(table, sentences=held, notes=())}
+    return {**tables, **parts}, (note,)
+
+
+def _plain_words(sentence: Sentence) -> str:
+    return plain_form(" ".join(sentence.words))
+
+
+# Every token labelled and scored by itself, as the script released with Look Both Ways does for CoNLL-2003.
+
+OUTSIDE = "O"
+
+
+def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, template: InputTemplate) -> WordTask:
+    """Make a word of every token: the same texts, cut into the pieces that the tokens of a decoder stand for.
+
+    The first piece of a word has its tag, the later ones the I of its type, or its own tag where tags are scored by
+    accuracy. Digests and label sets change.
+
+    Source:
+        The code released with Look Both Ways and No Sink (ACL 2025).
+    """
+    splits, n_words, n_pieces = {}, 0, 0
+    for split, rows in task.splits.items():
+        columns: dict[str, list[object]] = {name: [] for name in ("words", "tags", "document", "space_after")}
+        cuts = cut_at_tokens(task.joined(split), tokenizer, template=template)
+        for row, starts in zip(rows, cuts, strict=True):
+            words, tags, spaces = _cut(row["words"], row["tags"], row["space_after"], starts=starts, task=task)
+            for name, value in zip(columns, (words, tags, row["document"], spaces), strict=True):
+                columns[name].append(value)
+            n_words, n_pieces = n_words + len(row["words"]), n_pieces + len(words)
+        splits[split] = columns
+    note = (
+        f"every token is a word here ({n_words:,} words, {n_pieces:,} tokens): the first token of a word has its tag, "
+        f"the later ones {'the I of its type' if task.metric == 'span-f1' else 'the same tag'}; scores are of tokens"
+    )
+    return replace(task, splits=build_word_splits(splits), notes=(note, *task.notes))
+
+
+def _cut(
+    words: list[str], tags: list[str], space_after: list[bool], *, starts: list[list[int]], task: WordTask
+) -> tuple[list[str], list[str], list[bool]]:
+    pieces: list[str] = []
+    labels: list[str] = []
+    spaces: list[bool] = []
+    for word, tag, has_space, begins in zip(words, tags, space_after, starts, strict=True):
+        found = [word[first:last] for first, last in pairwise([*begins, len(word)])]
+        later = f"I-{split_tag(tag)[1]}" if task.metric == "span-f1" and tag != OUTSIDE else tag
+        pieces += found
+        labels += [tag, *[later] * (len(found) - 1)]
+        spaces += [*[False] * (len(found) - 1), has_space]
+    return pieces, labels, spaces

@@ -1,0 +1,935 @@
+"""What tasks without fitting share: a layer is chosen on validation, test is scored once, train serves transforms."""
+
+import hashlib
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from extract.errors import TaskError
+from extract.inputs.joined_text import JoinedText
+from probes.data.sources import need_local
+from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order, files_by_split
+from probes.data.table_files import (
+    BadRow,
+    CheckedRow,
+    Fields,
+    check_gold,
+    check_group,
+    check_label,
+    check_rows,
+    check_text,
+    find_split_column,
+    read_raw,
+    read_tables,
+)
+from probes.data.task import Task, hold_columns, load_shipped, overlaps, remarks, unique_texts
+
+if TYPE_CHECKING:
+    import datasets
+
+
+MIN_ROWS = 2
+"""The fewest rows of a split; one row has no interval."""
+Z = TypeVar("Z", bound="ZeroShotTask")
+_FEATURES = {"text": "string", "number": "float64", "place": "int64"}
+
+
+@dataclass(frozen=True, eq=False)
+class ZeroShotTask(Task):
+    """A task that is solved by distances between latents alone. Each kind is a subclass with its columns."""
+
+    columns: ClassVar[Mapping[str, str]]
+    """Column to `text`, `number` or `place` (a whole number), or the same with `s` for a list of them."""
+    text_columns: ClassVar[tuple[str, ...]]
+    """Columns with one text each."""
+
+    name: str
+    splits: "datasets.DatasetDict"
+    """Any of train, validation and test; train is used by transforms alone."""
+    source: str
+    is_sample: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse splits that cannot be scored."""
+        needed = [column for column in self.columns if column != "group"]
+        self.check_splits(needed)
+        for split, rows in self.splits.items():
+            if len(rows) < MIN_ROWS:
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} has {len(rows)} {self.rows_noun}; give at least {MIN_ROWS}."
+                )
+            self.check_split(split)
+
+    def check_split(self, split: str) -> None:
+        """Refuse the rows of one split that cannot be scored."""
+
+    def texts(self) -> "Sequence[Any]":
+        """List every text once, over all splits, in the order first seen."""
+        return unique_texts(self.splits, self.text_columns)
+
+    def fit_texts(self) -> "Sequence[Any]":
+        """List the texts that transforms are fitted on: those of train."""
+        if "train" not in self.splits:
+            raise TaskError(
+                f"task {self.name!r} has no split 'train', which a transform is fitted on; add texts to it (they need "
+                "no gold that means anything), or use transform: none."
+            )
+        return unique_texts({"train": self.splits["train"]}, self.text_columns)
+
+    def audit(self) -> tuple[str, ...]:
+        """Count the rows that two splits share, texts compared exactly."""
+        keys = {split: self.keys(split) for split in self.splits}
+        return remarks(
+            (n, f"{split}: {n} of {len(keys[split])} {self.rows_noun} are also in {other}")
+            for split, other, n in overlaps(keys)
+        )
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the texts of each row, column by column."""
+        rows = self.rows(split)
+        return [list(rows[column]) for column in self.text_columns]
+
+    def n_compared(self, split: str) -> int:
+        """Count the latents of a split that are compared, of one side."""
+        return len(self.rows(split))
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return what a perfect head predicts of each row: here, a score of 1."""
+        return [1.0] * len(self.rows(split))
+
+    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+        """Return the texts of each row, as predictions show them."""
+        rows = self.rows(split)
+        columns = ("id", *self.text_columns) if "id" in self.columns else self.text_columns
+        return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
+
+    def keys(self, split: str) -> list[Hashable]:
+        """Name each row by what may not be in two splits."""
+        rows = self.rows(split)
+        return list(zip(*(rows[column] for column in self.text_columns), strict=True))
+
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the kind, and all columns."""
+        return self.kind, tuple(self.columns)
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return whether rows are grouped."""
+        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
+
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject a draw of fewer rows than a split needs."""
+        if n_per_split < MIN_ROWS:
+            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least {MIN_ROWS} {self.rows_noun}.")
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusTask(ZeroShotTask):
+    """A task whose rows are queries for documents of a corpus."""
+
+    rows_noun: ClassVar[str] = "queries"
+    text_columns: ClassVar[tuple[str, ...]] = ("query",)
+    columns: ClassVar[Mapping[str, str]] = {
+        "id": "text",
+        "query": "text",
+        "documents": "places",
+        "grades": "numbers",
+    }
+
+    corpus_ids: tuple[str, ...] = ()
+    """Name of each document, falling: of documents that are equally near, the one with the higher name comes first."""
+    corpus: tuple[str, ...] = ()
+    """Text of each document. The column `documents` holds places in it, `grades` how relevant they are."""
+
+    def texts(self) -> list[str]:
+        """List every document and query once."""
+        return list(dict.fromkeys((*self.corpus, *self.queries())))
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """List queries and documents, each once."""
+        return self.queries(), list(dict.fromkeys(self.corpus))
+
+    def queries(self) -> list[str]:
+        """List every query once."""
+        return unique_texts(self.splits, self.text_columns)
+
+    def fit_texts(self) -> Sequence[str]:
+        """List the texts that transforms are fitted on: the corpus."""
+        return self.corpus
+
+    def check_split(self, split: str) -> None:
+        """Refuse a query without a relevant document."""
+        rows = self.rows(split)
+        for name, places, grades in zip(rows["id"], rows["documents"], rows["grades"], strict=True):
+            if len(places) != len(grades) or not all(0 <= place < len(self.corpus) for place in places):
+                raise TaskError(f"query {name!r} of task {self.name!r} names documents that are not in its corpus.")
+            if not any(grade > 0 for grade in grades):
+                raise TaskError(f"query {name!r} of task {self.name!r} has no relevant document: leave it out.")
+
+    @cached_property
+    def corpus_digest(self) -> str:
+        """Hash names and texts of the corpus."""
+        sha = hashlib.sha256()
+        for name, text in zip(self.corpus_ids, self.corpus, strict=True):
+            sha.update(f"{len(name)} {len(text)} {name}{text}".encode("utf-8", "surrogatepass"))
+        return sha.hexdigest()
+
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the kind and the corpus, and all columns."""
+        return [self.kind, self.corpus_digest], tuple(self.columns)
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return the size of the corpus, too."""
+        return {**super().describe_kind(), "n_documents": len(self.corpus)}
+
+
+def place_splits(
+    given: Sequence[str | None], keys: Sequence[Hashable], *, fraction: float, seed: int, task: str
+) -> tuple[dict[str, NDArray[np.int64]], str]:
+    """Place rows in splits; where none is for validation, draw it from train, or else from test; equal keys together.
+
+    Args:
+        given: The split of each row; None for rows of test.
+        keys: What names each row.
+        fraction: Part of the rows that becomes validation.
+        seed: Seed of the draw.
+        task: Name of the task, for messages.
+
+    Returns:
+        Split to its rows, and a note about what was drawn; empty where nothing was.
+
+    Raises:
+        TaskError: A fraction outside 0 to 1, or one that leaves a split empty.
+    """
+    if not 0 < fraction < 1:
+        raise TaskError(f"`validation_fraction` is {fraction:g}, but a number above 0 and below 1 is needed.")
+    named = [split or "test" for split in given]
+    parts: dict[str, NDArray[np.int64]] = {
+        split: np.flatnonzero([each == split for each in named]) for split in SPLITS if split in named
+    }
+    if "validation" in parts:
+        return parts, ""
+    source = "train" if "train" in parts else "test"
+    places: dict[Hashable, list[int]] = {}
+    for row in parts[source].tolist():
+        places.setdefault(keys[row], []).append(row)
+    groups, n_rows = list(places.values()), len(parts[source])
+    held: list[int] = []
+    for k in np.random.default_rng(seed).permutation(len(groups)).tolist():
+        if len(held) < fraction * n_rows:
+            held += groups[k]
+    rest = sorted(set(parts[source].tolist()) - set(held))
+    if min(len(held), len(rest)) < MIN_ROWS:
+        raise TaskError(
+            f"task {task!r} has {n_rows} rows in {source} and none in validation, too few to draw some of them: add "
+            "rows, or give files that are split already."
+        )
+    parts |= {"validation": np.sort(held), source: np.array(rest)}
+    note = f"{SPLIT_NOTE}{len(held)} of {n_rows} rows of {source} to validation with seed {seed}"
+    return {split: parts[split] for split in SPLITS if split in parts}, note
+
+
+def build_task(
+    kind: type[Z],
+    rows: Sequence[CheckedRow],
+    *,
+    name: str,
+    source: str,
+    notes: Sequence[str] = (),
+    validation_fraction: float,
+    seed: int,
+    **more: Any,
+) -> Z:
+    """Build a task of a kind from checked rows with its columns, drawing validation where there is none."""
+    keys = [row.values.get("group") or tuple(map(str, row.values.values())) for row in rows]
+    parts, drawn = place_splits([row.split for row in rows], keys, fraction=validation_fraction, seed=seed, task=name)
+    columns = {
+        split: {
+            column: [rows[place].values[column] for place in places]
+            for column in kind.columns
+            if column in rows[0].values
+        }
+        for split, places in parts.items()
+    }
+    task = kind(name, hold_task_columns(kind, columns), source, **more)
+    return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
+
+
+def hold_task_columns(
+    kind: type[ZeroShotTask], columns: Mapping[str, Mapping[str, Sequence[Any]]]
+) -> "datasets.DatasetDict":
+    """Hold the columns of each split as a kind of task wants them."""
+    from datasets import List, Value
+
+    features = {
+        column: List(Value(_FEATURES[what[:-1]])) if what.endswith("s") else Value(_FEATURES[what])
+        for column, what in kind.columns.items()
+    }
+    return hold_columns(columns, features)
+
+
+# Clustering, pair classification, bitexts and the odd one out: rows of texts, from own files or the samples.
+
+Files = Mapping[str, str | Path] | str | Path
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteringTask(ZeroShotTask):
+    """Texts with labels that clusters should find again."""
+
+    kind: ClassVar[str] = "clustering"
+    metrics = ("v-measure",)
+    text_columns: ClassVar[tuple[str, ...]] = ("text",)
+    columns: ClassVar[Mapping[str, str]] = {"text": "text", "label": "text"}
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return the label of each row."""
+        return list(self.rows(split)["label"])
+
+    def labels(self, split: str) -> Int[np.ndarray, " N"]:
+        """Number the labels of a split from 0, by the alphabet."""
+        return np.unique(np.array(self.rows(split)["label"], str), return_inverse=True)[1]
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.labels(split), seed=seed)
+
+    def check_split(self, split: str) -> None:
+        """Refuse fewer than two labels, and as many labels as rows."""
+        n_labels, n_rows = len(set(self.rows(split)["label"])), len(self.rows(split))
+        if not 1 < n_labels < n_rows:
+            raise TaskError(
+                f"split {split!r} of task {self.name!r} has {n_labels} labels in {n_rows} rows; give two labels or "
+                "more, and more rows than labels."
+            )
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return the labels, too."""
+        names = sorted({label for rows in self.splits.values() for label in rows["label"]})
+        return {**super().describe_kind(), "n_classes": len(names), "class_names": names}
+
+
+@dataclass(frozen=True, eq=False)
+class PairClassTask(ZeroShotTask):
+    """Pairs of texts that are alike (1) or not (0)."""
+
+    kind: ClassVar[str] = "pair-classification"
+    metrics = ("average-precision", "threshold-accuracy")
+    rows_noun: ClassVar[str] = "pairs"
+    text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
+    columns: ClassVar[Mapping[str, str]] = {"text1": "text", "text2": "text", "label": "place"}
+
+    def alike(self, split: str) -> Int[np.ndarray, " N"]:
+        """Return 1 for each pair of a split that is alike, else 0."""
+        return np.asarray(self.rows(split)["label"], np.int64)
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return the label of each row."""
+        return list(self.rows(split)["label"])
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.alike(split), seed=seed)
+
+    def check_split(self, split: str) -> None:
+        """Refuse labels other than 0 and 1, or only one of them."""
+        found = sorted(set(self.rows(split)["label"]))
+        if found != [0, 1]:
+            raise TaskError(
+                f"split {split!r} of task {self.name!r} has the labels {', '.join(map(str, found))}; give pairs of "
+                "label 1, which are alike, and of label 0."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class BitextTask(ZeroShotTask):
+    """Texts and their translations: each row's other text is to be found among those of all rows of its split."""
+
+    kind: ClassVar[str] = "bitext"
+    metrics = ("bitext-f1", "bitext-accuracy")
+    rows_noun: ClassVar[str] = "pairs"
+    text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
+    columns: ClassVar[Mapping[str, str]] = {"text1": "text", "text2": "text"}
+
+    def check_split(self, split: str) -> None:
+        """Refuse a text that is on one side twice, which has two translations."""
+        for column in self.text_columns:
+            texts = list(self.rows(split)[column])
+            again = (
+                next((text for k, text in enumerate(texts) if text in texts[:k]), None)
+                if (len(set(texts)) < len(texts))
+                else None
+            )
+            if again is not None:
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} has {again[:60]!r} twice in {column}; leave one of the "
+                    "rows out, as both cannot be the nearest."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class OddOneOutTask(ZeroShotTask):
+    """Questions of sentences with one marked word each: in one sentence it has another sense than in the others."""
+
+    kind: ClassVar[str] = "odd-one-out"
+    metrics = ("accuracy",)
+    rows_noun: ClassVar[str] = "questions"
+    text_columns: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Mapping[str, str]] = {
+        "id": "text",
+        "sentences": "texts",
+        "starts": "places",
+        "ends": "places",
+        "answer": "place",
+    }
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the sentences of each question, together."""
+        return [[tuple(sentences) for sentences in self.rows(split)["sentences"]]]
+
+    def marked(self, split: str) -> list[list[JoinedText]]:
+        """Return the sentences of each question, with the marked word as their only word."""
+        rows = self.rows(split)
+        return [
+            [JoinedText(text, ((a, b),)) for text, a, b in zip(*question, strict=True)]
+            for question in zip(rows["sentences"], rows["starts"], rows["ends"], strict=True)
+        ]
+
+    def n_compared(self, split: str) -> int:
+        """Count the sentences of a split."""
+        return sum(map(len, self.rows(split)["sentences"]))
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return the name of each answer."""
+        return [answer_names(answer + 1)[-1] for answer in self.answers(split).tolist()]
+
+    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+        """Return the sentences of each question, the marked word in brackets."""
+        marked = (
+            " | ".join(f"{one.text[:a]}[{one.text[a:b]}]{one.text[b:]}" for one in question for a, b in one.spans)
+            for question in self.marked(split)
+        )
+        return {**super().inputs_shown(split), "sentences": list(marked)}
+
+    def texts(self) -> list[JoinedText]:
+        """List every sentence with its marked word once."""
+        return list(dict.fromkeys(text for split in self.splits for one in self.marked(split) for text in one))
+
+    def plain_texts(self) -> list[str]:
+        """List every sentence once."""
+        return list(dict.fromkeys(text.text for text in self.texts()))
+
+    def fit_texts(self) -> list[JoinedText]:
+        """List the sentences of train."""
+        super().fit_texts()
+        return list(dict.fromkeys(text for one in self.marked("train") for text in one))
+
+    def answers(self, split: str) -> Int[np.ndarray, " N"]:
+        """Return the position of the odd sentence of each question."""
+        return np.asarray(self.rows(split)["answer"], np.int64)
+
+    def keys(self, split: str) -> list[Hashable]:
+        """Name each question by its sentences."""
+        return [tuple(sorted(sentences)) for sentences in self.rows(split)["sentences"]]
+
+    def check_split(self, split: str) -> None:
+        """Refuse fewer than three sentences, or an answer that is none of them."""
+        rows = self.rows(split)
+        for name, sentences, answer in zip(rows["id"], rows["sentences"], rows["answer"], strict=True):
+            if len(sentences) < 3 or not 0 <= answer < len(sentences):
+                raise TaskError(
+                    f"question {name!r} of task {self.name!r} has {len(sentences)} sentences and the answer "
+                    f"{answer + 1}; give at least 3 sentences, exactly one of them odd."
+                )
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return the names of answers, too."""
+        most = max(len(sentences) for rows in self.splits.values() for sentences in rows["sentences"])
+        return {**super().describe_kind(), "class_names": answer_names(most)}
+
+
+def answer_names(n_sentences: int) -> list[str]:
+    """Name the answers of questions of at most so many sentences."""
+    return [f"sentence {k + 1}" for k in range(n_sentences)]
+
+
+def _load(
+    kind: type[Z],
+    files: Files,
+    fields: Fields,
+    options: Mapping[str, Any],
+    *,
+    gather: Callable[[list[CheckedRow]], list[CheckedRow]] = list,
+) -> Z:
+    """Read a task from files, by the options that all readers share; `gather` joins rows of the file to rows."""
+    layout = {key: options[key] for key in ("header", "columns", "delimiter", "quoting")}
+    tables, source = read_tables(files, **layout)
+    column = find_split_column(tables, options["split_column"])
+    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=options["bad_rows"])
+    rest = {key: options[key] for key in ("name", "validation_fraction", "seed")}
+    return build_task(kind, gather(rows), source=source, notes=notes, **rest)
+
+
+def read_clustering_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Files,
+    *,
+    name: str = "clustering-files",
+    text: str = "text",
+    label: str = "label",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> ClusteringTask:
+    """Read texts with labels; options as for `read_reranking_files`.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or a split has one label, or as many as rows.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    fields: Fields = {"text": (text, check_text), "label": (label, lambda *cell: str(check_label(*cell)))}
+    return _load(ClusteringTask, files, fields, locals())
+
+
+def read_pair_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Files,
+    *,
+    name: str = "pair-class-files",
+    text1: str = "text1",
+    text2: str = "text2",
+    label: str = "label",
+    alike_from: float = 1.0,
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> PairClassTask:
+    """Read pairs of texts that are alike or not; other options as for `read_reranking_files`.
+
+    Args:
+        files: As for `read_reranking_files`.
+        name: What reports call the task.
+        text1: Column of the first text.
+        text2: Column of the second text.
+        label: Column of a number.
+        alike_from: The lowest number of a pair that is alike; 1 for labels of 0 and 1.
+        split_column: Column of the split.
+        header: As for `read_pair_files`, like the four that follow.
+        columns: Names of the columns.
+        delimiter: Between columns.
+        quoting: Whether quotes enclose values.
+        bad_rows: `error` or `drop`.
+        validation_fraction: Part of the rows that becomes validation where there is none.
+        seed: Seed of that draw.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or all pairs of a split are alike, or none.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    fields: Fields = {
+        "text1": (text1, check_text),
+        "text2": (text2, check_text),
+        "label": (label, lambda *cell: int(check_gold(*cell) >= alike_from)),
+    }
+    return _load(PairClassTask, files, fields, locals())
+
+
+def read_bitext_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Files,
+    *,
+    name: str = "bitext-files",
+    text1: str = "text1",
+    text2: str = "text2",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> BitextTask:
+    """Read texts with their translations; options as for `read_pair_class_files`.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or a text is on one side of a split twice.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    fields: Fields = {"text1": (text1, check_text), "text2": (text2, check_text)}
+    return _load(BitextTask, files, fields, locals())
+
+
+def check_marked(column: str, value: Any) -> tuple[str, int, int]:
+    """Return a sentence without the brackets around its one marked word, and where the word begins and ends.
+
+    Example:
+        >>> check_marked("sentence", "He sat on the [bank].")
+        ('He sat on the bank.', 14, 18)
+    """
+    text = check_text(column, value)
+    found = re.findall(r"\[([^\[\]]+)\]", text)
+    if len(found) != 1 or text.count("[") != 1 or text.count("]") != 1 or not found[0].strip():
+        raise BadRow("no marked word", f"column {column!r} holds {text[:60]!r}, but one word in [brackets] is needed")
+    start = text.index("[")
+    return text.replace("[", "").replace("]", ""), start, start + len(found[0])
+
+
+def read_odd_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Files,
+    *,
+    name: str = "odd-files",
+    question: str = "question",
+    sentence: str = "sentence",
+    odd: str = "odd",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> OddOneOutTask:
+    """Read questions of several sentences, a row each, of which one uses a word in another sense.
+
+    Args:
+        files: As for `read_reranking_files`.
+        name: What reports call the task.
+        question: Column of what names the question; its rows are its sentences.
+        sentence: Column of the sentence, the word in [brackets].
+        odd: Column of 1 for the sentence with the other sense, else 0.
+        split_column: Column of the split.
+        header: As for `read_pair_files`, like the four that follow.
+        columns: Names of the columns.
+        delimiter: Between columns.
+        quoting: Whether quotes enclose values.
+        bad_rows: `error` or `drop`.
+        validation_fraction: Part of the questions that becomes validation where there is none.
+        seed: Seed of that draw.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or a question has not exactly one odd sentence.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    fields: Fields = {
+        "id": (question, check_group),
+        "marked": (sentence, check_marked),
+        "odd": (odd, partial(check_gold, limits=(0.0, 1.0))),
+    }
+    return _load(OddOneOutTask, files, fields, locals(), gather=_questions)
+
+
+def _questions(rows: Sequence[CheckedRow]) -> list[CheckedRow]:
+    gathered: dict[tuple[str | None, str], list[CheckedRow]] = {}
+    for row in rows:
+        gathered.setdefault((row.split, row.values["id"]), []).append(row)
+    return [_question(split, name, part) for (split, name), part in gathered.items()]
+
+
+def _question(split: str | None, name: str, rows: Sequence[CheckedRow]) -> CheckedRow:
+    odd = [k for k, row in enumerate(rows) if row.values["odd"] == 1]
+    if len(odd) != 1:
+        raise TaskError(f"{rows[0].place}: question {name!r} has {len(odd)} odd sentences; mark exactly one by 1.")
+    sentences, starts, ends = (list(each) for each in zip(*(row.values["marked"] for row in rows), strict=True))
+    values = {"id": name, "sentences": sentences, "starts": starts, "ends": ends, "answer": odd[0]}
+    return CheckedRow(values, split, rows[0].place)
+
+
+def load_clustering_sample() -> ClusteringTask:
+    """Load the sentences of six topics of `class-sample` as texts to cluster: no benchmark."""
+    read = partial(read_clustering_files, name="clustering-sample", label="topic")
+    return load_shipped("samples/classes.csv", read)
+
+
+def load_banking77_clusters(folder: str | Path | None = None) -> ClusteringTask:
+    """Read Banking77 as texts to cluster, from `train.csv` and `test.csv`; a part of train becomes validation.
+
+    Args:
+        folder: Where the files are; None is `$ICECORE_DATA/banking77`.
+    """
+    local = need_local("banking77", folder, example="train.csv")
+    files = {split: local.find(f"{split}.csv") for split in ("train", "test")}
+    return read_clustering_files(files, name="banking77-clusters", label="category")
+
+
+def load_pair_class_sample() -> PairClassTask:
+    """Load the pairs of `sts-sample`, alike from a gold of 3.5 on: no benchmark."""
+    read = partial(
+        read_pair_class_files,
+        name="pair-class-sample",
+        text1="sentence1",
+        text2="sentence2",
+        label="score",
+        alike_from=3.5,
+    )
+    return load_shipped("samples/sts.csv", read)
+
+
+def load_bitext_sample() -> BitextTask:
+    """Load English sentences with German translations that were written for this project: no benchmark.
+
+    Example:
+        >>> load_bitext_sample().n_rows()
+        {'train': 20, 'validation': 20, 'test': 40}
+    """
+    return load_shipped("samples/bitext.csv", partial(read_bitext_files, name="bitext-sample"))
+
+
+def load_odd_sample() -> OddOneOutTask:
+    """Load questions of word sense that were written for this project: no benchmark.
+
+    Example:
+        >>> load_odd_sample().n_rows()
+        {'validation': 20, 'test': 40}
+    """
+    return load_shipped("samples/odd.csv", partial(read_odd_files, name="odd-sample"))
+
+
+# Retrieval and reranking tasks: queries for documents; folders in BEIR's layout, and own files.
+
+C = TypeVar("C", bound=CorpusTask)
+
+
+@dataclass(frozen=True, eq=False)
+class RetrievalTask(CorpusTask):
+    """Queries with the relevant documents of a corpus; every other document has grade 0."""
+
+    kind: ClassVar[str] = "retrieval"
+    metrics = ("ndcg@10", "recall@10", "recall@100")
+
+
+@dataclass(frozen=True, eq=False)
+class RerankingTask(CorpusTask):
+    """Queries with candidates, some of them relevant; `corpus` holds the candidates of all."""
+
+    kind: ClassVar[str] = "reranking"
+    metrics = ("map", "mrr")
+
+
+def read_retrieval_files(
+    folder: str | Path,
+    *,
+    name: str = "",
+    corpus: str = "corpus.jsonl",
+    queries: str = "queries.jsonl",
+    qrels: Mapping[str, str | Path] | str | Path = "qrels",
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> RetrievalTask:
+    """Read a retrieval task in BEIR's layout.
+
+    Args:
+        folder: Where the files are.
+        name: What reports call the task; the folder's name when empty.
+        corpus: File of documents with the columns `_id`, `text` and perhaps `title`, which is put before the text.
+        queries: File of queries with the columns `_id` and `text`. Those without a relevant document are left out.
+        qrels: Folder with `train.tsv`, `dev.tsv` and `test.tsv`, some of them; or a mapping of splits to files; or one
+            file, perhaps with a column `split`. Columns `query-id`, `corpus-id` and `score`, the grade.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        validation_fraction: Part of the queries of train, or else of test, that becomes validation where there is none.
+        seed: Seed of that draw.
+
+    Raises:
+        TaskError: A file is missing or broken, a row is bad, or qrels name a query or document that is not there.
+        UnknownNameError: A column, split, suffix or `bad_rows` is unknown.
+    """
+    base = Path(folder).expanduser()
+    documents = _read_names(base / corpus, with_title=True)
+    asked = _read_names(base / queries)
+    tables, source = read_tables(_find_qrels(base, qrels))
+    fields: Fields = {
+        "query": ("query-id", check_group),
+        "document": ("corpus-id", check_group),
+        "grade": ("score", check_gold),
+    }
+    judged, notes = check_rows(tables, fields, split_column=find_split_column(tables, None), bad_rows=bad_rows)
+    for row in judged:
+        for what, table, file in (("query", asked, queries), ("document", documents, corpus)):
+            if row.values[what] not in table:
+                raise TaskError(f"{row.place}: {what} {row.values[what]!r} is not in {base / file}: add it there.")
+    rows = [
+        CheckedRow({**row.values, "id": row.values["query"], "query": asked[row.values["query"]]}, row.split, row.place)
+        for row in judged
+    ]
+    return _build(
+        RetrievalTask,
+        rows,
+        documents,
+        name=name or base.resolve().name,
+        source=f"{base} ({source})",
+        notes=notes,
+        validation_fraction=validation_fraction,
+        seed=seed,
+    )
+
+
+def _find_qrels(base: Path, qrels: Any) -> Any:
+    """Find the files of qrels by split, or the one file."""
+    if isinstance(qrels, Mapping):
+        return {split: base / file for split, file in qrels.items()}
+    place = base / qrels
+    if not place.is_dir():
+        return place
+    found = {file.stem: file for file in sorted(place.glob("*.tsv"))}
+    if not found:
+        raise TaskError(f"{place} has no file such as test.tsv: give the folder of qrels, or `qrels` by split.")
+    return files_by_split(found)
+
+
+def _read_names(path: Path, *, with_title: bool = False) -> dict[str, str]:
+    """Read texts by their `_id`."""
+    found: dict[str, str] = {}
+    table = read_raw(path)
+    has_title = with_title and "title" in table.columns
+    fields: Fields = {
+        "id": ("_id", check_group),
+        "text": ("text", _as_is),
+        "title": ("title" * has_title or None, _as_is),
+    }
+    for row in check_rows({None: table}, fields, bad_rows="error")[0]:
+        name, text = row.values["id"], " ".join(filter(None, (row.values.get("title"), row.values["text"]))).strip()
+        if name in found:
+            raise TaskError(f"{row.place}: _id {name!r} is there a second time: give every text its own.")
+        check_text("text", text or None) if not with_title else None
+        found[name] = text or " "  # BEIR has documents without a text, which are found by nobody
+    return found
+
+
+def _as_is(_: str, value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def read_reranking_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "reranking-files",
+    query: str = "query",
+    document: str = "document",
+    relevance: str = "relevance",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> RerankingTask:
+    """Read a reranking task from files with a row per query and candidate.
+
+    Args:
+        files: Split to its file, or one file, perhaps with a column of splits; read as by `read_pair_files`.
+        name: What reports call the task.
+        query: Column of the query; rows of one query and split are its candidates.
+        document: Column of the candidate.
+        relevance: Column of its grade; above 0 is relevant.
+        split_column: Column of the split; None takes `split` if the file has it.
+        header: As for `read_pair_files`, like the four that follow.
+        columns: Names of the columns.
+        delimiter: Between columns.
+        quoting: Whether quotes enclose values.
+        bad_rows: `error` or `drop`.
+        validation_fraction: Part of the queries that becomes validation where there is none.
+        seed: Seed of that draw.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or a query has no relevant candidate.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
+    fields: Fields = {
+        "query": (query, check_text),
+        "document": (document, check_text),
+        "grade": (relevance, check_gold),
+    }
+    found, notes = check_rows(tables, fields, split_column=find_split_column(tables, split_column), bad_rows=bad_rows)
+    rows = [CheckedRow({**row.values, "id": row.values["query"]}, row.split, row.place) for row in found]
+    texts = {text: text for text in sorted({row.values["document"] for row in rows})}
+    return _build(
+        RerankingTask,
+        rows,
+        texts,
+        name=name,
+        source=source,
+        notes=notes,
+        validation_fraction=validation_fraction,
+        seed=seed,
+    )
+
+
+def _build(
+    kind: type[C], judged: Sequence[CheckedRow], documents: Mapping[str, str], *, notes: Sequence[str], **more: Any
+) -> C:
+    """Gather judgements query by query."""
+    names = sorted(documents, reverse=True)  # trec_eval puts the higher name first where documents are equally near
+    places = {name: place for place, name in enumerate(names)}
+    queries = list(_gather(judged, places))
+    kept = [row for row in queries if any(grade > 0 for grade in row.values["grades"])]
+    if not kept:
+        raise TaskError(f"task {more['name']!r} has no query with a relevant document: give grades above 0.")
+    dropped = [f"{len(queries) - len(kept)} queries without a relevant document left out"] * (len(kept) < len(queries))
+    corpus = tuple(documents[name] for name in names)
+    return build_task(kind, kept, notes=(*notes, *dropped), corpus_ids=tuple(names), corpus=corpus, **more)
+
+
+def _gather(judged: Sequence[CheckedRow], places: Mapping[str, int]) -> Iterator[CheckedRow]:
+    gathered: dict[tuple[str | None, str], list[CheckedRow]] = {}
+    for row in judged:
+        gathered.setdefault((row.split, row.values["id"]), []).append(row)
+    for (split, name), rows in gathered.items():
+        grades = {places[row.values["document"]]: row.values["grade"] for row in rows}
+        ordered = sorted(grades)
+        yield CheckedRow(
+            {
+                "id": name,
+                "query": rows[0].values["query"],
+                "documents": ordered,
+                "grades": [grades[place] for place in ordered],
+            },
+            split,
+            rows[0].place,
+        )
+
+
+def load_retrieval_sample() -> RetrievalTask:
+    """Load questions about notes on everyday things that were written for this project: no benchmark.
+
+    Example:
+        >>> load_retrieval_sample().n_rows()
+        {'validation': 15, 'test': 25}
+    """
+    read = partial(
+        read_retrieval_files,
+        name="retrieval-sample",
+        corpus="corpus.jsonl",
+        queries="queries.jsonl",
+        qrels="qrels.tsv",
+    )
+    return load_shipped("samples", read)
+
+
+def load_reranking_sample() -> RerankingTask:
+    """Load questions with four candidates each, of which one or two answer, written for this project: no benchmark.
+
+    Example:
+        >>> load_reranking_sample().metrics
+        ('map', 'mrr')
+    """
+    read = partial(read_reranking_files, name="reranking-sample")
+    return load_shipped("samples/reranking.csv", read)

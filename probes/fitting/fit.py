@@ -1,0 +1,374 @@
+"""Fitting one head with one seed: Lightning's loop, the best validation epoch kept, test never touched."""
+
+import logging
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32
+from lightning.fabric.utilities import disable_possible_user_warnings
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from extract.errors import HeadError
+from extract.poolings.memory import keep_blocks
+from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.fitting.saved_fits import Unfinished
+from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.pair_networks import PairHead, collect_similarities
+
+# Keep the best epoch of each of several stacks that are trained together; a pair head is one stack.
+
+_ARRAYS = ("scores", "best_epochs", "is_done")
+EpochReport = Callable[[int, dict[str, float]], None]
+
+
+def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
+    """Ignore an epoch. Another report receives its number and, by name, the logged values and `max_epochs`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What an epoch gave: scores of the stacks, values to keep and values to report."""
+
+    scores: Float[np.ndarray, " S"]
+    """Higher is better; NaN where there is none."""
+    history: dict[str, Any]
+    reported: dict[str, float]
+
+
+Part = tuple[Tensor, Sequence[int] | None]
+"""A tensor, and the stack of each entry of its first axis; None for a tensor of the only stack."""
+
+
+class KeepBest(Callback):
+    """Keeps the weights of the best epoch of every stack; one is done after `patience` epochs without a better one.
+
+    Training stops when all are done. A stack that is done keeps the weights it had, whatever the others do.
+
+    Args:
+        n_stacks: Stacks `S`.
+        parts: Every tensor to keep of a module, always in the same order.
+        look: Scores the epoch that has ended (Lightning validates before), given its number, the trainer, the module
+            and which stacks are done.
+        patience: Epochs without a better score after which a stack is done.
+        report: Called after every epoch.
+    """
+
+    def __init__(
+        self,
+        n_stacks: int,
+        *,
+        parts: Callable[[Any], Iterable[Part]],
+        look: Callable[[int, lightning.Trainer, Any, Bool[np.ndarray, " S"]], Look],
+        patience: int,
+        report: EpochReport = ignore_epoch,
+    ) -> None:
+        self.parts, self.look, self.patience, self.report = parts, look, patience, report
+        self.scores = np.full(n_stacks, -np.inf)
+        self.best_epochs = np.zeros(n_stacks, dtype=np.int64)
+        """From 1; 0 for a stack without a finite score."""
+        self.is_done = np.zeros(n_stacks, dtype=bool)
+        self.history: list[dict[str, Any]] = []
+        self.kept: list[Tensor] = []
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Begin with the initial weights, unless an earlier process left better ones."""
+        del trainer
+        self.kept = self.kept or [tensor.detach().cpu().clone() for tensor, _ in self.parts(pl_module)]
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Look at the epoch that has ended."""
+        epoch = len(self.history) + 1
+        found = self.look(epoch, trainer, pl_module, self.is_done)
+        is_better = np.isfinite(found.scores) & (found.scores > self.scores) & ~self.is_done
+        for (tensor, stacks), kept in zip(self.parts(pl_module), self.kept, strict=True):
+            if stacks is None and is_better.all():
+                kept.copy_(tensor.detach())
+            elif stacks is not None:
+                rows = torch.from_numpy(np.flatnonzero(is_better[list(stacks)]))
+                kept[rows] = tensor.detach()[rows.to(tensor.device)].cpu()
+        self.scores[is_better], self.best_epochs[is_better] = found.scores[is_better], epoch
+        self.is_done = self.is_done | (epoch - self.best_epochs >= self.patience)
+        self.history.append(found.history)
+        self.report(epoch, found.reported)
+        trainer.should_stop = bool(self.is_done.all())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a fit needs to go on from here."""
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
+        return {"kept": self.kept, "history": self.history, **arrays}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.kept, self.history = state_dict["kept"], state_dict["history"]
+        for name in _ARRAYS:
+            setattr(self, name, state_dict[name].numpy())
+
+    @torch.no_grad()
+    def restore(self, module: lightning.LightningModule) -> None:
+        """Put the kept weights back."""
+        for (tensor, _), kept in zip(self.parts(module), self.kept, strict=True):
+            tensor.copy_(kept)
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit gave; the head itself holds the best epoch's weights."""
+
+    seed: int
+    best_epoch: int
+    """Epoch that was kept, from 1; 0 for a head without epochs."""
+    history: tuple[dict[str, float], ...]
+    """Per epoch `train_loss`, `validation_pearson` and `validation_spearman`."""
+    seconds: float
+
+
+def fit_head(
+    head: PairHead,
+    data: PairLatents,
+    *,
+    options: EpochOptions,
+    seed: int = 0,
+    device: str = "cpu",
+    report: EpochReport = ignore_epoch,
+    unfinished: Unfinished | None = None,
+) -> FitResult:
+    """Fit a head on the training split, choosing the epoch on the split that the data names for it: validation.
+
+    Args:
+        head: A fresh head; it ends with the weights of the best epoch, in eval mode, on the CPU.
+        data: The pairs, with the batch size and seed that `options` and `seed` say.
+        options: Epochs, patience, and which epoch is kept.
+        seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
+        device: `cpu` or a torch device.
+        report: Called after every epoch with its number and its values.
+        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None.
+
+    Raises:
+        HeadError: No epoch had a finite score on the selection split, or, where the last is kept, a finite loss.
+        TaskError: The task has no training split or no selection split.
+    """
+    started = time.monotonic()
+    data.split("train")
+    data.split(data.selection)
+    head.selection = data.selection
+    head.prepare(data, data.standardiser())
+    data.fixed.clear()  # another head's similarities are none of this one's
+    if head.has_fixed_similarities:
+        for split in ("train", data.selection):
+            data.fixed[split] = SimilarityRows(collect_similarities(head, data, split), data.split(split).gold)
+    if not head.is_trained:
+        head.eval()
+        return FitResult(seed, 0, (), time.monotonic() - started)
+    metric = f"{data.selection}_pearson" if options.keep == "best" else ""
+    every = min(options.every, options.max_epochs)
+    keeper = _keep(metric, every=every, patience=options.patience if metric else options.max_epochs, report=report)
+    run_trainer(
+        head,
+        data,
+        seed=seed,
+        device=device,
+        unfinished=unfinished,
+        max_epochs=options.max_epochs,
+        callbacks=[keeper],
+        check_val_every_n_epoch=every,
+    )
+    [best_epoch] = keeper.best_epochs.tolist()
+    if not best_epoch:
+        raise HeadError(
+            f"no epoch of {type(head).__name__} had a finite {metric.replace('_', ' ') or 'loss'} (last loss "
+            f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
+        )
+    keeper.restore(head.cpu())
+    head.eval()
+    seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
+    return FitResult(seed, best_epoch, tuple(keeper.history), seconds)
+
+
+def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
+    """Keep the epoch with the highest value of a logged metric; without one, the last epoch of finite loss."""
+
+    def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        if epoch % every:  # what was logged before is of an earlier epoch
+            values = {key: value for key, value in values.items() if key.startswith("train_")}
+        score = values.get(metric, float("nan"))
+        if not metric and np.isfinite(values["train_loss"]):
+            score = float(epoch)
+        return Look(np.array([score]), values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+
+    return KeepBest(
+        1,
+        parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()),
+        look=look,
+        patience=patience,
+        report=report,
+    )
+
+
+def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
+    """Score every pair of a split, in order."""
+    head.eval()
+    device = head.mean.device
+    with torch.no_grad():
+        parts = [head(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(parts).float().numpy()
+
+
+def run_trainer(
+    module: lightning.LightningModule,
+    data: lightning.LightningDataModule,
+    *,
+    seed: int,
+    device: str,
+    callbacks: Sequence[Callback] = (),
+    unfinished: Unfinished | None = None,
+    **options: Any,
+) -> None:
+    """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
+
+    `seed` is that of torch's own generator meanwhile, `unfinished` keeps the state of the fit, `options` are more of
+    `lightning.Trainer`.
+    """
+    kind, _, index = device.partition(":")
+    keep_blocks()  # every step makes the same intermediate results
+    with torch.random.fork_rng(), quiet_lightning(), _interruptible():
+        torch.manual_seed(seed)
+        trainer = lightning.Trainer(
+            accelerator={"cuda": "gpu"}.get(kind, kind),
+            devices=[int(index)] if index else 1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            callbacks=[*callbacks, *([unfinished] if unfinished else [])],
+            plugins=[unfinished.files] if unfinished else None,
+            **options,
+        )
+        trainer.fit(module.train(), datamodule=data, ckpt_path=unfinished.find() if unfinished else None)
+    module.trainer = data.trainer = None  # a trainer holds on to its loaders, and with them to their buffers
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Make Ctrl-C raise KeyboardInterrupt: Lightning answers it with `sys.exit(1)` and ignores every further one."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from stop
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence Lightning's greetings and its advice on workers inside the block; other warnings pass."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        # Its advice: workers (a batch is gathered in one call from a mapped file; workers would only copy it again),
+        # and modules in eval mode (frozen encoders are left there on purpose).
+        disable_possible_user_warnings()
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\b")  # its use of torch
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+# Fitting layer-wise autoencoders: every layer keeps its own best epoch, as if it were trained alone.
+
+
+@dataclass(frozen=True)
+class LayerFit:
+    """What a fit gave; the autoencoders themselves hold the weights that were kept."""
+
+    best_epochs: tuple[int, ...]
+    """Epoch of the weights kept, from 1, for each layer."""
+    losses: tuple[float, ...]
+    """Held-out loss of the weights kept, for each layer."""
+    raw_losses: tuple[float, ...]
+    """The same as a mean squared error in the units of the latents, for each layer."""
+    history: tuple[dict[str, float], ...]
+    """Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K."""
+    seconds: float
+
+
+def _parts(module: LayerAutoencoder) -> Iterable[Part]:
+    return chain(module.encoder.stacks(), module.decoder.stacks())
+
+
+def _look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any) -> Look:
+    values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
+    return Look(-losses, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+
+
+def fit_layers(
+    module: LayerAutoencoder,
+    data: TextLatents,
+    *,
+    options: FitOptions,
+    seed: int = 0,
+    device: str = "cpu",
+    report: EpochReport = ignore_epoch,
+    unfinished: Unfinished | None = None,
+) -> LayerFit:
+    """Fit all layers together, the epoch of each chosen on held-out texts.
+
+    Args:
+        module: Fresh autoencoders; they end with the weights of each layer's best epoch, in eval mode, on the CPU.
+        data: The texts, with the batch size that `options` says.
+        options: Epochs and patience.
+        seed: Seed of dropout.
+        device: `cpu` or a torch device.
+        report: Called after every epoch with its number and its values.
+        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None.
+
+    Raises:
+        HeadError: A layer without an epoch of finite loss.
+    """
+    started = time.monotonic()
+    module.prepare(data.standardiser())
+    keeper = KeepBest(module.n_layers, parts=_parts, look=_look, patience=options.patience, report=report)
+    run_trainer(
+        module, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, callbacks=[keeper]
+    )
+    module.cpu()
+    broken = [name for name, epoch in zip(data.channels.names, keeper.best_epochs, strict=True) if not epoch]
+    if broken:
+        raise HeadError(
+            f"the autoencoders of {', '.join(broken)} had no epoch with a finite held-out loss; lower learning_rate."
+        )
+    keeper.restore(module)
+    module.eval()
+    seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
+    return LayerFit(
+        tuple(keeper.best_epochs.tolist()),
+        tuple((-keeper.scores).tolist()),
+        _raw_losses(module, data),
+        tuple(keeper.history),
+        seconds,
+    )
+
+
+@torch.no_grad()
+def _raw_losses(module: LayerAutoencoder, data: TextLatents) -> tuple[float, ...]:
+    sums = torch.stack([module.raw_losses(batch) * batch.shape[1] for batch in data.val_dataloader()]).sum(0)
+    return tuple((sums / len(data.held_out_rows)).tolist())

@@ -1,0 +1,324 @@
+"""Protocols: what each one chooses on, its options, its extraction, its cut of the task, and why it is optimistic."""
+
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extract.errors import ConfigError, HeadError, unknown_name
+
+if TYPE_CHECKING:
+    from probes.fitting.fit import EpochReport
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a protocol does to a run. Options of the configuration take precedence over all of it.
+
+    Attributes:
+        description: One line.
+        kinds: Kinds of tasks it is about; all where empty.
+        selection: The split that epochs are chosen on.
+        optimistic_because: Why its numbers are optimistic; empty where they are not.
+        heads: Head to the options that replace its defaults.
+        started_heads: The same for heads that start from autoencoders.
+        autoencoder: Options of autoencoders that replace their defaults.
+        task: Options of the task's reader, set where the reader has them.
+        extraction: Kind of task to part of the extraction to what replaces its default, value by value where it has
+            several.
+        cut: Kind of task to the name of what is done to the task before it is used.
+    """
+
+    description: str
+    kinds: tuple[str, ...] = ()
+    selection: str = "validation"
+    optimistic_because: str = ""
+    heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    started_heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    autoencoder: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
+    extraction: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cut: Mapping[str, str] = field(default_factory=dict)
+
+    def options_of(self, head: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete the options that a config gives a head with those of the protocol."""
+        is_started = head in self.started_heads and given.get("start", "fresh") != "fresh"
+        return {**(self.started_heads if is_started else self.heads).get(head, {}), **given}
+
+
+_FREEZE_LATENTS: dict[str, Any] = {"pooling": "last", "layers": "blocks"}
+_FREEZE_MLP = {
+    **_FREEZE_LATENTS,
+    "standardises_latents": False,
+    "cosine_scaling": "global",
+    "activation": "relu",
+    "hidden": 128,
+    "loss": "mse",
+    "learning_rate": 3e-4,
+    "weight_decay": 0.01,
+    "batch_size": 32,
+    "max_epochs": 100,
+    "keep": "last",
+}
+_FREEZE_SIAMESE = {
+    **_FREEZE_LATENTS,
+    "standardises_latents": False,
+    "encoder": "deep-mlp",
+    "bottleneck": 512,
+    "hidden": 512,
+    "hidden_layers": 1,
+    "norms_network": True,
+    "loss": "mse",
+    "learning_rate": 3e-5,
+    "weight_decay": 0.01,
+    "batch_size": 32,
+    "max_epochs": 100,
+    "patience": 100,
+}
+_FREEZE_STARTED = {
+    **_FREEZE_LATENTS,
+    "hidden": 512,
+    "hidden_layers": 3,
+    "norms_network": True,
+    "dropout": 0.1,
+    "network_dropout": 0.1,
+    "loss": "log-variance",
+    "learning_rate": 3e-4,
+    "weight_decay": 0.0,
+    "batch_size": 128,
+    "max_epochs": 150,
+    "patience": 150,
+    "every": 10,
+}
+_FREEZE_AUTOENCODER = {
+    "encoder": "normed-mlp",
+    "bottleneck": "256, upper half 512",
+    "standardises_latents": False,
+    "dropout": 0.1,
+    "learning_rate": 3e-4,
+    "weight_decay": 0.01,
+    "batch_size": 64,
+    "max_epochs": 250,
+}
+_MAGNET_TOKENS = {
+    "steps": 4000,
+    "batch_size": 8,
+    "learning_rate": 5e-4,
+    "weight_decay": 0.0,
+    "keep": "last",
+    "is_standardised": False,
+    "start": "random",
+    "offset": "none",
+    "decoding": "plain",
+    "layers": "final_norm",
+}
+_LBW_TOKENS = {
+    "max_epochs": 3,
+    "epoch_steps": 1,
+    "batch_size": 32,
+    "learning_rate": 5e-3,
+    "schedule": "linear",
+    "weight_decay": 0.0,
+    "keep": "last",
+    "is_standardised": False,
+    "start": "random",
+    "offset": "none",
+    "decoding": "plain",
+    "layers": "final_norm",
+    "leaves_out_cut": True,
+}
+_LBW_PROBE = {
+    "Cs": [1.0],
+    "is_standardised": False,
+    "max_iterations": 100,
+    "oversampling": "times-5",
+    "seed": 42,
+    "layers": "final_norm",
+}
+LBW_TOKENS = 32
+"""Tokens that the code released with Look Both Ways keeps of a sentence of words."""
+
+LBW_TEXT_TOKENS = 512
+"""Tokens that it keeps of a domain text."""
+
+ICECORE, FREEZE, LBW, MAGNET = "icecore", "freeze-released", "look-both-ways", "magnet"
+
+PROTOCOLS: dict[str, Protocol] = {
+    ICECORE: Protocol("everything is chosen on validation, test is read once"),
+    FREEZE: Protocol(
+        "FREEZE's networks as its notebooks fit them; optimistic where they keep the best epoch on test",
+        kinds=("pairs",),
+        selection="test",
+        optimistic_because="the epoch is chosen on the test split that is reported",
+        heads={
+            "layer-cosine": _FREEZE_LATENTS,
+            "cosine-mlp": _FREEZE_MLP,
+            "cosine-linear": {**_FREEZE_LATENTS, "every": 10, "patience": 100},
+            "siamese-cosine": _FREEZE_SIAMESE,
+        },
+        started_heads={"siamese-cosine": _FREEZE_STARTED},
+        autoencoder=_FREEZE_AUTOENCODER,
+        extraction={"pairs": {"template": {"bos": "force"}, "poolings": ("last",), "layers": ("blocks",)}},
+    ),
+    LBW: Protocol(
+        "the splits and settings of the code released with Look Both Ways",
+        kinds=("classes", "words"),
+        heads={
+            "logistic-probe": _LBW_PROBE,
+            "few-shot-probe": {"layers": "final_norm"},
+            "cosine-threshold": {
+                "choose_on": "all",
+                "kind": "raw",
+                "thresholds": "hundred",
+                "layers": "final_norm",
+            },
+            "token-classifier": _LBW_TOKENS,
+            "token-mix": _LBW_TOKENS,
+            "token-logistic": {
+                "is_standardised": False,
+                "max_iterations": 100,
+                "decoding": "plain",
+                "layers": "final_norm",
+                "leaves_out_cut": True,
+            },
+        },
+        task={"rare": "drop"},
+        extraction={
+            "classes": {"template": {"max_tokens": LBW_TEXT_TOKENS}},
+            "words": {"template": {"max_tokens": LBW_TOKENS}},
+        },
+        cut={"classes": "released-split", "words": "every-token"},
+    ),
+    MAGNET: Protocol(
+        "MAGNET's linear classifier of words (appendix A)",
+        kinds=("words",),
+        heads={"token-classifier": _MAGNET_TOKENS, "token-mix": _MAGNET_TOKENS},
+        extraction={"words": {"words": {"shift": True, "poolings": ("mean",)}}},
+    ),
+}
+
+
+def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
+    """Look up a protocol of `PROTOCOLS` for a kind of task, any where empty; `task` is its name, for the message.
+
+    Raises:
+        UnknownNameError: Another name.
+        ConfigError: The protocol is about other kinds of tasks.
+    """
+    if name not in PROTOCOLS:
+        raise unknown_name("protocol", name, PROTOCOLS)
+    protocol = PROTOCOLS[name]
+    if kind and protocol.kinds and kind not in protocol.kinds:
+        raise ConfigError(
+            f"protocol {name!r} is for tasks of {' or '.join(protocol.kinds)}, but {task!r} is one of {kind}; use "
+            f"protocol {ICECORE}."
+        )
+    return protocol
+
+
+# How long a head is fitted, and which epoch of it is kept.
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a head is fitted."""
+
+    batch_size: int = 128
+    """Pairs per batch."""
+    max_epochs: int = 100
+    """Most passes over the training pairs."""
+    patience: int = 20
+    """Epochs without a better validation score after which fitting stops."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one."""
+        for name in ("batch_size", "max_epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+
+
+KEPT = {"best": "the epoch with the highest Pearson on the selection split", "last": "the last epoch"}
+
+
+@dataclass(frozen=True)
+class EpochOptions(FitOptions):
+    """How a pair head is fitted, and which epoch is kept of it."""
+
+    every: int = 1
+    """Epochs from one look at the selection split to the next; a shorter fit is looked at once, at its end."""
+    keep: str = "best"
+    """A name from `KEPT`; `last` never stops early."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one and unknown names."""
+        super().__post_init__()
+        if self.every < 1:
+            raise HeadError(f"every is {self.every}; allowed: a whole number of at least 1.")
+        if self.keep not in KEPT:
+            raise unknown_name("epoch to keep", self.keep, KEPT)
+        if self.keep == "best" and self.patience < self.every:
+            raise HeadError(
+                f"patience is {self.patience}, but every is {self.every}, so fitting would stop before the first look; "
+                f"allowed: a patience of at least {self.every}."
+            )
+
+
+# Loggers of Lightning beside a fit: every epoch's values in a file, which nothing of the fit depends on.
+
+LOGGERS = {
+    "csv": "a table, log/metrics.csv",
+    "tensorboard": "an event file in log/, to look at with: tensorboard --logdir RUN/heads",
+}
+"""Loggers by name; files are in the folder of a head and seed."""
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Refuse an unknown logger."""
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown_name("logger", name, LOGGERS)
+
+
+def require_loggers(names: Sequence[str]) -> None:
+    """Refuse a logger whose package is not installed, before anything is computed."""
+    if "tensorboard" in names and not any(map(find_spec, ("tensorboard", "tensorboardX"))):
+        raise ConfigError(
+            "logger 'tensorboard' needs the extra package tensorboard; install it with: pip install "
+            "tensorboard, or use loggers: [csv]."
+        )
+
+
+def with_loggers(
+    watch: "Callable[[int], EpochReport]", names: Sequence[str], folder: Path
+) -> "Callable[[int], EpochReport]":
+    """Log what is reported of every epoch of every seed, in `folder/seed_N/log`; an earlier log there goes first."""
+
+    def watch_and_log(seed: int) -> "EpochReport":
+        report = watch(seed)
+        loggers: list[Any] = []
+
+        def log(epoch: int, values: dict[str, float]) -> None:
+            report(epoch, values)
+            if not loggers:
+                shutil.rmtree(folder / f"seed_{seed}" / "log", ignore_errors=True)
+                loggers.extend(_make(name, folder / f"seed_{seed}") for name in names)
+            for logger in loggers:
+                logger.log_metrics({key: value for key, value in values.items() if key != "max_epochs"}, step=epoch)
+                logger.save()
+
+        return log
+
+    return watch_and_log if names else watch
+
+
+def _make(name: str, folder: Path) -> Any:
+    from lightning.pytorch import loggers
+
+    if name == "csv":
+        return loggers.CSVLogger(folder, name="log", version="")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the package, when it is imported
+        return loggers.TensorBoardLogger(folder, name="log", version="", default_hp_metric=False)

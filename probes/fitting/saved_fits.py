@@ -1,0 +1,304 @@
+"""Fitted heads on disk, each fitted once: weights as safetensors, everything else as JSON. No pickle."""
+
+import hashlib
+import io
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
+
+import lightning
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Callback
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from extract.errors import HeadError, IcecoreError
+from extract.files import digest_bytes, digest_json, read_file, refuse_links, remove_file, replacing_file, write_file
+from extract.store.cache import LatentCache
+
+SCHEMA = 4
+READABLE = (1, 2, 3, SCHEMA)
+"""1: token heads and logistic probes of early versions; 2: pair heads and autoencoders; 3: all of them alike; 4: with
+digests of weights and record."""
+SEALED_FROM = 4
+WEIGHTS, RECORD = "model.safetensors", "head.json"
+UNFINISHED = "unfinished-{}.ckpt"
+"""State of a fit that has not ended, named after what decides the fit."""
+DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
+"""What latents must have in common, of the identity of their decoder."""
+
+
+@runtime_checkable
+class FittedModule(Protocol):
+    """A module that can be saved, loaded and called: it knows the arguments it was built with."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Score latents."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors by name."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Replace the tensors."""
+
+    def eval(self) -> Any:
+        """Switch dropout off."""
+
+
+M = TypeVar("M", bound=FittedModule)
+M_co = TypeVar("M_co", bound=FittedModule, covariant=True)
+
+
+@dataclass(frozen=True)
+class SavedHead(Generic[M_co]):
+    """A fitted head, in eval mode, on the CPU, and what is stored with it."""
+
+    head: M_co
+    record: dict[str, Any]
+    """Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds."""
+
+
+def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
+    """Write a fitted head to a folder; its record holds plain values, `name` among them, and is returned whole.
+
+    A kill at any moment leaves no head or this one: the old record goes first and the new one comes last, sealed with a
+    digest of itself and of the weights.
+    """
+    refuse_links(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save({key: value.contiguous() for key, value in head.state_dict().items()})
+    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": digest_bytes(weights)}
+    whole["record_sha256"] = _seal(whole)
+    remove_file(folder / RECORD)
+    write_file(folder / WEIGHTS, weights)
+    write_file(folder / RECORD, json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    return SavedHead(head, whole)
+
+
+def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
+    """Read a fitted head; `build` makes the module, without its weights, from the record.
+
+    Raises `HeadError` where no head is there, or one that cannot be read.
+    """
+    folder = Path(folder)
+    try:
+        record = _read_record(folder)
+        with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
+            head = build(record)
+        head.load_state_dict(_read_weights(folder, record))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise HeadError(
+            f"folder {str(folder)!r} holds no readable head ({reason}); allowed: a folder with {RECORD} and "
+            f"{WEIGHTS}, as in RUN/heads/NAME/seed_0."
+        ) from error
+    head.eval()
+    return SavedHead(head, record)
+
+
+def fit_or_load(
+    folder: Path,
+    fit_id: str,
+    fit: Callable[[], tuple[M, dict[str, Any]]],
+    build: Callable[[dict[str, Any]], M],
+    *,
+    cache: LatentCache,
+) -> SavedHead[M]:
+    """Load the head of a folder if it was fitted under the same circumstances; otherwise fit and save it.
+
+    Args:
+        folder: Where the head is kept.
+        fit_id: Digest of everything that decides the fit.
+        fit: Fits the head; returns it with its record (plain values, `name` among them).
+        build: Builds the module, without its weights, from a record.
+        cache: The latents that it is fitted on; what they are is kept with it.
+    """
+    try:
+        saved = load_fitted(folder, build)
+        if saved.record.get("fit_id") == fit_id:
+            return saved
+    except IcecoreError:
+        pass  # absent, cut short, of another version or another head: fitted again
+    head, record = fit()
+    saved = save_fitted(folder, head, {**record, "fit_id": fit_id, "latents": describe_latents(cache)})
+    for state in folder.glob(f"*{UNFINISHED.format('*')}"):  # or the draft of one
+        remove_file(state)
+    return saved
+
+
+def describe_latents(cache: LatentCache) -> dict[str, Any]:
+    """Describe the latents that a head is fitted on: new ones must be like them."""
+    identity = cache.identity
+    decoder = {key: identity["decoder"].get(key) for key in DECODER_KEYS}
+    return {
+        "cache": cache.manifest.id,
+        "decoder": decoder,
+        "plan": identity.get("plan"),
+        "template": identity.get("template"),
+    }
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(read_file(folder / RECORD))
+    if record["schema"] not in READABLE:
+        raise ValueError(f"its schema is {record['schema']}, this version reads 1 to {SCHEMA}; fit it again")
+    if record["schema"] >= SEALED_FROM and record["record_sha256"] != _seal(record):
+        raise ValueError(f"{RECORD} was changed after it was written; fit it again")
+    # Schema 2 kept these two beside the other arguments.
+    apart = {key: record[key] for key in ("n_layers", "width") if key in record}
+    return {**record, "arguments": {**apart, **record["arguments"]}}
+
+
+def _read_weights(folder: Path, record: dict[str, Any]) -> dict[str, torch.Tensor]:
+    weights = read_file(folder / WEIGHTS)
+    if record["schema"] >= SEALED_FROM and record["weights_sha256"] != digest_bytes(weights):
+        raise ValueError(f"{WEIGHTS} is not the one that {RECORD} was written with; fit it again")
+    return load(weights)
+
+
+def _seal(record: dict[str, Any]) -> str:
+    """Digest a record without its own digest, as it is once read back from JSON."""
+    rest = {key: value for key, value in record.items() if key != "record_sha256"}
+    return digest_json(json.loads(json.dumps(rest)))
+
+
+# Fits that a kill cuts short go on: the state of training is written every few minutes, at the end of an epoch.
+
+PAUSE_SECONDS = 60.0
+"""Least time from one state to the next: a fit that is shorter writes none."""
+LARGEST_SHARE = 0.02
+"""Largest share of a fit's time that writing states takes."""
+_OWN = "icecore"
+_DIGEST_SIZE = hashlib.sha256().digest_size
+
+
+class Unfinished(Callback):
+    """Keeps the state of a fit beside where its head will be, and takes up the one that a killed fit left there.
+
+    The state is Lightning's checkpoint, with the order of rows (the data module's state) and torch's generators, so
+    that a fit that was taken up ends with the same bits. A state of other circumstances is not found, and a damaged one
+    is not used. It holds tensors and plain values only, so reading one runs nothing.
+
+    Args:
+        folder: Folder of the head.
+        fit_id: Digest of everything that decides the fit.
+    """
+
+    def __init__(self, folder: Path, fit_id: str) -> None:
+        versions = [str(torch.__version__), str(lightning.__version__)]
+        self.identity = digest_json([fit_id, versions])
+        self.path = folder / UNFINISHED.format(self.identity[:16])
+        self.files = _SealedFiles()
+        self.seconds_before = 0.0
+        """Seconds of training that an earlier process spent on the epochs that are not repeated."""
+        self._generators: dict[str, torch.Tensor] = {}
+        self._began = self._written = time.monotonic()
+        self._cost, self._is_possible = 0.0, True
+
+    def find(self) -> Path | None:
+        """Find the state to go on from, if there is one that can be read."""
+        if not self.path.exists():
+            return None
+        try:
+            self.files.open(self.path, self.identity)
+        except Exception:  # whatever is wrong with it: what is damaged is fitted again
+            return None
+        return self.path
+
+    def on_load_checkpoint(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take over the generators and the time."""
+        del trainer, pl_module
+        self._generators, self.seconds_before = checkpoint[_OWN]["generators"], checkpoint[_OWN]["seconds"]
+
+    def on_save_checkpoint(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the generators and the time."""
+        del trainer
+        generators = {"cpu": torch.get_rng_state()}
+        if pl_module.device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(pl_module.device)
+        seconds = self.seconds_before + time.monotonic() - self._began
+        checkpoint[_OWN] = {"generators": generators, "seconds": seconds, "identity": self.identity}
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Set torch's generators to where the next epoch begins; the order of rows is the data's own state."""
+        del trainer
+        self._began = self._written = time.monotonic()
+        if self._generators:
+            torch.set_rng_state(self._generators["cpu"])
+            if "cuda" in self._generators:
+                torch.cuda.set_rng_state(self._generators["cuda"], pl_module.device)
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Write the state, if the last one is old enough and training goes on."""
+        del pl_module
+        now = time.monotonic()
+        is_due = now - self._written >= max(PAUSE_SECONDS, self._cost / LARGEST_SHARE)
+        if not (is_due and self._is_possible) or trainer.should_stop:
+            return
+        try:
+            refuse_links(self.path.parent)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            trainer.save_checkpoint(self.path)
+        except (IcecoreError, OSError) as error:
+            self._is_possible = False
+            warnings.warn(f"this fit cannot be taken up if it is killed: {error}", RuntimeWarning, stacklevel=2)
+        self._written = time.monotonic()
+        self._cost = self._written - now
+
+
+class _Digesting(io.RawIOBase):
+    """Passes bytes on to a file and digests them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        """Write bytes."""
+        self.digest.update(content)
+        return self.file.write(content)
+
+
+class _SealedFiles(TorchCheckpointIO):
+    """Checkpoints that are written whole, end in their digest, and hold tensors and plain values."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, Any] | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint in place of the last one."""
+        del storage_options
+        with replacing_file(Path(path)) as file:
+            through: Any = _Digesting(file)
+            torch.save(checkpoint, through)
+            file.write(through.digest.digest())
+
+    def open(self, path: Path, identity: str) -> None:
+        """Read the checkpoint of a fit for `load_checkpoint`; whatever is wrong with it is raised."""
+        content = read_file(path)
+        body, seal = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+        if digest_bytes(body) != seal.hex():
+            raise ValueError("it is not as it was written")
+        checkpoint: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        if checkpoint[_OWN].get("identity") != identity:
+            raise ValueError("it is the state of another fit")
+        self._opened = checkpoint
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Give the checkpoint that was opened."""
+        del path, map_location, weights_only
+        if self._opened is None:
+            raise RuntimeError("no checkpoint was opened")
+        opened, self._opened = self._opened, None
+        return opened

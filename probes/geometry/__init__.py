@@ -1,1 +1,0 @@
-"""Geometry of latents, from caches alone: how they point, their size, dimensions, and how alike layers are."""

@@ -1,0 +1,120 @@
+"""Layer-wise autoencoders on the latents of a corpus: fitted once, kept beside the caches, found again."""
+
+import inspect
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from extract.errors import ConfigError
+from extract.files import digest_json
+from extract.store.cache import LatentCache
+from probes.fitting.fit import EpochReport, fit_layers, ignore_epoch
+from probes.fitting.fit_options import FitOptions
+from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.heads.head_table import AUTOENCODER, SOURCES, resolve_sources, try_building
+from probes.latents.text_latents import TextLatents
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.network_options import is_same_rule
+
+_SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardises_latents", operator.eq))
+"""Options of autoencoders that a head which starts from them takes over."""
+FOLDER = "autoencoders"
+
+
+def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
+    """Check the options of the autoencoders; gives the arguments of `LayerAutoencoder`, and how it is fitted."""
+    arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)
+    try_building(AUTOENCODER, LayerAutoencoder, arguments)
+    return arguments, fit
+
+
+def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
+    """Refuse with a ConfigError what a head says of its encoders where its autoencoders say otherwise."""
+    defaults = inspect.signature(LayerAutoencoder).parameters
+    for option, is_same in _SHARED:
+        theirs = autoencoder.get(option, defaults[option].default)
+        if option in arguments and not is_same(arguments[option], theirs):
+            raise ConfigError(
+                f"option {option} of head {head!r} is {arguments[option]!r}, but it starts from autoencoders whose "
+                f"{option} is {theirs!r}; leave it out, or set pretraining.autoencoder.{option}."
+            )
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """What autoencoders are fitted on, and how: latents of a corpus, options as in a config, and a folder of caches."""
+
+    cache: LatentCache
+    options: Mapping[str, Any]
+    seed: int
+    device: str
+    folder: Path
+
+
+def obtain_autoencoder(
+    what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
+) -> SavedHead[LayerAutoencoder]:
+    """Find the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
+
+    Their record holds the loss of every layer on held-out texts.
+
+    Raises:
+        HeadError: A batch larger than the corpus, or a loss that is not finite.
+        UnknownNameError: A pooling that the cache does not have, or an unknown option.
+    """
+    arguments, options = check_autoencoder_options(what.options)
+    data = TextLatents(what.cache, pooling=pooling, batch_size=options.batch_size, seed=what.seed)
+    identity = [
+        AUTOENCODER,
+        arguments,
+        vars(options),
+        pooling,
+        list(data.channels.names),
+        what.seed,
+        what.cache.manifest.id,
+        what.cache.identity["versions"],
+        what.device,
+    ]
+    fit_id = digest_json(identity)
+    folder = what.folder / FOLDER / fit_id[:16]
+    names = data.channels.names
+
+    def fit() -> tuple[LayerAutoencoder, dict[str, Any]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(what.seed)
+            module = LayerAutoencoder(len(names), what.cache.width_of(data.channels.layers), **arguments)
+        found = fit_layers(
+            module,
+            data,
+            options=options,
+            seed=what.seed,
+            device=what.device,
+            report=report,
+            unfinished=Unfinished(folder, fit_id),
+        )
+        return module, {
+            "name": AUTOENCODER,
+            "pooling": pooling,
+            "layers": list(names),
+            "codes": list(module.codes),
+            "seed": what.seed,
+            "best_epochs": list(found.best_epochs),
+            "seconds": round(found.seconds, 3),
+            "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
+            "standardises_latents": module.standardises_latents,
+            "held_out_losses": list(found.losses),
+            "held_out_squared_errors": list(found.raw_losses),
+            "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
+        }
+
+    return fit_or_load(folder, fit_id, fit, _build, cache=what.cache)
+
+
+def _build(record: dict[str, Any]) -> LayerAutoencoder:
+    if "held_out_squared_errors" not in record:
+        raise ValueError("an early version kept no errors in the units of the latents; fit it again")
+    return LayerAutoencoder(**record["arguments"])

@@ -1,1 +1,0 @@
-"""Heads for classes: logistic probes and cosine thresholds."""

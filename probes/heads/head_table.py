@@ -1,0 +1,491 @@
+"""The table of heads. A new head is one file, one row here, one config and one test."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from extract.decoders.decoder_spec import split_layers
+from extract.errors import ConfigError, IcecoreError, InputError, UnknownNameError, unknown_name
+from extract.registry import add_own, find_own, later, option_names, resolve
+from probes.fitting.fit_options import EpochOptions, FitOptions, find_protocol
+from probes.networks.network_options import Widths, check_widths
+
+if TYPE_CHECKING:
+    from probes.fitting.saved_fits import FittedModule
+    from probes.heads.context import Setting, Watch
+    from probes.heads.layer_head import HeadParts
+    from probes.heads.result import HeadResult
+
+
+# The options of every head as a config writes them: checked once, against the head's own signatures.
+
+DATA_OPTIONS = ("pooling", "layers")
+"""Options that every head of a task has: the latents it reads."""
+_NOUNS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a list of numbers",
+}
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The options of one head, checked.
+
+    Attributes:
+        name: The head.
+        own: One value per source of options (see `resolve_sources`), in order.
+        pooling: The pooling it reads, or several joined by `+`; the first extracted one where empty.
+        layers: The layers it reads.
+    """
+
+    name: str
+    own: tuple[Any, ...]
+    pooling: str
+    layers: tuple[str, ...]
+
+    def pooling_of(self, poolings: Sequence[str]) -> str:
+        """Return the pooling that is read from a cache."""
+        return self.pooling or poolings[0]
+
+
+def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """Separate a head's own options from the pooling (empty for the first extracted one) and the layers it reads."""
+    own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
+    layers, pooling = options.get("layers", "all"), options.get("pooling")
+    try:
+        names = split_layers(layers)
+    except UnknownNameError:
+        names = ()
+    if not names:
+        raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer, or a list of them.")
+    if not isinstance(pooling, str | None) or pooling == "":
+        raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
+    return own, pooling or "", names
+
+
+def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
+    """List the options that a source declares, with their defaults; parameters without a default are no options.
+
+    A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
+    """
+    parameters = inspect.signature(source if callable(source) else type(source)).parameters
+    found = {key: each for key, each in parameters.items() if each.default is not inspect.Parameter.empty}
+    if is_dataclass(source) and not isinstance(source, type):
+        found = {item.name: found[item.name].replace(default=getattr(source, item.name)) for item in fields(source)}
+    return found
+
+
+def resolve_sources(
+    name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()
+) -> tuple[Any, ...]:
+    """Check options against the sources that declare them; gives one value per source.
+
+    A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
+    those of its arguments that were given. Messages call the head `name`, and list `others` as further options.
+
+    Raises:
+        UnknownNameError: An option that no source declares.
+        ConfigError: A value of the wrong kind.
+        HeadError: A value that a dataclass refuses.
+    """
+    require_known(name, sources, options, others=others)
+    sources = [resolve(source) for source in sources]
+    declared = [option_defaults(source) for source in sources]
+    given: list[dict[str, Any]] = [{} for _ in sources]
+    for key, value in options.items():
+        place = next(k for k, table in enumerate(declared) if key in table)
+        is_checked = isinstance(sources[place], type) and is_dataclass(sources[place])  # checks its own ranges
+        given[place][key] = coerce(name, key, value, declared[place][key], is_free=is_checked)
+    return tuple(_build(source, values) for source, values in zip(sources, given, strict=True))
+
+
+def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
+    """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
+    known = [*(option for source in sources for option in option_names(source)), *others]
+    for key in options:
+        if key not in known:
+            raise unknown_name(f"{name} option", key, known)
+
+
+def _build(source: Any, values: dict[str, Any]) -> Any:
+    if not is_dataclass(source):
+        return values
+    return source(**values) if isinstance(source, type) else replace(source, **values)
+
+
+def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_free: bool) -> Any:
+    """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
+
+    Where the default is None, the option takes a number or None. Unless `is_free` (a range is checked elsewhere),
+    numbers are at least 0, or 1 where the default is not 0.
+    """
+    default = parameter.default
+    if parameter.annotation == Widths:
+        return check_widths(value)
+    if value is None and default is None:
+        return None
+    kind = float if default is None else type(default)
+    least = 0 if kind is float or default == 0 else 1
+    for found in _readings(value, kind):
+        if is_free or kind not in (int, float) or least <= found < math.inf:
+            return found
+    noun = _NOUNS.get(kind, kind.__name__)
+    noun += f" of at least {least:g}" * (kind in (int, float) and not is_free) + ", or null" * (default is None)
+    raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {noun}.")
+
+
+def _readings(value: Any, kind: type) -> Iterator[Any]:
+    """Read a value as a kind; nothing where it cannot be read so."""
+    try:
+        if kind is tuple:
+            items = value if isinstance(value, list | tuple) else [value]
+            if not any(isinstance(item, bool) for item in items):
+                yield tuple(float(item) for item in items)
+        elif isinstance(value, bool) or kind is bool or kind is str:
+            if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):  # to Python, True is an int
+                yield value
+        elif kind is float or float(value).is_integer():
+            yield kind(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return
+
+
+def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> None:
+    """Build a network without memory or randomness, so that a bad value is refused before anything is extracted."""
+    import torch
+
+    sizes = arguments.get("bottleneck")
+    n_layers = len(sizes) if isinstance(sizes, list | tuple) else 2  # the true number is known with the cache
+    try:
+        with torch.device("meta"):
+            network(max(n_layers, 1), 4096, **arguments)
+    except IcecoreError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:  # torch answers a size beyond 64 bits with a TypeError
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(f"head {name!r} cannot be built with {arguments}: {reason}.") from error
+
+
+# What the table of heads knows of a head, whatever kind of task it is for.
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a head is about to be fitted for.
+
+    Attributes:
+        protocol: The protocol of the run.
+        chooses_plan: Whether a mask plan is chosen by its validation score, as in a sweep or a search.
+        extracted: The layers that are extracted, as a config names them.
+    """
+
+    protocol: str = "icecore"
+    chooses_plan: bool = False
+    extracted: tuple[str, ...] = ("all",)
+
+
+@dataclass(frozen=True)
+class HeadEntry:
+    """One row of the table of heads. Its functions and classes may be named by `later`.
+
+    Attributes:
+        name: The name in configs.
+        kind: The kind of task it is for.
+        description: One line.
+        sources: What declares its options: dataclasses, instances whose values are the defaults, or a network's class.
+        evaluate: Fits it for every seed, or finds it fitted, chooses as the protocol says and reads test once.
+        check: Refuses a task it cannot be fitted on, before anything is extracted.
+        check_options: Refuses options that contradict each other.
+        oldest_schema: Oldest schema of saved heads that it can be read from.
+        build: Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and
+            numbers are scored by its `predict`.
+        parts: Takes a fitted head apart (`probes.heads.layer_head`); None for one that is refitted on every layer.
+        gives_probabilities: Whether the softmax of its outputs is the probability of each class.
+    """
+
+    name: str
+    kind: str
+    description: str
+    sources: tuple[Any, ...]
+    evaluate: "Callable[[HeadOptions, Setting, Watch], HeadResult]"
+    check: Callable[[Any, HeadOptions, Purpose], None]
+    build: "Callable[..., FittedModule]"
+    check_options: Callable[[HeadOptions], None] = lambda _: None
+    oldest_schema: int = 1
+    parts: "Callable[[HeadOptions, Setting, HeadResult, str, Watch], HeadParts] | None" = None
+    gives_probabilities: bool = False
+
+    def options(self) -> tuple[str, ...]:
+        """Name its options in a config."""
+        return (*(name for source in self.sources for name in option_names(source)), *DATA_OPTIONS)
+
+
+def pair_head(name: str, network: Any, fit: EpochOptions | None, description: str) -> HeadEntry:
+    """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs.
+
+    `fit` holds the defaults of fitting it; None for a network without training.
+    """
+    return HeadEntry(
+        name,
+        "pairs",
+        description,
+        (network, fit) if fit else (network,),
+        evaluate=later("probes.heads.pair_heads:evaluate_pair_head", network),
+        check=later("probes.heads.pair_heads:check_pairs"),
+        check_options=later("probes.heads.pair_heads:check_network", network),
+        build=network,
+        oldest_schema=2,
+        parts=later("probes.heads.pair_heads:pair_parts", network),
+    )
+
+
+def token_head(
+    name: str,
+    network: Any,
+    description: str,
+    *,
+    options: Any = later("probes.heads.word_fits:TokenOptions"),  # noqa: B008 - frozen
+    fit: Any = None,
+) -> HeadEntry:
+    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
+
+    `fit` fits it in place of `fit_token_head`.
+    """
+    return HeadEntry(
+        name,
+        "words",
+        description,
+        (options,),
+        evaluate=later("probes.heads.word_heads:evaluate_token_head", network, fit),
+        check=later("probes.heads.word_heads:check_words"),
+        build=network,
+        parts=later("probes.heads.word_heads:token_parts", network, fit),
+    )
+
+
+def zero_shot_head(
+    name: str,
+    kind: str,
+    description: str,
+    *,
+    options: Any = later("probes.heads.zero_shot_heads:ZeroShotOptions"),  # noqa: B008 - frozen
+) -> HeadEntry:
+    """Make the row of a head without fitting, for a kind of task that has a judge."""
+    return HeadEntry(
+        name,
+        kind,
+        description,
+        (options,),
+        evaluate=later("probes.heads.zero_shot_heads:evaluate_zero_shot"),
+        check=later("probes.heads.zero_shot_heads:check_zero_shot"),
+        build=later("probes.heads.zero_shot_heads:ZeroShotHead"),
+        parts=later("probes.heads.zero_shot_heads:zero_shot_parts"),
+    )
+
+
+_ENTRIES = (
+    pair_head(
+        "layer-cosine",
+        later("probes.networks.pair_networks:LayerCosine"),
+        None,
+        "raw and standardised cosine of each layer; the best on validation is the score",
+    ),
+    pair_head(
+        "cosine-mlp",
+        later("probes.networks.pair_networks:CosineMLP"),
+        EpochOptions(batch_size=64, max_epochs=100, patience=20),
+        "standardised layer cosines -> 128 -> 1",
+    ),
+    pair_head(
+        "cosine-linear",
+        later("probes.networks.pair_networks:CosineLinear"),
+        EpochOptions(batch_size=64, max_epochs=100, patience=20),
+        "standardised layer cosines -> 1: a weight for each layer",
+    ),
+    pair_head(
+        "siamese-cosine",
+        later("probes.networks.pair_networks:SiameseCosine"),
+        EpochOptions(batch_size=128, max_epochs=150, patience=15),
+        "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
+    ),
+    HeadEntry(
+        "logistic-probe",
+        "classes",
+        "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
+        (later("probes.heads.logistic_probe:ProbeOptions"),),
+        evaluate=later("probes.heads.logistic_probe:evaluate_probe"),
+        check=later("probes.heads.logistic_probe:check_probe"),
+        build=later("probes.heads.logistic_probe:LinearProbe"),
+        oldest_schema=3,
+        gives_probabilities=True,
+    ),
+    HeadEntry(
+        "cosine-threshold",
+        "classes",
+        "two classes of text pairs by a threshold on the cosine of a layer",
+        (later("probes.heads.class_heads:ThresholdOptions"),),
+        evaluate=later("probes.heads.class_heads:evaluate_threshold"),
+        check=later("probes.heads.class_heads:check_threshold"),
+        build=later("probes.heads.class_heads:CosineThreshold"),
+        oldest_schema=3,
+    ),
+    HeadEntry(
+        "nearest-centroid",
+        "classes",
+        "the nearest class mean, every layer, by cosine or distance; the best on validation",
+        (),
+        evaluate=later("probes.heads.class_heads:evaluate_centroids"),
+        check=later("probes.heads.class_heads:check_centroids"),
+        build=later("probes.heads.class_heads:NearestCentroid"),
+        oldest_schema=3,
+    ),
+    HeadEntry(
+        "few-shot-probe",
+        "classes",
+        "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
+        (later("probes.heads.logistic_probe:FewShotOptions"),),
+        evaluate=later("probes.heads.logistic_probe:evaluate_few_shot"),
+        check=later("probes.heads.logistic_probe:check_few_shot"),
+        build=later("probes.heads.logistic_probe:FewShotProbe"),
+    ),
+    HeadEntry(
+        "ridge-probe",
+        "numbers",
+        "ridge regression in closed form, every layer and alpha; the best on validation",
+        (later("probes.heads.ridge_probe:RidgeOptions"),),
+        evaluate=later("probes.heads.ridge_probe:evaluate_ridge"),
+        check=later("probes.heads.ridge_probe:check_ridge"),
+        build=later("probes.heads.ridge_probe:RidgeProbe"),
+        oldest_schema=3,
+    ),
+    token_head(
+        "token-classifier",
+        later("probes.networks.token_networks:TokenClassifier"),
+        "dropout and linear on each layer, all layers at once; the best on validation",
+    ),
+    token_head(
+        "token-logistic",
+        later("probes.networks.token_networks:TokenClassifier"),
+        "L2 logistic regression by L-BFGS on each layer; the best on validation",
+        options=later("probes.heads.word_fits:LogisticOptions"),
+        fit=later("probes.heads.word_fits:fit_token_logistic"),
+    ),
+    token_head("token-normed", later("probes.networks.token_networks:TokenNormed"), "the same on layer-normed latents"),
+    token_head(
+        "token-mix",
+        later("probes.networks.token_networks:TokenMix"),
+        "the same on a softmax-weighted sum of layer-normed layers with a scale",
+    ),
+    zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer"),
+    zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer"),
+    zero_shot_head(
+        "layer-clusters",
+        "clustering",
+        "k-means with as many clusters as labels, every layer and seed",
+        options=later("probes.heads.zero_shot_heads:ClusterOptions"),
+    ),
+    zero_shot_head("layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer"),
+    zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer"),
+    zero_shot_head(
+        "layer-odd",
+        "odd-one-out",
+        "the word farthest from the others, every layer, Euclidean and cosine",
+        options=later("probes.heads.zero_shot_heads:OddOptions"),
+    ),
+)
+HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
+SHIPPED = tuple(HEADS)
+
+
+def register_head(entry: HeadEntry) -> HeadEntry:
+    """Add a head, which configs may then name.
+
+    Its code is part of what a fit is: once edited, it is fitted again. A run with it is read back in another process
+    where its module can be imported.
+
+    Args:
+        entry: A row as `pair_head` and `token_head` make it from a network, or a `HeadEntry`; the same name again
+            replaces it.
+
+    Raises:
+        InputError: A name of the library, or something else than a row.
+
+    Example:
+        >>> from probes.networks.pair_networks import CosineLinear
+        >>> class Steps(CosineLinear):
+        ...     "A head of its own."
+        >>> register_head(pair_head("cosine-steps", Steps, EpochOptions(), "weights of layers, my way")).kind
+        'pairs'
+    """
+    if not isinstance(entry, HeadEntry):
+        raise InputError(f"a head is {str(entry)[:60]!r}; allowed: what pair_head, token_head or HeadEntry make.")
+    add_own("head", entry.name, entry, shipped=SHIPPED)
+    HEADS[entry.name] = entry
+    return entry
+
+
+def _register_as(name: str, entry: Any) -> None:
+    register_head(replace(entry, name=name) if isinstance(entry, HeadEntry) else entry)
+
+
+def find_head(name: str) -> bool:
+    """Whether there is such a head; one of the user's is imported for it."""
+    find_own("head", name, known=HEADS, add=_register_as)
+    return name in HEADS
+
+
+def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
+    """Look up a head, for one kind of task where that is named; messages name the task.
+
+    Raises:
+        UnknownNameError: Another name, or a head for another kind of task.
+    """
+    find_head(name)
+    table = {key: entry for key, entry in HEADS.items() if kind in ("", entry.kind)}
+    if name not in table:
+        hint = f"These are the heads for tasks of {kind}, such as {task!r}." if kind and task else ""
+        raise unknown_name("head", name, table, hint=hint)
+    return table[name]
+
+
+def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", task: str = "") -> None:
+    """Refuse an unknown head or option before anything is imported; arguments and errors as of `resolve_head`."""
+    require_known(name, head_entry(name, kind=kind, task=task).sources, options or {}, others=DATA_OPTIONS)
+
+
+def resolve_head(
+    name: str, options: Mapping[str, Any] | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
+) -> HeadOptions:
+    """Check the options of a head; those that are not given are the protocol's, then the head's defaults.
+
+    `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
+
+    Raises:
+        UnknownNameError: An unknown head or option, or an unknown name as a value.
+        ConfigError: A value of the wrong kind, or one the head cannot be built with.
+        HeadError: A value out of its range.
+
+    Example:
+        >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).own[0].learning_rate
+        0.003
+        >>> resolve_head("siamese-cosine", {"bottleneck": 64, "patience": 3}).own[0]
+        {'bottleneck': 64}
+    """
+    entry = head_entry(name, kind=kind, task=task)
+    merged = find_protocol(protocol).options_of(name, options or {})
+    own, pooling, layers = split_data_options(name, merged)
+    found = HeadOptions(name, resolve_sources(name, entry.sources, own, others=DATA_OPTIONS), pooling, layers)
+    entry.check_options(found)
+    return found
+
+
+# What the layer-wise autoencoders are called, and what declares their options.
+
+AUTOENCODER = "autoencoder"
+DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
+SOURCES = (later("probes.networks.layerwise_networks:LayerAutoencoder"), DEFAULTS)

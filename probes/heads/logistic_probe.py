@@ -1,0 +1,557 @@
+"""Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.decoders.decoder_spec import GROUPS, is_number, select_from
+from extract.errors import ConfigError, HeadError, TaskError, unknown_name
+from probes.data.class_task import ClassTask
+from probes.fitting.saved_fits import fit_or_load
+from probes.heads.class_heads import (
+    ClassHead,
+    check_features,
+    class_result,
+    predict_split,
+    require_rows,
+    training_codes,
+    training_names,
+)
+from probes.heads.context import Setting, Watch
+from probes.heads.head_table import HeadOptions, Purpose
+from probes.heads.layer_head import best_place, channels_read, describe_choice, record_layer, record_surface
+from probes.heads.result import HeadResult
+from probes.latents.text_latents import ClassFeatures
+from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
+from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
+from probes.logistic.solver import fit_logistic
+from probes.metrics.bootstrap import Resampling, summarise_class_seeds
+from probes.metrics.class_metrics import score_classes
+
+# Probes of chunks of layers: their options, how they are fitted and scored, and how one of them is picked.
+
+NO_OVERSAMPLING = "none"
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """Options of the head `logistic-probe`."""
+
+    Cs: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0, 100.0)
+    """Inverse strengths of the penalty, on features as the solver sees them; layer and C are chosen together."""
+    oversampling: str = NO_OVERSAMPLING
+    """`none`, `balance` or `times-5`: SMOTE inside the training fold, after scaling where there is scaling."""
+    is_standardised: bool = True
+    """Whether features are divided by their standard deviation over training rows."""
+    max_iterations: int = SolverOptions.max_iterations
+    """Most L-BFGS iterations per problem."""
+    tol: float = SolverOptions.tol
+    """Largest entry of the gradient of the mean objective at which a problem may stop; see `SolverOptions`."""
+    precision: str = SolverOptions.precision
+    """`float32` or `float64`, of the solver and of the weights; a tight `tol` needs float64."""
+    folds: int = 5
+    """Folds of cross-validation on train, used where the task has no validation split."""
+    seed: int = 0
+    """Seed of folds and oversampling."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the solver refuses, before anything is extracted."""
+        check_strengths(self.Cs)
+        if self.oversampling not in (NO_OVERSAMPLING, *MODES):
+            raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
+        if self.folds < 2:
+            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        self.solver()
+
+    def solver(self, *, device: str = "cpu") -> SolverOptions:
+        """Return the options of the solver."""
+        return SolverOptions(
+            tol=self.tol,
+            max_iterations=self.max_iterations,
+            precision=self.precision,
+            is_standardised=self.is_standardised,
+            device=device,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Probes of a chunk of `l` layers, and their scores on the selecting rows; NaN where nothing is to choose."""
+
+    fit: LogisticFit
+    surface: Float[np.ndarray, "l C"]
+
+
+@dataclass(frozen=True)
+class ChunkSolver:
+    """Fits chunks of layers.
+
+    Attributes:
+        task: The task; the classes of its train alone count.
+        options: Options of the probes, oversampling among them.
+        folds: Training rows of each fold; None where validation decides, or nothing is to choose.
+        device: Where to compute.
+    """
+
+    task: ClassTask
+    options: ProbeOptions
+    folds: Bool[Tensor, "F N"] | None
+    device: str
+
+    def solve(self, chunk: dict[str, Tensor], *, first_layer: int) -> Part:
+        """Fit a chunk on train, and score it on validation or on the rows each fold leaves out.
+
+        Args:
+            chunk: `train`, and `validation` where the task has it, to features `(l, N, W)`.
+            first_layer: Position of the chunk's first layer, for messages.
+        """
+        train, gold, metric = chunk["train"], training_codes(self.task), self.task.metric
+        for split, rows in chunk.items():
+            check_features(rows, split=split, first_layer=first_layer)
+        fit = self.fit(train, gold)
+        if self.folds is None and "validation" not in chunk:  # one layer and one C
+            return Part(fit, np.full((1, 1), np.nan))
+        if self.folds is None:
+            predicted = self.task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
+            return Part(fit, np.asarray(score_classes(predicted, self.task.labels("validation"), metric=metric)))
+        scores = []
+        for inside in self.folds:
+            found = self.fit(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
+            scores.append(score_classes(found, gold[~inside].numpy(), metric=metric))
+        return Part(fit, np.asarray(np.mean(scores, axis=0)))
+
+    def fit(self, latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"]) -> LogisticFit:
+        """Fit every layer and C, on rows oversampled first where that is asked for."""
+        options, n_classes = self.options, len(self.task.training_classes)
+        settings = options.solver(device=self.device)
+        if options.oversampling == NO_OVERSAMPLING:
+            return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=settings)
+        return fit_oversampled(
+            latents,
+            codes,
+            Cs=options.Cs,
+            mode=options.oversampling,
+            seed=options.seed,
+            n_classes=n_classes,
+            options=settings,
+        )
+
+
+def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:
+    """Say how the problems of all chunks ended, in plain values."""
+    converged = torch.cat([fit.report.is_converged for fit in fits])
+    return {
+        "n_problems": converged.numel(),
+        "n_converged": int(converged.sum()),
+        "largest_gradient_norm": float(torch.cat([fit.report.gradient_norm for fit in fits]).max()),
+        "n_iterations": int(torch.cat([fit.report.n_iterations for fit in fits]).sum()),
+    }
+
+
+def pick_probe(fits: Sequence[LogisticFit], place: tuple[int, int]) -> LogisticFit:
+    """Take one probe (one layer, one C, one fold) out of the chunks, by position of layer, over all chunks, and C."""
+    layer, c = place
+    starts = np.cumsum([0, *(len(fit.weight) for fit in fits)])
+    chunk = int(np.searchsorted(starts, layer, side="right")) - 1
+    fit, k = fits[chunk], int(layer - starts[chunk])
+    one = slice(k, k + 1), slice(c, c + 1)
+    report = ConvergenceReport(*(getattr(fit.report, key)[one] for key in ConvergenceReport.__dataclass_fields__))
+    return replace(
+        fit,
+        weight=fit.weight[one],
+        bias=fit.bias[one],
+        mean=fit.mean[one[0]],
+        scale=fit.scale[one[0]],
+        Cs=(fit.Cs[c],),
+        report=report,
+    )
+
+
+NAME = "logistic-probe"
+
+
+class LinearProbe(ClassHead):
+    """A linear classifier of the latents of one layer: the logistic probe of one C, as it is saved and applied.
+
+    Args:
+        width: Dimension `D` of a latent.
+        class_names: Names of the `K` classes, in the order of the outputs.
+        precision: Precision of the weights, see `SolverOptions`.
+        has_default: Whether the probe of the default layer and C, which need not be the chosen one, is kept with it.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    default: "LinearProbe"
+
+    def __init__(
+        self, width: int, class_names: Sequence[str], *, precision: str = "float32", has_default: bool = False
+    ) -> None:
+        super().__init__(width, class_names, dtype=torch.float64)
+        self.precision = precision
+        dtype = SolverOptions(precision=precision).dtype
+        self.register_buffer("weight", torch.zeros(len(class_names), width, dtype=dtype))
+        self.register_buffer("bias", torch.zeros(len(class_names), dtype=dtype))
+        if has_default:
+            self.default = LinearProbe(width, class_names, precision=precision)
+
+    @classmethod
+    def of(cls, fit: LogisticFit, class_names: Sequence[str], *, default: LogisticFit | None = None) -> "LinearProbe":
+        """Take the one probe of a fit of one layer, one C and one fold, and that of the default layer and C."""
+        precision = "float64" if fit.weight.dtype == torch.float64 else "float32"
+        probe = cls(fit.weight.shape[-1], class_names, precision=precision, has_default=default is not None)
+        if default is not None:
+            probe.default = cls.of(default, class_names)
+        for name in ("weight", "bias", "mean", "scale"):
+            own = getattr(probe, name)
+            own.copy_(getattr(fit, name).reshape(own.shape))
+        return probe.eval()
+
+    def forward(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Score raw latents."""
+        return self.standardise(latents).to(self.weight.dtype) @ self.weight.T + self.bias
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+        return {**super().arguments(), "precision": self.precision, "has_default": "default" in self._modules}
+
+
+def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
+    """Fit a probe for every layer and C on train, choose on validation (without one by folds of train), read test once.
+
+    Extras: `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
+    """
+    del watch  # the solver has no epochs
+    task, options = setting.task, _options(resolved)
+    features = ClassFeatures(setting.cache, task, channels_read(resolved, setting))
+    channels = features.channels
+    selection = selection_of(task, options, has_choice=len(channels.names) * len(options.Cs) > 1)
+    fit = _ProbeFit(features, options, selection, setting.device)
+    kept = fit_or_load(
+        setting.folder / NAME,
+        setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
+        fit.run,
+        lambda record: LinearProbe(**record["arguments"]),
+        cache=setting.cache,
+    )
+    record, default = kept.record, fit.default
+    extras = {
+        "Cs": list(options.Cs),
+        "default": {
+            "layer": channels.names[default[0]],
+            "C": options.Cs[default[1]],
+            "scores": _score_splits(features, kept.head.default, layer=default[0]),
+        },
+        **_describe_growth(task, options),
+        "convergence": record["convergence"],
+    }
+    choice = describe_choice(
+        channels,
+        record["surface"],
+        record["place"],
+        metric=task.metric,
+        selection=selection,
+        option="C",
+        values=options.Cs,
+    )
+    layer = record["place"][0]
+    predictions = {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits}
+    return class_result(resolved, setting, predictions, extras=extras, **choice)
+
+
+@dataclass(frozen=True, eq=False)
+class _ProbeFit:
+    """Everything that decides which probes are fitted."""
+
+    features: ClassFeatures
+    options: ProbeOptions
+    selection: str
+    device: str
+
+    @property
+    def default(self) -> tuple[int, int]:
+        """Place of the highest layer and the C nearest 1."""
+        return len(self.features.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
+
+    def run(self) -> tuple[LinearProbe, dict[str, Any]]:
+        """Fit every layer and C; keep the chosen probe and the default one."""
+        task, parts = self.features.task, self.solve()
+        surface, fits = np.concatenate([part.surface for part in parts]), [part.fit for part in parts]
+        place = best_place(surface, [1 / C for C in self.options.Cs])
+        chosen = pick_probe(fits, place)
+        report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
+        return LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, self.default)), record_layer(
+            NAME,
+            self.features.channels,
+            task,
+            layer=place[0],
+            C=chosen.Cs[0],
+            is_pairs=task.is_pairs,
+            place=list(place),
+            surface=record_surface(surface),
+            convergence={**describe_convergence(fits), "chosen": report},
+        )
+
+    def solve(self) -> list[Part]:
+        """Fit and score every layer and C, chunk of layers by chunk of layers."""
+        task, options, folds = self.features.task, self.options, None
+        if "cross-validation" in self.selection:
+            folds = stratified_folds(
+                training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
+            )
+        solver = ChunkSolver(task, options, folds, self.device)
+        parts: list[Part] = []
+        for chunk in self.features.chunks([split for split in ("train", "validation") if split in task.splits]):
+            parts.append(solver.solve(chunk, first_layer=sum(len(part.surface) for part in parts)))
+        return parts
+
+
+def _options(resolved: HeadOptions) -> ProbeOptions:
+    found: ProbeOptions = resolved.own[0]
+    return found
+
+
+def check_probe(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted.
+
+    Raises:
+        TaskError: The task has neither a validation nor a test split.
+        ConfigError: One layer and one C where a plan is to be chosen without a validation split.
+        HeadError: Too few rows, or classes or groups too small for the folds.
+    """
+    require_rows(task)
+    options = _options(resolved)
+    is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
+    if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
+        raise ConfigError(
+            f"head {resolved.name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
+            f"{purpose.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
+            "train decides on by cross-validation, or use protocol icecore."
+        )
+    has_choice = len(options.Cs) > 1 or not names_one_layer(resolved.layers) or "+" in resolved.pooling
+    selection_of(task, options, has_choice=has_choice)
+
+
+def _extracted(layers: tuple[str, ...], extracted: tuple[str, ...]) -> tuple[str, ...]:
+    """Resolve a selection against the extracted layers, where these are named and need no decoder to be known."""
+    if set(extracted) & set(GROUPS):
+        return layers
+    if any(is_number(item) for item in (*layers, *extracted)):
+        return extracted if len(extracted) == 1 else layers
+    return select_from(layers, sorted(extracted))
+
+
+def names_one_layer(layers: tuple[str, ...]) -> bool:
+    """Return whether a selection names one layer, for which no cache need be asked."""
+    return len(layers) == 1 and layers[0] not in GROUPS
+
+
+def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) -> str:
+    """Say where layer and C are chosen, if there is more than one; HeadError for rows that cannot be fitted there."""
+    codes, names = training_codes(task), training_names(task)
+    check_codes(codes, n_classes=len(names), folds=(codes >= 0)[None])
+    if not has_choice:
+        return "nothing to choose"
+    if "validation" in task.splits:
+        return "validation"
+    check_folds(codes, n_folds=options.folds, groups=task.groups("train"), class_names=names)
+    return f"{options.folds}-fold cross-validation on train"
+
+
+def _score_splits(features: ClassFeatures, probe: LinearProbe, *, layer: int) -> dict[str, float]:
+    """Score one probe on every split by the metric to choose by."""
+    task = features.task
+    found = {split: predict_split(features, probe, layer=layer, split=split) for split in task.splits}
+    return {
+        split: float(score_classes(codes, task.labels(split), metric=task.metric)) for split, codes in found.items()
+    }
+
+
+def _describe_growth(task: ClassTask, options: ProbeOptions) -> dict[str, Any]:
+    if options.oversampling == NO_OVERSAMPLING:
+        return {}
+    names = training_names(task)
+    return {"oversampled": describe_oversampling(training_codes(task), mode=options.oversampling, class_names=names)}
+
+
+# A logistic probe of few rows of each class, drawn several times: how mteb scores its classification tasks.
+
+FEW_SHOT = "few-shot-probe"
+
+
+@dataclass(frozen=True)
+class FewShotOptions:
+    """Options of the head `few-shot-probe`; the defaults are mteb's."""
+
+    draws: int = 10
+    """Draws of training rows; scores are the mean over them."""
+    rows: int = 8
+    """Rows drawn of each class; a class with fewer gives all."""
+    C: float = 1.0
+    """Inverse strength of the penalty, on features that are not scaled."""
+    max_iterations: int = 100
+    """Most L-BFGS iterations."""
+    seed: int = 42
+    """Seed of the draws."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges."""
+        for name in ("draws", "rows", "max_iterations"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        if not 0 < self.C < float("inf"):
+            raise HeadError(f"C is {self.C}; allowed: a number above 0.")
+
+    def solver(self, device: str) -> SolverOptions:
+        """Return the options of the solver."""
+        return SolverOptions(max_iterations=self.max_iterations, is_standardised=False, device=device)
+
+
+class FewShotProbe(ClassHead):
+    """Linear classifiers of raw features of one layer, one a draw.
+
+    Args:
+        width: Dimension `D` of a feature.
+        class_names: Names of the `K` classes, in the order of the outputs.
+        draws: Classifiers `S`.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, width: int, class_names: Sequence[str], *, draws: int) -> None:
+        super().__init__(width, class_names)
+        self.register_buffer("weight", torch.zeros(draws, len(class_names), width, dtype=torch.float64))
+        self.register_buffer("bias", torch.zeros(draws, len(class_names), dtype=torch.float64))
+
+    def each(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "S N K"]:
+        """Score raw features by the classifier of every draw."""
+        return features.double() @ self.weight.mT + self.bias.unsqueeze(1)
+
+    def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Score raw features by the classifier of the first draw, whose predictions a run shows."""
+        return self.each(features)[0]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+        return {**super().arguments(), "draws": len(self.weight)}
+
+
+def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDArray[np.int64]]:
+    """Draw the rows of every draw: in a new random order, the first ones of each class.
+
+    Example:
+        >>> [len(rows) for rows in draw_rows(np.array([0, 1, 1, 1]), FewShotOptions(draws=2, rows=2))]
+        [3, 3]
+    """
+    rng = np.random.default_rng(options.seed)
+    orders = [rng.permutation(len(codes)) for _ in range(options.draws)]
+    return [
+        np.concatenate([order[codes[order] == code][: options.rows] for code in np.unique(codes)]) for order in orders
+    ]
+
+
+def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
+    """Fit every layer on every draw, choose the layer by the mean on validation, and read test once.
+
+    Summaries are over draws, as comparisons are; the predictions shown are those of the first draw.
+    """
+    del watch  # the solver has no epochs
+    task, options = setting.task, resolved.own[0]
+    features = ClassFeatures(setting.cache, task, channels_read(resolved, setting))
+    channels = features.channels
+    kept = fit_or_load(
+        setting.folder / FEW_SHOT,
+        setting.identify(FEW_SHOT, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
+        lambda: _fit(features, options, setting.device),
+        lambda record: FewShotProbe(**record["arguments"]),
+        cache=setting.cache,
+    )
+    place = kept.record["place"]
+    by_draw = {split: predict_split(features, kept.head.each, layer=place[0], split=split) for split in task.splits}
+    choice = describe_choice(
+        channels,
+        kept.record["surface"],
+        place,
+        metric=task.metric,
+        option="C",
+        values=[options.C],
+        selection="validation" if len(channels.names) > 1 else "nothing to choose",
+    )
+    result = class_result(resolved, setting, {split: found[0] for split, found in by_draw.items()}, **choice)
+    summary = {
+        split: {
+            metric: summarise_class_seeds(
+                found,
+                task.labels(split),
+                metric=metric,
+                groups=task.units(split),
+                resampling=Resampling(setting.n_resamples),
+            )
+            for metric in task.metrics
+        }
+        for split, found in by_draw.items()
+    }
+    return replace(result, summary=summary, scored=by_draw)
+
+
+def check_few_shot(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse with a TaskError a task without rows to report, or without validation where a plan is to be chosen."""
+    require_rows(task)
+    if purpose.chooses_plan and "validation" not in task.splits:
+        raise TaskError(
+            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses its plan; add rows "
+            "to it, or use logistic-probe."
+        )
+
+
+def _fit(features: ClassFeatures, options: FewShotOptions, device: str) -> tuple[FewShotProbe, dict[str, Any]]:
+    """Fit every layer on every draw, choose a layer, and keep its classifiers."""
+    task, names = features.task, features.channels.names
+    if len(names) > 1 and "validation" not in task.splits:
+        raise TaskError(
+            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
+            "name one layer with `layers`."
+        )
+    codes = training_codes(task)
+    draws = [torch.from_numpy(rows) for rows in draw_rows(codes.numpy(), options)]
+    probes: list[list[tuple[Tensor, Tensor]]] = []  # of every layer and draw: weights and intercepts for raw features
+    scores: list[NDArray[np.float64]] = []
+    for chunk in features.chunks([split for split in ("train", "validation") if split in task.splits]):
+        for split, rows in chunk.items():
+            check_features(rows, split=split, first_layer=len(probes))
+        fits = [
+            fit_logistic(
+                chunk["train"][:, rows],
+                codes[rows],
+                Cs=[options.C],
+                n_classes=len(task.training_classes),
+                options=options.solver(device),
+            )
+            for rows in draws
+        ]
+        probes += [[fit.raw(layer, 0) for fit in fits] for layer in range(len(chunk["train"]))]
+        if "validation" in chunk:
+            predicted = [task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()] for fit in fits]
+            gold = task.labels("validation")
+            scores += list(np.mean([score_classes(each, gold, metric=task.metric) for each in predicted], axis=0))
+    surface = np.array(scores) if scores else np.full((1, 1), np.nan)
+    layer, column = best_place(surface)
+    head = FewShotProbe(features.width, training_names(task), draws=options.draws)
+    head.weight.copy_(torch.stack([weight for weight, _ in probes[layer]]))
+    head.bias.copy_(torch.stack([bias for _, bias in probes[layer]]))
+    return head.eval(), record_layer(
+        FEW_SHOT,
+        features.channels,
+        task,
+        layer=layer,
+        is_pairs=task.is_pairs,
+        place=[layer, column],
+        surface=record_surface(surface),
+    )

@@ -1,1 +1,0 @@
-"""Heads for numbers: ridge probes."""

@@ -1,1 +1,0 @@
-"""Pair heads: fitted, scored and compared over seeds."""

@@ -1,0 +1,749 @@
+"""Options of the token heads, as a config writes them."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int
+from lightning.pytorch.callbacks import Callback
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.errors import HeadError, unknown_name
+from probes.data.word_task import usual_tags
+from probes.fitting.fit import EpochReport, KeepBest, Look, Part, ignore_epoch, run_trainer
+from probes.fitting.saved_fits import Unfinished
+from probes.heads.head_table import HeadOptions
+from probes.latents.word_latents import GoldTags, Streaming, WordLatents
+from probes.logistic.problem import SolverOptions, check_strengths
+from probes.logistic.solver import fit_logistic
+from probes.metrics.bootstrap import (
+    Resampling,
+    SeedSummary,
+    UnitScorer,
+    add_up,
+    number_units,
+    right_scorer,
+    summarise_accuracy,
+    summarise_span_f1,
+)
+from probes.metrics.span_metrics import (
+    DECODINGS,
+    NO_PREDICTION,
+    SpanCounts,
+    SpanLabels,
+    count_spans,
+    decode_tags,
+    f1_of_counts,
+    index_labels,
+    score_spans,
+)
+from probes.networks.token_networks import SCHEDULES, TokenClassifier, TokenHead
+
+CLASS_WEIGHTS = {
+    "none": "every word counts alike",
+    "balanced": "every class counts alike: a word weighs the inverse of its class's share",
+}
+STARTS = {
+    "prior": "weights of zero, and biases that predict how frequent each class is in train",
+    "random": "small random weights and biases, as linear maps usually begin",
+}
+OFFSETS_FROM = {
+    "validation": "the bias of O is lowered or raised where validation spans are found better, layer by layer",
+    "none": "as trained",
+}
+DECODINGS_FROM = {
+    "validation": "the way that scores best on validation, chosen together with the layer (tasks of spans)",
+    **DECODINGS,
+}
+KEPT = {
+    "best": "the epoch with the best validation score, of every layer by itself",
+    "last": "the weights that training ends with",
+}
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """Options of every head of words: how words are read, and how tags are read from a head and scored."""
+
+    is_standardised: bool = True
+    """Whether latents are standardised by mean and standard deviation over training words."""
+    decoding: str = "validation"
+    """How tags are read from a head: `validation` chooses, or `plain`, `repaired` or `legal`; others are `plain`."""
+    is_strict: bool = False
+    """Whether spans are counted strictly (a span begins with B) and not by the rules of conlleval."""
+    leaves_out_cut: bool = False
+    """Whether words without a latent are left out of the scores, which is optimistic, and not counted as errors."""
+    chunk_words: int = 512
+    """Words that are read at once."""
+    buffer_mb: int = 1024
+    """Memory in MB in which chunks are mixed."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges and tables."""
+        if self.decoding not in DECODINGS_FROM:
+            raise unknown_name("decoding", self.decoding, DECODINGS_FROM)
+        self.streaming()
+
+    @property
+    def chooses_epoch(self) -> bool:
+        """Whether validation chooses an epoch."""
+        return False
+
+    def seeds(self, given: Sequence[int]) -> Sequence[int]:
+        """Return those seeds of a run that give fits of their own."""
+        return given[:1]
+
+    def streaming(self) -> Streaming:
+        """Return how the cache is read."""
+        return Streaming(self.chunk_words, self.buffer_mb)
+
+    def judging(self) -> dict[str, bool]:
+        """Return how predictions are judged."""
+        return {"is_strict": self.is_strict, "leaves_out_cut": self.leaves_out_cut}
+
+    def decodings(self, metric: str) -> tuple[str, ...]:
+        """List the ways of decoding to choose from; tags without spans are decoded plainly."""
+        if metric != "span-f1":
+            return ("plain",)
+        return tuple(DECODINGS) if self.decoding == "validation" else (self.decoding,)
+
+    def head_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the head itself."""
+        return {}
+
+
+@dataclass(frozen=True)
+class TokenOptions(ReadingOptions):
+    """Options of a token head."""
+
+    batch_size: int = 32
+    """Sentences per batch."""
+    max_epochs: int = 20
+    """Most epochs."""
+    patience: int = 3
+    """Epochs without a better validation score after which a layer is done."""
+    epoch_steps: int = 100
+    """Fewest training steps of an epoch, which goes over a small training split several times, always to its end.
+
+    1 is one pass an epoch, as is any number of steps that a pass has. Without it `patience` and `max_epochs` would be a
+    few steps where there are a hundred sentences."""
+    start: str = "prior"
+    """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
+    offset: str = "validation"
+    """What moves the bias of O after training: `validation` (tasks of spans alone), or `none`."""
+    steps: int = 0
+    """Training steps, in place of epochs; 0 counts epochs."""
+    keep: str = "best"
+    """Which weights are kept: `best` (of the epochs, on validation) or `last`."""
+    learning_rate: float = 1e-3
+    """AdamW learning rate."""
+    schedule: str = "constant"
+    """`constant`, or `linear` to 0 over all steps."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    dropout: float = 0.1
+    """Share of the dimensions that are left out in training."""
+    class_weights: str = "none"
+    """`none`, or `balanced`: rare classes count as much as frequent ones."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges and tables."""
+        super().__post_init__()
+        tables = {
+            "start": STARTS,
+            "offset": OFFSETS_FROM,
+            "keep": KEPT,
+            "schedule": SCHEDULES,
+            "class_weights": CLASS_WEIGHTS,
+        }
+        for name, table in tables.items():
+            if getattr(self, name) not in table:
+                raise unknown_name(name, getattr(self, name), table)
+        for name in ("batch_size", "max_epochs", "patience", "epoch_steps"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        if self.steps < 0:
+            raise HeadError(f"steps is {self.steps}; allowed: a whole number of training steps, or 0 to count epochs.")
+        if self.steps and self.keep != "last":
+            raise HeadError(
+                f"steps is {self.steps} and keep is {self.keep!r}; allowed: keep: last, since training in steps looks "
+                "at validation only when it has ended."
+            )
+        if not 0 <= self.dropout < 1:
+            raise HeadError(f"dropout is {self.dropout}; allowed: a share from 0 to below 1.")
+        for name in ("learning_rate", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a number of at least 0.")
+
+    @property
+    def chooses_epoch(self) -> bool:
+        """Whether validation chooses an epoch."""
+        return self.keep == "best"
+
+    def seeds(self, given: Sequence[int]) -> Sequence[int]:
+        """Return all seeds of a run: each has its own weights, dropout and order."""
+        return given
+
+    def head_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the head itself."""
+        return {name: getattr(self, name) for name in ("dropout", "learning_rate", "weight_decay", "schedule")}
+
+
+@dataclass(frozen=True)
+class LogisticOptions(ReadingOptions):
+    """Options of the head `token-logistic`."""
+
+    C: float = 1.0
+    """Inverse strength of the penalty."""
+    max_iterations: int = SolverOptions.max_iterations
+    """Most L-BFGS iterations."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges and tables."""
+        super().__post_init__()
+        check_strengths([self.C])
+        self.solver("cpu")
+
+    def solver(self, device: str) -> SolverOptions:
+        """Return the options of the solver."""
+        return SolverOptions(max_iterations=self.max_iterations, is_standardised=self.is_standardised, device=device)
+
+
+def token_options(resolved: HeadOptions) -> Any:
+    """Return the options of a head of words, `ReadingOptions` and those of its own."""
+    return resolved.own[0]
+
+
+# How readily a head calls a word O: cross-entropy asks for the right share of words, a score of spans for another.
+
+OFFSETS = tuple(step / 2 for step in range(-2, 11))
+"""What may be taken off the bias of O, in nats."""
+
+Score = Callable[[Int[np.ndarray, " W"]], float]
+
+
+class ChosenOffsets(NamedTuple):
+    """What is taken off the bias of O of each probe, and the scores with it."""
+
+    offsets: Float[np.ndarray, " P"]
+    scores: Float[np.ndarray, " P"]
+
+
+def choose_offsets(
+    predicted: Iterable[tuple[NDArray[np.int64], Tensor]], score: Score, *, shape: tuple[int, int], outside: int
+) -> ChosenOffsets:
+    """Choose for each probe the entry of `OFFSETS` after which predictions score best, the smallest of equals.
+
+    Args:
+        predicted: Positions `(W',)` of words in the split, and their logits `(P, W', K)`; each word at most once.
+        score: Scores the classes of all words of the split; higher is better.
+        shape: Probes `P` and words `W` of the split.
+        outside: Class of O.
+
+    Example:
+        >>> import torch
+        >>> predicted = [(np.arange(2), torch.tensor([[[3.0, 0.0], [1.2, 0.0]]]))]
+        >>> def share_of_right(ids):
+        ...     return float((ids == np.array([0, 1])).mean())
+        >>> choose_offsets(predicted, share_of_right, shape=(1, 2), outside=0).offsets.tolist()
+        [1.5]
+    """
+    ids = np.full((len(OFFSETS), *shape), NO_PREDICTION, dtype=np.int16)
+    for words, logits in predicted:
+        moved = logits.clone()
+        for k, step in enumerate(np.diff(OFFSETS, prepend=0.0)):
+            moved[..., outside] -= float(step)
+            ids[k][:, words] = moved.argmax(-1).cpu().numpy()
+    scores = np.array([[score(row.astype(np.int64)) for row in rows] for rows in ids])
+    order = np.argsort(np.abs(OFFSETS), kind="stable")
+    picks = order[scores[order].argmax(axis=0)]
+    return ChosenOffsets(np.array(OFFSETS)[picks], scores[picks, np.arange(shape[0])])
+
+
+# Judging the predictions of one split: one score a layer in training; everything a report tells of the chosen one.
+
+ABSENT = "(no prediction)"
+EXAMPLES = 4
+"""Words shown for each kind of error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """The gold of one split, and how predictions of it are scored.
+
+    Attributes:
+        gold: The gold tags.
+        offsets: Where each sentence starts, and the last one ends.
+        words: The words themselves.
+        documents: The document of each sentence, to resample whole documents, or one name for equal sentences; None
+            resamples sentences.
+        metric: `span-f1` or `accuracy`.
+        is_strict: Whether a span must begin with B.
+        kept: Positions of the words that are scored; all of them when None.
+        resampled: What that is called, `documents` or `sentences`.
+    """
+
+    gold: GoldTags
+    offsets: Int[np.ndarray, " N_1"]
+    words: Sequence[str]
+    documents: Sequence[str] | None
+    metric: str
+    is_strict: bool = False
+    kept: Int[np.ndarray, " V"] | None = None
+    resampled: str = "sentences"
+
+    def score(self, ids: Int[np.ndarray, " W"]) -> float:
+        """Score predictions, `NO_PREDICTION` being an error; higher is better."""
+        if self.metric == "accuracy":
+            return float((self._pick(ids) == self._gold).mean())
+        return score_spans(self.count(ids)).micro.f1
+
+    def count(self, ids: Int[np.ndarray, " W"], *, is_strict: bool | None = None) -> SpanCounts:
+        """Count the spans of predictions."""
+        strict = self.is_strict if is_strict is None else is_strict
+        return count_spans(self._gold, self._pick(ids), offsets=self._offsets, labels=self._labels, strict=strict)
+
+    def summarise(self, ids: Int[np.ndarray, "S W"], *, n_resamples: int) -> SeedSummary:
+        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together.
+
+        The interval is NaN where there is only one of them.
+        """
+        resampling = Resampling(n_resamples)
+        if self.metric == "accuracy":
+            right = np.stack([self._pick(row) == self._gold for row in ids])
+            return summarise_accuracy(right, offsets=self._offsets, documents=self.documents, resampling=resampling)
+        counts = np.stack([self.count(row).by_sentence() for row in ids])
+        return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
+
+    def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
+        """Return the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.
+
+        Precision, recall and F1 are of the sums; `n_gold` is of one seed.
+        """
+        if self.metric == "accuracy":
+            sums = {name: np.zeros(3, dtype=np.int64) for name in self.gold.names}
+            for row in ids:
+                picked = self._pick(row)
+                for k, name in enumerate(self.gold.names):
+                    found, wanted = picked == k, self._gold == k
+                    sums[name] += (int((found & wanted).sum()), int(found.sum()), int(wanted.sum()))
+        else:
+            counts = [self.count(row) for row in ids]
+            sides = [[each.n_correct, each.n_predicted, each.n_gold] for each in counts]
+            sums = dict(zip(counts[0].types, np.sum(sides, axis=(0, 2)).T, strict=True))
+        return [_shares(name, row, len(ids)) for name, row in sums.items() if row.any()]
+
+    def decode(self, logits: Float[np.ndarray, "W K"], way: str) -> Int[np.ndarray, " W"]:
+        """Turn logits, NaN for words without a latent, into predictions in a way of `DECODINGS`."""
+        return decode_tags(logits, self.offsets, labels=self.gold.names[: logits.shape[1]], way=way)
+
+    def decodings(self, logits: Float[np.ndarray, "W K"]) -> dict[str, float]:
+        """Score the spans of every way of `DECODINGS`: F1 by the rules of conlleval, and strictly."""
+        return {
+            f"{way}{suffix}": score_spans(self.count(self.decode(logits, way), is_strict=is_strict)).micro.f1
+            for way in DECODINGS
+            for suffix, is_strict in (("", False), (" strict", True))
+        }
+
+    def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, Any]]:
+        """Return the most frequent pairs of a gold tag and another predicted one, with some words each."""
+        wrong = np.flatnonzero(self._pick(ids) != self._gold)
+        if self.kept is not None:
+            wrong = self.kept[wrong]
+        names = (*self.gold.names, ABSENT)  # NO_PREDICTION is -1
+        places: list[int] = wrong.tolist()
+        pairs = [(names[self.gold.ids[k]], names[ids[k]]) for k in places]
+        shown: dict[tuple[str, str], Counter[str]] = {}
+        for pair, k in zip(pairs, places, strict=True):
+            shown.setdefault(pair, Counter())[self.words[k]] += 1
+        return [
+            {
+                "gold": pair[0],
+                "predicted": pair[1],
+                "n": n,
+                "words": [word for word, _ in shown[pair].most_common(EXAMPLES)],
+            }
+            for pair, n in Counter(pairs).most_common(most)
+        ]
+
+    def sentence_scores(self, ids: Int[np.ndarray, " W"]) -> Float[np.ndarray, " N"]:
+        """Score every sentence by itself, for paired tests: its share of right words; NaN where it has none."""
+        right = np.concatenate([[0], np.cumsum(self._pick(ids) == self._gold)])
+        sizes = np.diff(self._offsets)
+        return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
+
+    def scorer(self) -> UnitScorer:
+        """Return how predictions `(M, W)` of the split are scored and resampled."""
+        sizes = np.diff(self._offsets)
+        n_sentences, unit = len(sizes), self.resampled
+        names = self.documents if self.documents is not None else [str(k) for k in range(n_sentences)]
+        units = number_units(names, n_sentences)
+        if self.metric == "accuracy":
+            right = right_scorer(self._gold, np.repeat(units, sizes), unit=unit)
+            return replace(
+                right,
+                count=lambda ids: right.count(_rows(ids)[:, self._kept]),
+                quick=lambda ids: np.asarray((_rows(ids)[:, self._kept] == self._gold).mean(-1)),
+            )
+
+        def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U 3"]:
+            counts = np.stack([self.count(row).by_sentence() for row in _rows(ids)]).astype(np.float64)
+            return add_up(counts, units, int(units.max()) + 1)
+
+        return UnitScorer(self.metric, unit, int(units.max()) + 1, 3, count, f1_of_counts)
+
+    @property
+    def _kept(self) -> Int[np.ndarray, " V"] | slice:
+        return slice(None) if self.kept is None else self.kept
+
+    @cached_property
+    def _labels(self) -> SpanLabels:
+        return index_labels(self.gold.names)
+
+    @cached_property
+    def _gold(self) -> NDArray[np.int64]:
+        return self._pick(self.gold.ids)
+
+    @cached_property
+    def _offsets(self) -> NDArray[np.int64]:
+        if self.kept is None:
+            return self.offsets
+        return np.searchsorted(self.kept, self.offsets)
+
+    def _pick(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return ids if self.kept is None else ids[self.kept]
+
+
+def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
+    return np.asarray(ids, np.int64)
+
+
+def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> Judge:
+    """Look at the tags of a split, to judge predictions of it.
+
+    `is_strict` asks a span to begin with B; `leaves_out_cut` leaves words without a latent out, not counting them as
+    errors.
+    """
+    rows, part, units = data.split(split), data.task.splits[split], data.task.units(split)
+    return Judge(
+        data.gold(split),
+        rows.offsets,
+        [word for words in part["words"] for word in words],
+        None if units is None else list(units),
+        data.task.metric,
+        is_strict,
+        np.flatnonzero(rows.has_latent) if leaves_out_cut else None,
+        data.task.resampled(split),
+    )
+
+
+def majority_ids(data: WordLatents, split: str) -> Int[np.ndarray, " W"]:
+    """Predict for each word of a split its most frequent tag in train, see `usual_tags`."""
+    numbers = {name: number for number, name in enumerate(data.classes)}
+    return np.array([numbers[tag] for tag in usual_tags(data.task, split)], dtype=np.int64)
+
+
+def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
+    n_correct, n_predicted, n_gold = (int(n) for n in sums)
+    return {
+        "type": name,
+        "precision": n_correct / n_predicted if n_predicted else 0.0,
+        "recall": n_correct / n_gold if n_gold else 0.0,
+        "f1": 2 * n_correct / (n_predicted + n_gold),
+        "n_gold": n_gold // n_seeds,
+    }
+
+
+# Fitting a token head with one seed: every layer keeps its own best validation epoch, and test is never touched.
+
+OUTSIDE = "O"
+
+
+@dataclass(frozen=True)
+class TokenFit:
+    """What a fit gave; the head itself holds the weights that were kept.
+
+    Attributes:
+        seed: The seed.
+        best_epochs: Epoch of the weights kept, from 1, for each probe.
+        scores: Validation score of the weights kept, for each probe; none without a validation split.
+        history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`,
+            None for a probe that was done before, or whose weights are not finite.
+        seconds: Duration.
+        offsets: What was taken off the bias of O, for each probe; 0 where nothing was.
+        decoded: Way of decoding to the validation scores with it, for each probe; none without a validation split.
+    """
+
+    seed: int
+    best_epochs: tuple[int, ...]
+    scores: tuple[float, ...]
+    history: tuple[dict[str, Any], ...]
+    seconds: float
+    offsets: tuple[float, ...] = ()
+    decoded: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def _keep_best(
+    head: TokenHead, data: WordLatents, judge: Judge, options: TokenOptions, report: EpochReport
+) -> KeepBest:
+    """Keep the epoch of each probe that scores best on validation."""
+
+    def parts(module: TokenHead) -> Iterator[Part]:
+        return ((parameter, range(module.n_probes)) for parameter in module.parameters())
+
+    def look(_: int, trainer: lightning.Trainer, module: TokenHead, is_done: Bool[np.ndarray, " P"]) -> Look:
+        scores = score_probes(module, data, judge, split="validation")
+        is_kept = np.isfinite(scores) & ~is_done
+        loss = float(trainer.callback_metrics["train_loss"])
+        shown = [float(score) if ok else None for score, ok in zip(scores, is_kept, strict=True)]
+        best = {f"validation_{judge.metric}": float(scores[is_kept].max())} if is_kept.any() else {}
+        return Look(scores, {"train_loss": loss, "validation_scores": shown}, {"train_loss": loss, **best})
+
+    return KeepBest(head.n_probes, parts=parts, look=look, patience=options.patience, report=report)
+
+
+class _Tell(Callback):
+    """Remembers and reports the loss of every epoch."""
+
+    def __init__(self, report: EpochReport) -> None:
+        self.report = report
+        self.history: list[dict[str, Any]] = []
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Tell the epoch that has ended."""
+        del pl_module
+        self.history.append({"train_loss": float(trainer.callback_metrics["train_loss"])})
+        self.report(len(self.history), dict(self.history[-1]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a fit needs to go on from here."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.history = state_dict["history"]
+
+
+def fit_token_head(
+    head: TokenHead,
+    data: WordLatents,
+    options: TokenOptions,
+    *,
+    device: str = "cpu",
+    report: EpochReport = ignore_epoch,
+    unfinished: Unfinished | None = None,
+) -> TokenFit:
+    """Fit a head on the training split; what is chosen is chosen on validation.
+
+    Args:
+        head: A fresh head; it ends with the weights that are kept, in eval mode, on the CPU. Its seed is that of the
+            order of sentences, of the initial weights and of dropout.
+        data: The words.
+        options: How it is fitted.
+        device: `cpu` or a torch device.
+        report: Called after every epoch with its number and its values.
+        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None,
+            nor where `options` count steps.
+
+    Raises:
+        HeadError: Weights that are not finite, or, where the best epoch is kept, were not after any epoch.
+        TaskError: The task lacks a split that is needed.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    started = time.monotonic()
+    if options.is_standardised:
+        head.set_standardiser(data.standardiser)
+    if options.class_weights == "balanced":
+        head.class_weights.copy_(balanced_weights(data))
+    if options.start == "prior":
+        head.begin_at(class_prior(data, head.class_weights))
+    data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
+    data.epoch_steps = options.epoch_steps
+    if options.steps:  # Lightning ends an epoch of them without a batch when it is taken up; they are few
+        unfinished = None
+    is_chosen = options.keep == "best"
+    is_judged = is_chosen or "validation" in data.rows
+    judge = judge_of(data, "validation", **options.judging()) if is_judged else None
+    keeper = _keep_best(head, data, judge, options, report) if is_chosen and judge else _Tell(report)
+    length = {"max_steps": options.steps, "max_epochs": -1} if options.steps else {"max_epochs": options.max_epochs}
+    run_trainer(
+        head,
+        data,
+        seed=head.seed,
+        device=device,
+        callbacks=[keeper],
+        unfinished=unfinished,
+        limit_val_batches=0,
+        **length,
+    )
+    head.cpu().eval()
+    if isinstance(keeper, KeepBest):
+        keeper.restore(head)
+        scores, epochs = keeper.scores, keeper.best_epochs.tolist()
+        if 0 in epochs:  # what stands there are the initial weights
+            raise _not_finite(head, data.layers, probe=epochs.index(0))
+    else:
+        scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
+        epochs = [len(keeper.history)] * head.n_probes
+    is_finite = _is_finite(head)
+    if not is_finite.all():
+        raise _not_finite(head, data.layers, probe=int(np.argmin(is_finite)))
+    offsets = np.zeros(head.n_probes)
+    if options.offset == "validation" and judge is not None and judge.metric == "span-f1" and OUTSIDE in data.classes:
+        offsets, scores = move_outside(head, data, judge)
+    decoded = score_decodings(head, data, judge, options, plain=scores) if judge else {}
+    seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
+    return TokenFit(
+        head.seed,
+        tuple(epochs),
+        tuple(scores.tolist()),
+        tuple(keeper.history),
+        seconds,
+        tuple(offsets.tolist()),
+        decoded,
+    )
+
+
+def score_decodings(
+    head: TokenHead, data: WordLatents, judge: Judge, options: ReadingOptions, *, plain: Float[np.ndarray, " P"]
+) -> dict[str, tuple[float, ...]]:
+    """Score validation by every probe in every way of decoding that there is to choose from, plain ones being known."""
+    ways = options.decodings(judge.metric)
+    if ways == ("plain",):
+        return {"plain": tuple(plain.tolist())}
+    rows = []
+    for probe in range(head.n_probes):  # one at a time: the logits of all layers may not fit into memory
+        channel = probe if head.n_probes == len(data.layers) else None
+        logits = predict_logits(head.only(probe), data, "validation", channel=channel)
+        rows.append([judge.score(judge.decode(logits, way)) for way in ways])
+    return dict(zip(ways, zip(*rows, strict=True), strict=True))
+
+
+def move_outside(head: TokenHead, data: WordLatents, judge: Judge) -> ChosenOffsets:
+    """Take off the bias of O what makes the spans of validation best, for each probe; the head is changed."""
+    outside = data.classes.index(OUTSIDE)
+    shape = (head.n_probes, data.split("validation").n_words)
+    chosen = choose_offsets(
+        _predicted(head, data, "validation", channel=None), judge.score, shape=shape, outside=outside
+    )
+    with torch.no_grad():
+        head.bias[:, outside] -= torch.from_numpy(chosen.offsets).to(head.bias)
+    return chosen
+
+
+def predict_ids(
+    head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
+) -> Int[np.ndarray, "P W"]:
+    """Predict every word of a split by every probe; `NO_PREDICTION` for words without a latent.
+
+    `channel` is the position of the one channel the head reads; it reads all of them when absent.
+    """
+    found = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
+    for words, logits in _predicted(head, data, split, channel=channel):
+        found[:, words] = logits.argmax(-1).cpu().numpy()
+    return found
+
+
+def predict_logits(
+    head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
+) -> Float32[np.ndarray, "W K"]:
+    """Score every class of every word by a head of one probe, as `predict_ids`; NaN for words without a latent."""
+    found = np.full((data.split(split).n_words, head.n_classes), np.nan, dtype=np.float32)
+    for words, logits in _predicted(head, data, split, channel=channel):
+        found[words] = logits[0].float().cpu().numpy()
+    return found
+
+
+def score_probes(head: TokenHead, data: WordLatents, judge: Judge, *, split: str) -> Float[np.ndarray, " P"]:
+    """Score the predictions of every probe of a head for one split; NaN for weights that are not finite."""
+    ids = predict_ids(head, data, split)
+    return np.array([judge.score(row) if ok else np.nan for row, ok in zip(ids, _is_finite(head), strict=True)])
+
+
+def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    """Return the share of each class in the words that are trained on, each word weighed by the weight of its class.
+
+    A class without a word that has a latent counts as half a word, so that no share is zero.
+    """
+    counts = class_counts(data).clip(min=0.5)
+    weighed = torch.from_numpy(counts).double() * class_weights.double().cpu()
+    return (weighed / weighed.sum()).float()
+
+
+def class_counts(data: WordLatents) -> Float[np.ndarray, " K"]:
+    """Count the words of each class that are trained on."""
+    counts = np.bincount(data.gold("train").ids[data.split("train").has_latent], minlength=len(data.classes))
+    return counts.astype(np.float64)
+
+
+def balanced_weights(data: WordLatents) -> Tensor:
+    """Weight each class of train by the inverse of its share of the training words; 1 for one without any."""
+    counts = class_counts(data)
+    weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return torch.from_numpy(np.where(counts > 0, weights, 1.0)).float()
+
+
+def _predicted(
+    head: TokenHead, data: WordLatents, split: str, *, channel: int | None
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    device = head.weight.device
+    for batch in data.loader(split, channel=channel, prepare=head.preparation()):
+        with torch.no_grad():
+            logits = head.logits(batch.latents.to(device))
+        yield batch.words.numpy(), logits
+
+
+def _is_finite(head: TokenHead) -> Bool[np.ndarray, " P"]:
+    """Return for each probe whether all of its weights are finite."""
+    rows = [value.detach().isfinite().reshape(head.n_probes, -1).all(1) for value in head.parameters()]
+    return np.asarray(torch.stack(rows).all(0).cpu().numpy())
+
+
+def _not_finite(head: TokenHead, layers: tuple[str, ...], *, probe: int) -> HeadError:
+    where = layers[probe] if head.n_probes == len(layers) else "the mix"
+    return HeadError(
+        f"the weights of {type(head).__name__} at {where} did not stay finite; lower learning_rate "
+        f"({head.learning_rate:g}), set is_standardised: true, or, where latents are not finite, leave the layer out "
+        "with the option layers."
+    )
+
+
+# Logistic regression of the tags of words on their latents, layer by layer: no epochs, no dropout.
+
+
+def fit_token_logistic(
+    head: TokenClassifier, data: WordLatents, options: LogisticOptions, *, device: str = "cpu", **_: Any
+) -> TokenFit:
+    """Fit a classifier of every layer to convergence, on all training words of that layer at once, held in memory.
+
+    The head takes the weights for latents as they are.
+    """
+    started = time.monotonic()
+    codes = torch.from_numpy(data.gold("train").ids)
+    for layer in range(head.n_probes):
+        batches = [(batch.latents.clone(), batch.words) for batch in data.loader("train", channel=layer)]
+        latents, words = torch.cat([part for part, _ in batches], dim=1), torch.cat([part for _, part in batches])
+        fit = fit_logistic(
+            latents, codes[words], Cs=[options.C], n_classes=len(data.classes), options=options.solver(device)
+        )
+        weight, bias = fit.raw(0, 0)
+        head.weight.data[layer], head.bias.data[layer] = weight.float(), bias.float()
+    head.cpu().eval()
+    judge = judge_of(data, "validation", **options.judging()) if "validation" in data.rows else None
+    scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
+    return TokenFit(
+        head.seed,
+        (0,) * head.n_probes,
+        tuple(scores.tolist()),
+        (),
+        time.monotonic() - started,
+        decoded=score_decodings(head, data, judge, options, plain=scores) if judge else {},
+    )

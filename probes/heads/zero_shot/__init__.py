@@ -1,1 +1,0 @@
-"""Heads that compare latents without being fitted: one for each kind of task, all layers tried, one chosen."""

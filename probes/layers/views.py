@@ -1,0 +1,731 @@
+"""What probes of layers are fitted on and scored by: features and targets of train and of one further split."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from sklearn.decomposition import PCA
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import GroupKFold
+from torch import Tensor, nn
+
+from extract.errors import HeadError
+from extract.store.cache import LatentCache
+from probes.heads.class_heads import training_codes
+from probes.heads.layer_head import only_channel, split_scorer
+from probes.heads.word_fits import judge_of
+from probes.latents.text_latents import Channels, PairLatents, channels_of, join_pair
+from probes.latents.word_latents import WordLatents
+from probes.logistic.problem import SolverOptions
+from probes.logistic.solver import fit_logistic
+from probes.metrics.bootstrap import UnitScorer, number_units
+from probes.metrics.span_metrics import NO_PREDICTION
+from probes.networks.pair_networks import LayerCosine
+
+Read = Callable[[int, bool], Float32[np.ndarray, "T N D"]]
+"""Reads the latents of a layer, by its position, of train (True) or of the scored split; `T` texts in a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """Rows of train and of the split that is scored, layer by layer.
+
+    Attributes:
+        layers: The `L` layers, bottom up.
+        read: Reads latents.
+        features: Reads what a probe of a layer sees, `(N, F)`, by position, of train (True) or of the scored split.
+        gold: Gold of train: `(N,)` numbers, or classes from 0.
+        scored_gold: Gold of the scored split; -1 for a class that train has not.
+        n_classes: How many classes; 0 for numbers.
+        units: The unit of each row of train, numbered: rows of one unit stay in one fold.
+        scored_units: The unit of each row of the scored split.
+        decide: Turns outputs `(M, N, K)` on the scored split into predictions `(M, N')` as the scorer takes them.
+        scorer: How predictions of the scored split are scored.
+    """
+
+    layers: tuple[str, ...]
+    read: Read
+    features: Callable[[int, bool], Float32[np.ndarray, "N F"]]
+    gold: NDArray[Any]
+    scored_gold: NDArray[Any]
+    n_classes: int
+    units: Int[np.ndarray, " N"]
+    scored_units: Int[np.ndarray, " M"]
+    decide: Callable[[NDArray[np.float64]], NDArray[Any]]
+    scorer: UnitScorer
+
+    def targets(self) -> Float[np.ndarray, "N K"]:
+        """Return the gold of train as numbers, one column, or as an indicator of each class."""
+        if self.n_classes:
+            return np.asarray(np.eye(self.n_classes)[self.gold])
+        return np.asarray(self.gold[:, None], np.float64)
+
+
+def rows_of(
+    cache: LatentCache, task: Any, *, pooling: str, layers: Sequence[str], split: str, metric: str, most_rows: int
+) -> LayerRows:
+    """Read the rows of a task, a draw of at most `most_rows` of train, with a fixed seed."""
+    channels = channels_of(cache, pooling, layers)
+    return _KINDS[task.kind](cache, task, channels, split, metric, most_rows)
+
+
+def _drawn(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
+    """Draw positions without replacement, ascending; all of them where there are no more."""
+    if n_rows <= most:
+        return np.arange(n_rows)
+    return np.sort(np.random.default_rng(0).choice(n_rows, most, replace=False))
+
+
+def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+    data = PairLatents(cache, task, pooling=channels.pooling, layers=channels.layers, batch_size=1)
+    kept = {True: _drawn(len(data.split("train")), most_rows), False: np.arange(len(data.split(split)))}
+    names = {True: "train", False: split}
+
+    def read(place: int, is_train: bool) -> Float32[np.ndarray, "2 N D"]:
+        part, one = data.split(names[is_train]), only_channel(channels, place)
+        rows = [side[torch.from_numpy(kept[is_train])] for side in part.rows]
+        return torch.stack([one.gather(cache, side)[0] for side in rows]).float().numpy()
+
+    head = LayerCosine(len(data.layers), cache.width_of(channels.layers))
+    standardiser = data.standardiser()
+    head.mean.copy_(standardiser.mean.unsqueeze(1))
+    head.scale.copy_(standardiser.scale.unsqueeze(1))
+    with torch.no_grad():
+        cosines = {
+            is_train: torch.cat([head.each(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
+            for is_train, name in names.items()
+        }
+    return LayerRows(
+        data.layers,
+        read,
+        lambda place, is_train: cosines[is_train][place, kept[is_train], None],
+        np.asarray(task.gold01("train"), np.float64)[kept[True]],
+        np.asarray(task.gold01(split), np.float64),
+        0,
+        kept[True],
+        number_units(task.units(split), len(kept[False])),
+        _first_output,
+        split_scorer(task, split, metric),
+    )
+
+
+def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+    kept = {True: _drawn(len(task.rows("train")), most_rows), False: np.arange(len(task.rows(split)))}
+    names = {True: "train", False: split}
+
+    is_pairs = getattr(task, "is_pairs", False)
+
+    def read(place: int, is_train: bool) -> Float32[np.ndarray, "T N D"]:
+        part, one = task.rows(names[is_train]), only_channel(channels, place)
+        rows = [
+            cache.rows_of(np.asarray(part[column], object)[kept[is_train]].tolist()) for column in task.text_columns
+        ]
+        return torch.stack([one.gather(cache, side)[0] for side in rows]).float().numpy()
+
+    def features(place: int, is_train: bool) -> Float32[np.ndarray, "N D"]:
+        sides = torch.from_numpy(read(place, is_train))
+        return np.asarray(join_pair(*sides[:, None])[0].numpy() if is_pairs else sides[0].numpy())
+
+    drawn = {True: task.groups("train"), False: task.units(split)}
+    units = {is_train: number_units(drawn[is_train], len(task.rows(name))) for is_train, name in names.items()}
+    return partial(
+        LayerRows,
+        channels.names,
+        read,
+        features,
+        units=units[True][kept[True]],
+        scored_units=units[False],
+        scorer=split_scorer(task, split, metric),
+    )(**_text_gold(task, split, kept[True]))
+
+
+def _text_gold(task: Any, split: str, kept: Int[np.ndarray, " n"]) -> dict[str, Any]:
+    if task.kind == "numbers":
+        return {
+            "gold": task.numbers("train")[kept],
+            "scored_gold": task.numbers(split),
+            "n_classes": 0,
+            "decide": _first_output,
+        }
+    classes = np.asarray(task.training_classes)
+    known = {number: place for place, number in enumerate(classes.tolist())}
+    return {
+        "gold": training_codes(task).numpy()[kept],
+        "scored_gold": np.array([known.get(number, -1) for number in task.labels(split).tolist()]),
+        "n_classes": len(classes),
+        "decide": lambda outputs: classes[outputs.argmax(-1)],
+    }
+
+
+def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+    del metric  # that of the task
+    data = WordLatents(cache, task, pooling=channels.pooling, layers=channels.layers)
+    names, places = {True: "train", False: split}, {}
+    for is_train, name in names.items():
+        known = np.flatnonzero(data.split(name).has_latent)
+        places[is_train] = known[_drawn(len(known), most_rows)] if is_train else known
+
+    def features(place: int, is_train: bool) -> Float32[np.ndarray, "N D"]:
+        wanted = places[is_train]
+        found = np.empty((len(wanted), cache.width_of(channels.layers)), np.float32)
+        for batch in data.loader(names[is_train], channel=place):
+            words = batch.words.numpy()
+            is_wanted = np.isin(words, wanted)
+            found[np.searchsorted(wanted, words[is_wanted])] = batch.latents[0].numpy()[is_wanted]
+        return found
+
+    n_words, judge = data.split(split).n_words, judge_of(data, split)
+
+    def decide(outputs: NDArray[np.float64]) -> Int[np.ndarray, "M W"]:
+        ids = np.full((len(outputs), n_words), NO_PREDICTION, np.int64)
+        ids[:, places[False]] = outputs.argmax(-1)
+        return ids
+
+    sentences = {
+        is_train: np.repeat(np.arange(len(data.split(name).offsets) - 1), np.diff(data.split(name).offsets))
+        for is_train, name in names.items()
+    }
+    scored = data.gold(split).ids[places[False]]
+    return LayerRows(
+        data.layers,
+        lambda place, is_train: features(place, is_train)[None],
+        features,
+        data.gold("train").ids[places[True]],
+        np.where(scored < len(data.classes), scored, -1),
+        len(data.classes),
+        sentences[True][places[True]],
+        sentences[False][places[False]],
+        decide,
+        judge.scorer(),
+    )
+
+
+def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    return outputs[..., 0]
+
+
+_KINDS = {"pairs": _pair_rows, "classes": _text_rows, "numbers": _text_rows, "words": _word_rows}
+FITTED_KINDS = tuple(_KINDS)
+"""Kinds whose heads are fitted on gold."""
+
+
+# A linear readout of any set of layers, refitted for each: ridge regression from sums that are taken once.
+
+FOLDS = 5
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Penalties per row of train, on features of variance 1."""
+RANK = 1e-8
+"""Share of the largest variance below which a direction within classes has none."""
+AT_ONCE = 1 << 27
+"""Outputs in memory at once."""
+
+
+def reduce_layer(
+    train: Float32[np.ndarray, "N F"], scored: Float32[np.ndarray, "M F"], components: int
+) -> tuple[Float32[np.ndarray, "N d"], Float32[np.ndarray, "M d"]]:
+    """Standardise the features of a layer by train, and keep their first principal components of train.
+
+    A feature that is constant in train is left out. HeadError where a latent is not finite.
+    """
+    if not (np.isfinite(train).all() and np.isfinite(scored).all()):
+        raise HeadError("a latent is NaN or infinite, so no probe can be fitted; extract again, with dtype float32.")
+    varies = np.ptp(train, axis=0) > 0
+    train, scored = train[:, varies], scored[:, varies]
+    mean, scale = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
+    train, scored = (((part - mean) / scale).astype(np.float32) for part in (train, scored))
+    if train.shape[1] <= components:
+        return train, scored
+    pca = PCA(min(components, len(train) - 1), svd_solver="randomized", random_state=0).fit(train)
+    return pca.transform(train).astype(np.float32), pca.transform(scored).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """Ridge regressions of sets of layers.
+
+    Attributes:
+        rows: The rows.
+        scored: Reduced features of the scored split, all layers side by side, `(M, d)`.
+        places: Columns of each layer there.
+        grams: Per fold, `X'X` of the rows of train in the fold, `(F, d, d)`.
+        crosses: Per fold, `X'Y`, `(F, d, K)`.
+        gram: The sum over folds.
+        cross: The sum over folds.
+        squares: Per fold, the sum of squares of the centred targets.
+        centre: Mean of the targets over train.
+    """
+
+    rows: LayerRows
+    scored: Float32[np.ndarray, "M d"]
+    places: tuple[slice, ...]
+    grams: Float[np.ndarray, "F d d"]
+    crosses: Float[np.ndarray, "F d K"]
+    gram: Float[np.ndarray, "d d"]
+    cross: Float[np.ndarray, "d K"]
+    squares: Float[np.ndarray, " F"]
+    centre: Float[np.ndarray, " K"]
+
+    @classmethod
+    def of(cls, rows: LayerRows, *, components: int) -> "Readout":
+        """Read every layer once, keeping its first principal components."""
+        parts = [
+            reduce_layer(rows.features(k, True), rows.features(k, False), components) for k in range(len(rows.layers))
+        ]
+        ends = np.cumsum([0, *(train.shape[1] for train, _ in parts)])
+        places = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+        train = np.concatenate([part for part, _ in parts], axis=1).astype(np.float64)
+        scored = np.concatenate([part for _, part in parts], axis=1)
+        targets = rows.targets()
+        centre = targets.mean(0)
+        centred = targets - centre
+        n_folds = min(FOLDS, len(np.unique(rows.units)))
+        folds = [held for _, held in GroupKFold(n_folds).split(train, groups=rows.units)]
+        grams = np.stack([train[fold].T @ train[fold] for fold in folds])
+        crosses = np.stack([train[fold].T @ centred[fold] for fold in folds])
+        squares = np.array([(centred[fold] ** 2).sum() for fold in folds])
+        return cls(rows, scored, places, grams, crosses, grams.sum(0), crosses.sum(0), squares, centre)
+
+    def columns(self, layers: Sequence[int]) -> np.ndarray:
+        """List the columns of some layers."""
+        return np.concatenate([np.arange(self.places[k].start, self.places[k].stop) for k in layers])
+
+    def error(self, layers: Sequence[int], penalty: float) -> float:
+        """Return the squared error on rows of train that a fold leaves out, as a share of the variance of the gold."""
+        index = self.columns(layers)
+        total = 0.0
+        for gram, cross, square in zip(self.grams, self.crosses, self.squares, strict=True):
+            inside, given = gram[np.ix_(index, index)], cross[index]
+            weight = _solve(self.gram[np.ix_(index, index)] - inside, self.cross[index] - given, self._times(penalty))
+            total += _error(weight, inside, given, square)
+        return float(total / self.squares.sum())
+
+    def penalty(self, layers: Sequence[int]) -> float:
+        """Choose the penalty of some layers by the folds."""
+        return min(PENALTIES, key=lambda each: self.error(layers, each))
+
+    def outputs(self, layers: Sequence[int], penalty: float = 0.0) -> Float[np.ndarray, "M K"]:
+        """Fit on some layers, and apply to the scored split; the penalty is chosen by the folds where it is 0."""
+        index = self.columns(layers)
+        weight = _solve(
+            self.gram[np.ix_(index, index)], self.cross[index], self._times(penalty or self.penalty(layers))
+        )
+        turn, shift = self._discriminant(weight, index)
+        return np.asarray(self.scored[:, index] @ (weight @ turn) + shift)
+
+    def growing(self, order: Sequence[int]) -> list[Float[np.ndarray, "M K"]]:
+        """Fit on the first layer of an order, on the first two, and so on; gives the outputs of each.
+
+        One Cholesky factor of all columns holds those of every beginning, so that all fits cost little more than one.
+        """
+        index = self.columns(order)
+        ends = np.cumsum([self.places[k].stop - self.places[k].start for k in order]).tolist()
+        errors = np.zeros((len(ends), len(PENALTIES)))
+        for gram, cross, square in zip(self.grams, self.crosses, self.squares, strict=True):
+            inside, given = gram[np.ix_(index, index)], cross[index]
+            rest, target = self.gram[np.ix_(index, index)] - inside, self.cross[index] - given
+            for p, penalty in enumerate(PENALTIES):
+                lower, _ = _factor(rest, self._times(penalty))
+                for k, end in enumerate(ends):
+                    weight = cho_solve((lower[:end, :end], True), target[:end])
+                    errors[k, p] += _error(weight, inside[:end, :end], given[:end], square)
+        whole, crossed, found = self.gram[np.ix_(index, index)], self.cross[index], {}
+        picked = errors.argmin(1).tolist()
+        for p in set(picked):
+            lower, _ = _factor(whole, self._times(PENALTIES[p]))
+            for k, end in enumerate(ends):
+                if picked[k] == p:
+                    weight = cho_solve((lower[:end, :end], True), crossed[:end])
+                    turn, shift = self._discriminant(weight, index[:end])
+                    found[k] = np.asarray(self.scored[:, index[:end]] @ (weight @ turn) + shift)
+        return [found[k] for k in range(len(ends))]
+
+    def _discriminant(
+        self, weight: Float[np.ndarray, "d K"], index: np.ndarray
+    ) -> tuple[Float[np.ndarray, "K K"], Float[np.ndarray, " K"]]:
+        """Return what turns fitted indicators into scores of classes: a matrix and an offset.
+
+        The largest fitted indicator would never be a rare class. Discriminant analysis of the fitted indicators gives
+        each class its log-posterior under normal features of one covariance, penalised as the regression is (Hastie,
+        Buja and Tibshirani 1995). Numbers are left as they are.
+        """
+        if not self.rows.n_classes:
+            return np.eye(weight.shape[1]), self.centre
+        counts = np.bincount(self.rows.gold, minlength=self.rows.n_classes).astype(np.float64)
+        share = counts / counts.sum()
+        means = (self.cross[index].T @ weight) / np.maximum(counts, 1)[:, None]  # of the fitted indicators, by class
+        within = means.T @ (share[:, None] * (np.eye(len(share)) - means))
+        turn = np.linalg.pinv((within + within.T) / 2, rcond=RANK, hermitian=True) @ means.T
+        with np.errstate(divide="ignore"):
+            return turn, np.log(share) - 0.5 * (means.T * turn).sum(0)
+
+    def _times(self, penalty: float) -> float:
+        return penalty * len(self.rows.gold)
+
+    def together(self) -> "Joint":
+        """Fit on all layers once; what each layer adds can then be left out."""
+        every = range(len(self.places))
+        weight = _solve(self.gram, self.cross, self._times(self.penalty(every)))
+        turn, shift = self._discriminant(weight, self.columns(every))
+        weight = weight @ turn
+        added = np.stack([self.scored[:, place] @ weight[place] for place in self.places])
+        return Joint(self.rows, added, shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """One readout of all layers: what each layer adds to the outputs, which is 0 at its mean over train."""
+
+    rows: LayerRows
+    added: Float[np.ndarray, "L M K"]
+    centre: Float[np.ndarray, " K"]
+
+    def __call__(self, masks: Bool[np.ndarray, "S L"]) -> np.ndarray:
+        """Predict with every set of layers, the others being their means over train: `(1, sets, N)`."""
+        step = max(1, AT_ONCE // self.added[0].size)
+        found = []
+        for start in range(0, len(masks), step):
+            outputs = np.tensordot(masks[start : start + step].astype(np.float64), self.added, 1) + self.centre
+            found.append(self.rows.decide(outputs))
+        return np.concatenate(found)[None]
+
+
+def _factor(gram: Float[np.ndarray, "d d"], penalty: float) -> tuple[Float[np.ndarray, "d d"], bool]:
+    try:
+        found: tuple[Float[np.ndarray, "d d"], bool] = cho_factor(gram + penalty * np.eye(len(gram)), lower=True)
+    except LinAlgError as error:
+        raise HeadError(f"a readout of layers cannot be fitted ({error}); check the latents.") from error
+    return found
+
+
+def _solve(gram: Float[np.ndarray, "d d"], cross: Float[np.ndarray, "d K"], penalty: float) -> Float[np.ndarray, "d K"]:
+    return np.asarray(cho_solve(_factor(gram, penalty), cross))
+
+
+def _error(
+    weight: Float[np.ndarray, "d K"], gram: Float[np.ndarray, "d d"], cross: Float[np.ndarray, "d K"], square: float
+) -> float:
+    """Return the squared error of weights on rows of which only the sums are known."""
+    return float(square - 2 * (weight * cross).sum() + (weight * (gram @ weight)).sum())
+
+
+# Sets of layers, each read by a readout of its own: without one, with one, up to one, from one on, a few picked.
+
+MOST_PICKS = 8
+"""Layers that are picked at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetPredictions:
+    """Predictions of the scored split, one for each set of layers.
+
+    Attributes:
+        whole: `(1, N)`, of all layers.
+        best: `(1, N)`, of the best layer.
+        without: `(L, N)`, of all but one, under the penalty of all.
+        beside: `(L, N)`, of the best and this one.
+        prefix: `(L, N)`, of all up to this one.
+        suffix: `(L, N)`, of this one and all above.
+        greedy: `(G, N)`, of the first picks.
+        picks: The layers picked, in order.
+    """
+
+    whole: NDArray[Any]
+    best: NDArray[Any]
+    without: NDArray[Any]
+    beside: NDArray[Any]
+    prefix: NDArray[Any]
+    suffix: NDArray[Any]
+    greedy: NDArray[Any]
+    picks: tuple[int, ...]
+
+
+def predict_sets(readout: Readout, best: int) -> SetPredictions:
+    """Fit a readout on every set, and predict; picks are made by the error on rows of train that a fold leaves out.
+
+    Args:
+        readout: The readout of all layers.
+        best: The layer that `beside` puts every other beside.
+    """
+    n, decide = len(readout.places), readout.rows.decide
+    every = list(range(n))
+    penalty = readout.penalty(every)
+    picks = pick_layers(readout.error, readout.penalty, n)
+    return SetPredictions(
+        decide(readout.outputs(every, penalty)[None]),
+        decide(readout.outputs([best])[None]),
+        decide(np.stack([readout.outputs([j for j in every if j != k], penalty) for k in every])),
+        decide(np.stack([readout.outputs(sorted({best, k})) for k in every])),
+        decide(np.stack(readout.growing(every))),
+        decide(np.stack(readout.growing(every[::-1])))[::-1],
+        decide(np.stack(readout.growing(picks))),
+        picks,
+    )
+
+
+def pick_layers(
+    error: Callable[[Sequence[int], float], float], penalty: Callable[[Sequence[int]], float], n_layers: int
+) -> tuple[int, ...]:
+    """Add the layer that lowers an error most, again and again, 8 times at most; gives the picks in order.
+
+    Candidates are tried under the penalty of what is picked so far, of the first layer before the first pick.
+
+    Example:
+        >>> pick_layers(lambda layers, _: -len({k // 2 for k in layers}), lambda _: 1.0, 4)[:2]
+        (0, 2)
+    """
+    chosen: tuple[int, ...] = ()
+    while len(chosen) < min(n_layers, MOST_PICKS):
+        under = penalty(chosen or (0,))
+        rest = [k for k in range(n_layers) if k not in chosen]
+        chosen = (*chosen, rest[int(np.argmin([error((*chosen, k), under) for k in rest]))])
+    return chosen
+
+
+# A learned mix of layers: weights on layer-normed layers that sum to 1, fitted together with a linear readout.
+
+MOST_NUMBERS = 1 << 28
+"""Most numbers of latents held in memory: 1 GiB."""
+EPOCHS, BATCH = 20, 128
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedMix:
+    """Weights of layers in a mix, of several seeds."""
+
+    weights: Float[np.ndarray, "S L"]
+
+
+class _Mix(nn.Module):
+    """`gamma * sum_k softmax(s)_k norm(h_k)`, then a linear map; for pairs the cosine of both mixes instead."""
+
+    def __init__(self, n_layers: int, width: int, n_outputs: int) -> None:
+        super().__init__()
+        self.preference = nn.Parameter(torch.zeros(n_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+        self.readout = nn.Linear(width, n_outputs)
+        nn.init.zeros_(self.readout.weight)
+        self.line = nn.Parameter(torch.tensor([1.0, 0.0]))
+
+    def forward(self, latents: Float[Tensor, "L B T D"]) -> Float[Tensor, "B K"]:
+        mixed = torch.einsum("l,lbtd->btd", self.preference.softmax(0), latents)
+        if mixed.shape[1] == 2:
+            cosine = nn.functional.cosine_similarity(mixed[:, 0], mixed[:, 1], dim=-1)
+            return (self.line[0] * cosine + self.line[1])[:, None]
+        outputs: Tensor = self.readout(self.gamma * mixed[:, 0])
+        return outputs
+
+
+def learn_mix(rows: LayerRows, *, seeds: tuple[int, ...]) -> LearnedMix:
+    """Fit a mix of all layers with every seed (the scalar mix of Peters et al. 2018, section 3.2), on rows of train.
+
+    A weight is no measure of what a layer knows: layers alike share one.
+    """
+    first = rows.read(0, True)
+    most = max(BATCH, MOST_NUMBERS // (len(rows.layers) * first.shape[0] * first.shape[2]))
+    kept = np.sort(np.random.default_rng(0).permutation(first.shape[1])[:most])
+    latents = np.stack([_normed(rows.read(k, True)[:, kept]) for k in range(len(rows.layers))])
+    data = torch.from_numpy(latents).permute(0, 2, 1, 3)
+    gold = torch.from_numpy(rows.gold[kept])
+    return LearnedMix(np.stack([_fit(data, gold, rows.n_classes, seed) for seed in seeds]))
+
+
+def _normed(latents: Float32[np.ndarray, "T N D"]) -> Float32[np.ndarray, "T N D"]:
+    tensor = torch.from_numpy(latents)
+    return np.asarray(nn.functional.layer_norm(tensor, tensor.shape[-1:]).numpy())
+
+
+def _fit(data: Float[Tensor, "L N T D"], gold: Tensor, n_classes: int, seed: int) -> Float[np.ndarray, " L"]:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        mix = _Mix(data.shape[0], data.shape[3], n_classes or 1)
+    if not n_classes:
+        gold = ((gold - gold.mean()) / gold.std().clamp(min=1e-12)).float()
+    slow = [*mix.readout.parameters()]
+    optimiser = torch.optim.AdamW(slow, lr=1e-3, weight_decay=0.01)
+    optimiser.add_param_group({"params": [mix.preference, mix.gamma, mix.line], "lr": 3e-2, "weight_decay": 0.0})
+    n = data.shape[1]
+    for _ in range(max(EPOCHS, -(-EPOCHS * 50 * BATCH // (20 * n)))):  # a small task is gone over more often
+        for index in torch.split(torch.randperm(n, generator=generator), BATCH):
+            outputs = mix(data[:, index])
+            loss = (
+                nn.functional.cross_entropy(outputs, gold[index])
+                if n_classes
+                else nn.functional.mse_loss(outputs[:, 0], gold[index])
+            )
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            optimiser.step()
+    return np.asarray(mix.preference.detach().softmax(0).numpy(), np.float64)
+
+
+# Bits: what a linear probe reads from a layer, what it adds to the best layer, and how short a code it gives.
+
+CS = (0.01, 0.1, 1.0)
+"""Inverse penalties to choose from, on features of variance 1."""
+HELD_OUT = 0.2
+"""Share of the units of train on which the penalty is chosen."""
+SPREAD = 0.01
+"""Share of every probability that is spread over all classes, so that no row costs without bound."""
+SOLVER = SolverOptions(tol=1e-3, gap_tol=1e-2, max_iterations=100)
+"""Bits differ in the third digit from those of a tighter solver."""
+FEWEST = 16
+"""Rows of the first portion of a code at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInformation:
+    """Bits of every layer.
+
+    Attributes:
+        prior: `(M,)` bits that each row of the scored split costs without any latent.
+        alone: `(L, M)` bits it costs with a probe of the layer.
+        beside: `(L, M)` bits it costs with a probe of the best layer and this one.
+        code: Bits it takes each layer to send the gold of train, portion by portion; none for numbers.
+        uniform: Bits it takes without latents and without learning.
+    """
+
+    prior: Float[np.ndarray, " M"]
+    alone: Float[np.ndarray, "L M"]
+    beside: Float[np.ndarray, "L M"]
+    code: Float[np.ndarray, " C"]
+    uniform: float
+
+
+def measure_information(rows: LayerRows, best: int, *, components: int) -> LayerInformation:
+    """Measure V-information (Xu et al. 2020), new information and online code length (Voita and Titov 2020).
+
+    Probes are logistic regressions for classes and ridge regressions, with normal errors, for numbers, both on the
+    first principal components of a layer; their penalties are chosen on a part of train.
+
+    Args:
+        rows: The rows.
+        best: Position of the layer that others are put beside.
+        components: Principal components of a layer.
+    """
+    parts = [reduce_layer(rows.features(k, True), rows.features(k, False), components) for k in range(len(rows.layers))]
+    ours = parts[best]
+    coder = _Classes(rows) if rows.n_classes else _Numbers(rows)
+    alone, picked = coder.losses(parts)
+    others = [k for k in range(len(parts)) if k != best]
+    beside = alone.copy()
+    if others:
+        beside[others] = coder.losses([_side_by_side(ours, parts[k]) for k in others])[0]
+    code, uniform = coder.code([train for train, _ in parts], picked)
+    return LayerInformation(coder.prior(), alone, beside, code, uniform)
+
+
+Part = tuple[NDArray[np.float32], NDArray[np.float32]]
+Parts = Sequence[Part]
+
+
+def _side_by_side(one: "Part", other: "Part") -> "Part":
+    return np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)
+
+
+class _Classes:
+    """Codes of classes."""
+
+    def __init__(self, rows: LayerRows) -> None:
+        self.rows, self.k = rows, rows.n_classes
+        self.scored_gold = rows.scored_gold
+
+    def prior(self) -> Float[np.ndarray, " M"]:
+        counts = np.bincount(self.rows.gold, minlength=self.k) + 0.5
+        return _bits(np.broadcast_to(counts / counts.sum(), (len(self.scored_gold), self.k)), self.scored_gold)
+
+    def losses(self, parts: Parts) -> tuple[Float[np.ndarray, "L M"], list[float]]:
+        """Give the bits of every row, and the penalty chosen for each layer."""
+        gold, inner = self.rows.gold, _inner(self.rows.units)
+        train, scored = (np.stack(side) for side in zip(*parts, strict=True))
+        trial = self._probabilities(train[:, inner], gold[inner], train[:, ~inner], CS)
+        best = np.array([[_bits(each, gold[~inner]).mean() for each in layer] for layer in trial]).argmin(1)
+        final = self._probabilities(train, gold, scored, CS)
+        found = [_bits(layer[c], self.scored_gold) for layer, c in zip(final, best, strict=True)]
+        return np.stack(found), [CS[c] for c in best]
+
+    def code(
+        self, parts: Sequence[Float32[np.ndarray, "N d"]], picked: Sequence[float]
+    ) -> tuple[Float[np.ndarray, " L"], float]:
+        """Send the gold of train in portions that double: the first by equal odds, each further by a probe of those."""
+        n = len(self.rows.gold)
+        order = np.random.default_rng(0).permutation(n)
+        gold, features = self.rows.gold[order], np.stack(parts)[:, order]
+        ends = [n]
+        while ends[0] // 2 >= FEWEST:
+            ends.insert(0, ends[0] // 2)
+        bits = np.full(len(parts), ends[0] * np.log2(self.k))
+        for C in set(picked):
+            layers = [k for k, each in enumerate(picked) if each == C]
+            for sent, end in pairwise(ends):
+                found = self._probabilities(features[layers, :sent], gold[:sent], features[layers, sent:end], [C])
+                bits[layers] += [_bits(each[0], gold[sent:end]).sum() for each in found]
+        return bits, float(n * np.log2(self.k))
+
+    def _probabilities(
+        self, train: NDArray[np.float32], gold: Int[np.ndarray, " N"], rows: NDArray[np.float32], Cs: Sequence[float]
+    ) -> Float[np.ndarray, "L C M K"]:
+        """Give the probabilities of every class by layer and penalty; a class that was not seen gets its share."""
+        seen, codes = np.unique(gold, return_inverse=True)
+        if len(seen) == 1:
+            found = np.ones((len(train), len(Cs), rows.shape[1], 1))
+        else:
+            fit = fit_logistic(
+                torch.from_numpy(train), torch.from_numpy(codes), Cs=list(Cs), n_classes=len(seen), options=SOLVER
+            )
+            found = fit.logits(torch.from_numpy(rows)).double().softmax(-1).numpy()
+        whole = np.full((*found.shape[:3], self.k), SPREAD / self.k)
+        whole[..., seen] += (1 - SPREAD) * found
+        return whole
+
+
+class _Numbers:
+    """Codes of numbers with normal errors, whose variance is that of rows left out of train."""
+
+    def __init__(self, rows: LayerRows) -> None:
+        self.rows = rows
+
+    def prior(self) -> Float[np.ndarray, " M"]:
+        return _normal_bits(self.rows.scored_gold - self.rows.gold.mean(), float(self.rows.gold.var()))
+
+    def losses(self, parts: Parts) -> tuple[Float[np.ndarray, "L M"], list[float]]:
+        gold = self.rows.gold.astype(np.float64)
+        found, picked = [], []
+        for train, scored in parts:
+            fit = RidgeCV([each * len(gold) for each in PENALTIES]).fit(train.astype(np.float64), gold)
+            errors = self.rows.scored_gold - fit.predict(scored.astype(np.float64))
+            found.append(_normal_bits(errors, -float(fit.best_score_)))
+            picked.append(float(fit.alpha_))
+        return np.stack(found), picked
+
+    def code(self, parts: Sequence[NDArray[np.float32]], picked: Sequence[float]) -> tuple[NDArray[np.float64], float]:
+        """Give nothing: a number takes endlessly many bits."""
+        del parts, picked
+        return np.zeros(0), float("nan")
+
+
+def _inner(units: Int[np.ndarray, " N"]) -> NDArray[np.bool_]:
+    """Mark the rows of train that probes are tried on, whole units left out; all but one unit at most."""
+    names = np.unique(units)
+    n_out = min(max(1, round(HELD_OUT * len(names))), len(names) - 1)
+    left_out = np.random.default_rng(0).permutation(names)[:n_out]
+    inner: NDArray[np.bool_] = ~np.isin(units, left_out)
+    return inner
+
+
+def _bits(probabilities: Float[np.ndarray, "M K"], gold: Int[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    """Return what each row costs; a class that train has not costs as much as the least likely share."""
+    given = np.take_along_axis(probabilities, np.maximum(gold, 0)[:, None], axis=1)[:, 0]
+    return -np.log2(np.where(gold < 0, SPREAD / probabilities.shape[1], given))
+
+
+def _normal_bits(errors: Float[np.ndarray, " M"], variance: float) -> Float[np.ndarray, " M"]:
+    safe = max(variance, 1e-12)
+    return np.asarray(0.5 * (np.log2(2 * np.pi * safe) + errors**2 / safe * np.log2(np.e)))

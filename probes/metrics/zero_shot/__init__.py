@@ -1,1 +1,0 @@
-"""Metrics of tasks that need no fitting: rankings, similarities of pairs, clusters, nearest neighbours."""

@@ -1,0 +1,330 @@
+"""Layer-wise modules: one small network per layer, all layers of one width in one batched computation."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import lightning
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.errors import unknown_name
+from extract.linear import affine_layers
+from probes.latents.text_latents import Standardiser
+from probes.networks.network_options import Widths, code_widths
+
+ENCODERS = {
+    "linear": "D -> H, one matrix per layer",
+    "mlp": "D -> (D + H) // 2 -> H with layer norm, dropout and GELU between",
+    "normed-mlp": "D -> (D + H) // 2 -> H, layer norm, dropout and GELU behind both (FREEZE's autoencoders)",
+    "deep-mlp": "D -> H -> H -> H, layer norm and GELU behind the first, GELU behind the second (FREEZE's siamese)",
+}
+XAVIER_GAIN = 0.5
+"""Gain of the Xavier uniform weights that FREEZE's autoencoders begin with; their biases begin at 0."""
+
+
+class LayerwiseLinear(nn.Module):
+    """`L` affine maps at once."""
+
+    def __init__(self, n_layers: int, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_layers, n_in, n_out))
+        self.bias = nn.Parameter(torch.empty(n_layers, 1, n_out))
+        bound = n_in**-0.5  # as nn.Linear
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Float[Tensor, "L B D"]) -> Float[Tensor, "L B H"]:
+        """Map each layer by its own matrix."""
+        return affine_layers(x, self.weight, self.bias)
+
+
+class LayerwiseNorm(nn.Module):
+    """`L` layer norms at once."""
+
+    def __init__(self, n_layers: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n_layers, 1, width))
+        self.bias = nn.Parameter(torch.zeros(n_layers, 1, width))
+
+    def forward(self, x: Float[Tensor, "L B H"]) -> Float[Tensor, "L B H"]:
+        """Norm each vector, then scale and shift by its layer's own parameters."""
+        return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
+
+
+def build_map(
+    kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float, is_decoder: bool = False
+) -> nn.Sequential:
+    """Build maps from `(L, B, n_in)` to `(L, B, n_out)`: encoders or, with both exchanged, their decoders.
+
+    A decoder mirrors its encoder and ends in a linear map. `kind` is a name from `ENCODERS`; an unknown one raises
+    `UnknownNameError`.
+    """
+    if kind not in ENCODERS:
+        raise unknown_name("encoder", kind, ENCODERS)
+    if kind == "linear":
+        return nn.Sequential(nn.Dropout(dropout), LayerwiseLinear(n_layers, n_in, n_out))
+    if kind == "deep-mlp":
+        code = n_in if is_decoder else n_out
+        return nn.Sequential(
+            LayerwiseLinear(n_layers, n_in, code),
+            LayerwiseNorm(n_layers, code),
+            nn.GELU(),
+            LayerwiseLinear(n_layers, code, code),
+            nn.GELU(),
+            LayerwiseLinear(n_layers, code, n_out),
+        )
+    hidden = (n_in + n_out) // 2
+    parts: list[nn.Module] = [
+        LayerwiseLinear(n_layers, n_in, hidden),
+        LayerwiseNorm(n_layers, hidden),
+        nn.Dropout(dropout),
+        nn.GELU(),
+        LayerwiseLinear(n_layers, hidden, n_out),
+    ]
+    if kind == "normed-mlp":
+        _draw_xavier(part for part in parts if isinstance(part, LayerwiseLinear))
+        parts += [] if is_decoder else [LayerwiseNorm(n_layers, n_out), nn.Dropout(dropout), nn.GELU()]
+    return nn.Sequential(*parts)
+
+
+@torch.no_grad()
+def _draw_xavier(maps: Iterable[LayerwiseLinear]) -> None:
+    for each in maps:
+        _, n_in, n_out = each.weight.shape
+        bound = XAVIER_GAIN * (6 / (n_in + n_out)) ** 0.5
+        each.weight.uniform_(-bound, bound)
+        each.bias.zero_()
+
+
+class LayerGroups(nn.Module):
+    """Layer-wise maps `D -> H_l` (encoders) or `H_l -> D` (decoders), one batched computation per distinct `H_l`.
+
+    `kind` is a name from `ENCODERS`, `width` is `D`, and `codes` holds the `H_l` of each of the `L` layers.
+    """
+
+    def __init__(
+        self, kind: str, width: int, codes: Sequence[int], *, dropout: float, is_decoder: bool = False
+    ) -> None:
+        super().__init__()
+        self.places = tuple(tuple(k for k, code in enumerate(codes) if code == size) for size in dict.fromkeys(codes))
+        """Layers of each group, in the order of the groups."""
+        self.groups = nn.ModuleList(
+            build_map(
+                kind,
+                len(layers),
+                dropout=dropout,
+                is_decoder=is_decoder,
+                n_in=codes[layers[0]] if is_decoder else width,
+                n_out=width if is_decoder else codes[layers[0]],
+            )
+            for layers in self.places
+        )
+
+    def encode(self, latents: Float[Tensor, "L B D"]) -> list[Tensor]:
+        """Map latents `(L, B, D)` to codes `(L_g, B, H_g)`, a tensor per group."""
+        return [group(pick_layers(latents, layers)) for group, layers in zip(self.groups, self.places, strict=True)]
+
+    def decode(self, codes: Sequence[Tensor]) -> Float[Tensor, "L B D"]:
+        """Map codes `(L_g, B, H_g)` of the same groups to latents `(L, B, D)`."""
+        return self.ungroup([group(code) for group, code in zip(self.groups, codes, strict=True)])
+
+    def ungroup(self, parts: Sequence[Tensor]) -> Tensor:
+        """Put tensors `(L_g, ...)`, a part per group, into the order of the layers: `(L, ...)`."""
+        if len(parts) == 1:
+            return parts[0]
+        order = [layer for layers in self.places for layer in layers]
+        joined = torch.cat(list(parts))
+        return joined if order == sorted(order) else joined[torch.tensor(order, device=joined.device).argsort()]
+
+    def stacks(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
+        """Return every parameter, whose first axis is the layer, with the layers it holds."""
+        for group, layers in zip(self.groups, self.places, strict=True):
+            for parameter in group.parameters():
+                yield parameter, layers
+
+    @torch.no_grad()
+    def copy_layers(self, source: "LayerGroups", picks: Sequence[int]) -> None:
+        """Take over the parameters of layers of the same kind and widths; `picks` are their positions in `source`."""
+        spots = {layer: (g, row) for g, layers in enumerate(source.places) for row, layer in enumerate(layers)}
+        for group, layers in zip(self.groups, self.places, strict=True):
+            for row, layer in enumerate(layers):
+                g, other = spots[picks[layer]]
+                for mine, theirs in zip(group.parameters(), source.groups[g].parameters(), strict=True):
+                    mine[row].copy_(theirs[other])
+
+
+def pick_layers(latents: Float[Tensor, "L B D"], layers: Sequence[int]) -> Float[Tensor, "G B D"]:
+    """Take layers of a batch: a view where they follow each other."""
+    first = layers[0]
+    if tuple(layers) == tuple(range(first, first + len(layers))):
+        return latents[first : first + len(layers)]
+    return latents[torch.tensor(layers, device=latents.device)]
+
+
+# AdamW as heads use it: one fused step, with a learning rate per layer where layers are stacked.
+
+
+def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """Make AdamW with the fused step for parameters on one device; without weight decay it is Adam."""
+    return torch.optim.AdamW(
+        [parameter for parameter in parameters if parameter.requires_grad],
+        lr=learning_rate,
+        weight_decay=weight_decay,
+        fused=True,
+    )
+
+
+class LayerwiseAdamW(torch.optim.AdamW):
+    """AdamW for parameters whose first axis is the layer, each layer with its own learning rate.
+
+    The learning rates are FREEZE's: `learning_rate * (1 + layer / L)`. `stacks` are parameters `(L_g, ...)` with the
+    positions, 0 to `L - 1`, of the layers they hold. Every layer's slice is a leaf that shares memory with its
+    parameter, so that the fused step serves all of them.
+    """
+
+    def __init__(
+        self,
+        stacks: Sequence[tuple[nn.Parameter, Sequence[int]]],
+        n_layers: int,
+        *,
+        learning_rate: float,
+        weight_decay: float,
+    ) -> None:
+        self.stacks = [parameter for parameter, _ in stacks]
+        self._slices: list[list[Tensor]] = [list(parameter.detach().unbind()) for parameter in self.stacks]
+        of_layer: dict[int, list[Tensor]] = {}
+        for slices, (_, layers) in zip(self._slices, stacks, strict=True):
+            for piece, layer in zip(slices, layers, strict=True):
+                of_layer.setdefault(layer, []).append(piece.requires_grad_())
+        groups = [
+            {"params": pieces, "lr": learning_rate * (1 + layer / n_layers)}
+            for layer, pieces in sorted(of_layer.items())
+        ]
+        super().__init__(groups, weight_decay=weight_decay, fused=True)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Hand every slice its part of the gradient and take one step."""
+
+        def share_gradients() -> Any:
+            loss = None if closure is None else closure()
+            for parameter, slices in zip(self.stacks, self._slices, strict=True):
+                if parameter.grad is not None:
+                    for piece, gradient in zip(slices, parameter.grad.unbind(), strict=True):
+                        piece.grad = gradient
+            return loss
+
+        return super().step(share_gradients)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of parameters and slices."""
+        super().zero_grad(set_to_none=set_to_none)
+        for parameter in self.stacks:
+            parameter.grad = None
+
+
+# Layer-wise autoencoders: one per layer, trained together on the latents of any texts (FREEZE section 4.2.3).
+
+
+class LayerAutoencoder(lightning.LightningModule):
+    """`L` autoencoders, `D -> (D + H) // 2 -> H` and back; no layer sees another.
+
+    The loss of a layer is the mean squared error of its standardised latents, so 1 is what predicting the mean
+    would give, or of its latents as they are. The learning rate rises with the layer:
+    `learning_rate * (1 + layer / L)`.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        bottleneck: Dimension `H` of the codes: a size, a rule such as `256, upper half 512`, or a list over layers.
+        encoder: A name from `ENCODERS`.
+        standardises_latents: Whether each dimension of a latent is standardised first; FREEZE's are not.
+        dropout: Dropout probability.
+        learning_rate: AdamW learning rate of the lowest layer.
+        weight_decay: AdamW weight decay.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        bottleneck: Widths = "256, upper half 512",
+        encoder: str = "mlp",
+        standardises_latents: bool = True,
+        dropout: float = 0.1,
+        learning_rate: float = 3e-4,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.n_layers, self.width, self.kind = n_layers, width, encoder
+        self.standardises_latents = standardises_latents
+        self.codes = code_widths(bottleneck, n_layers, width=width)
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.register_buffer("mean", torch.zeros(n_layers, 1, width))
+        self.register_buffer("scale", torch.ones(n_layers, 1, width))
+        self.encoder = LayerGroups(encoder, width, self.codes, dropout=dropout)
+        self.decoder = LayerGroups(encoder, width, self.codes, dropout=dropout, is_decoder=True)
+        self._seen: list[tuple[Tensor, int]] = []
+
+    @property
+    def standardiser(self) -> Standardiser:
+        """Mean and scale `(L, D)` of the latents."""
+        return Standardiser(self.mean.squeeze(1), self.scale.squeeze(1))
+
+    def prepare(self, standardiser: Standardiser) -> None:
+        """Take over the standardisation of the training texts, if latents are standardised."""
+        if self.standardises_latents:
+            self.mean.copy_(standardiser.mean.unsqueeze(1))
+            self.scale.copy_(standardiser.scale.unsqueeze(1))
+
+    def forward(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, "L B D"]:
+        """Reconstruct standardised latents from raw ones."""
+        return self.decoder.decode(self.encoder.encode((latents - self.mean) / self.scale))
+
+    def losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
+        """Mean squared error of each layer: of standardised latents, in units of their variance, or of raw ones."""
+        wanted = (latents - self.mean).mul_(self.scale.reciprocal())
+        found = self.decoder.decode(self.encoder.encode(wanted))
+        return ((found - wanted) ** 2).mean(dim=(1, 2))
+
+    def raw_losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
+        """Mean squared error of each layer in the units of its latents (FREEZE Figure 2)."""
+        found: Tensor = self(latents)
+        return ((found * self.scale + self.mean - latents) ** 2).mean(dim=(1, 2))
+
+    def training_step(self, latents: Float[Tensor, "L B D"], _: int) -> Tensor:
+        """Sum the losses of the layers: no gradient of one reaches another."""
+        losses = self.losses(latents)
+        self.log("train_loss", losses.mean(), on_step=False, on_epoch=True, batch_size=latents.shape[1])
+        return losses.sum()
+
+    def validation_step(self, latents: Float[Tensor, "L B D"], _: int) -> None:
+        """Collect the losses of a batch."""
+        self._seen.append((self.losses(latents).cpu(), latents.shape[1]))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean over rows, per layer and over layers."""
+        n_rows = sum(n for _, n in self._seen)
+        of_layers = torch.stack([losses * n for losses, n in self._seen]).sum(0) / n_rows
+        self._seen.clear()
+        self.log("held_out_loss", of_layers.mean())
+        for k, loss in enumerate(of_layers):
+            self.log(f"held_out_loss_{k}", loss)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Use AdamW with a learning rate per layer."""
+        return LayerwiseAdamW(
+            [*self.encoder.stacks(), *self.decoder.stacks()],
+            self.n_layers,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values, to build the module again."""
+        return dict(self.hparams)

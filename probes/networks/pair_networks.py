@@ -1,0 +1,623 @@
+"""What every pair head shares: similarities per layer, combined into one prediction."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.errors import HeadError, unknown_name
+from probes.latents.text_latents import (
+    PairBatch,
+    PairLatents,
+    SimilarityBatch,
+    Standardiser,
+    Transform,
+    TransformOptions,
+    fit_transform,
+)
+from probes.metrics.correlation import correlations, pearson, spearman
+from probes.networks.layerwise_networks import LayerGroups, LayerwiseLinear, adamw
+from probes.networks.network_options import LOSSES, Widths, code_widths
+
+
+class PairHead(lightning.LightningModule, ABC):
+    """A head that scores pairs of texts from their latents: `L` similarities, then one prediction.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    is_trained: ClassVar[bool] = True
+    """Whether the head has epochs; otherwise preparing it is all."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, n_layers: int, width: int, *, loss: str = "mse", learning_rate: float = 3e-4, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__()
+        if loss not in LOSSES:
+            raise unknown_name("loss", loss, LOSSES)
+        self.n_layers, self.width = n_layers, width
+        self.loss_name, self.learning_rate, self.weight_decay = loss, learning_rate, weight_decay
+        self.register_buffer("mean", torch.zeros(n_layers, 1, width))
+        self.register_buffer("scale", torch.ones(n_layers, 1, width))
+        self.selection = "validation"
+        """The split that Lightning's validation loop reads; names what is logged."""
+        self._collected: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def has_fixed_similarities(self) -> bool:
+        """Whether training leaves the similarities as they are, so that they are computed once, not in every epoch."""
+        return False
+
+    @abstractmethod
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "C B"]:
+        """Compare two latents layer by layer, symmetric in its arguments.
+
+        The first `L` rows are one similarity per layer; a head may add further blocks of `L` rows.
+        """
+
+    @abstractmethod
+    def combine(self, similarities: Float[Tensor, "C B"]) -> Float[Tensor, " B"]:
+        """Turn the similarities of all layers into one prediction per pair."""
+
+    def forward(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, " B"]:
+        """Score pairs."""
+        return self.combine(self.similarities(a, b))
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit what is fitted in closed form on the training split, before any epoch."""
+        del data
+        self._set_standardiser(standardiser)
+
+    def _set_standardiser(self, standardiser: Standardiser) -> None:
+        self.mean.copy_(standardiser.mean.unsqueeze(1))
+        self.scale.copy_(standardiser.scale.unsqueeze(1))
+
+    def standardised(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, "L B D"]:
+        """Standardise latents by the fitted mean and scale."""
+        return (latents - self.mean).mul_(self.scale.reciprocal())  # in place: a batch of all layers is large
+
+    def identical_similarity(self) -> float | None:
+        """Return the prediction for a text paired with itself: a constant, as every similarity is 1.
+
+        None for a head whose prediction then depends on the text.
+        """
+        with torch.no_grad():
+            return float(self.combine(torch.ones(self.n_layers, 1, device=self.mean.device)))
+
+    def _score(self, batch: PairBatch | SimilarityBatch) -> Tensor:
+        if isinstance(batch, SimilarityBatch):
+            return self.combine(batch.similarities)
+        scored: Tensor = self(batch.a, batch.b)
+        return scored
+
+    def training_step(self, batch: PairBatch | SimilarityBatch, _: int) -> Tensor:
+        """Compute the loss of a batch."""
+        predicted, gold = self._score(batch), batch.gold
+        if self._n_processes() > 1:  # a variance, and a ranking, is of the whole batch, not of each device's share
+            predicted, gold = self._from_all(predicted, has_gradient=True), self._from_all(gold)
+        loss: Tensor = LOSSES[self.loss_name][0](predicted, gold)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.gold))
+        return loss
+
+    def validation_step(self, batch: PairBatch | SimilarityBatch, _: int) -> None:
+        """Collect predictions; correlations are of the whole corpus, never averaged over batches."""
+        self._collected.append((self._score(batch).detach().cpu(), batch.gold.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log corpus-level correlations."""
+        predicted, gold = (torch.cat([pair[k].float() for pair in self._collected]) for k in (0, 1))
+        self._collected.clear()
+        if self._n_processes() > 1:
+            predicted, gold = (self._from_all(values.to(self.device)).cpu() for values in (predicted, gold))
+        for metric, value in correlations(predicted.numpy(), gold.numpy()).items():
+            self.log(f"{self.selection}_{metric}", value)
+
+    def _n_processes(self) -> int:
+        trainer = self._trainer
+        return 1 if trainer is None else trainer.world_size
+
+    def _from_all(self, values: Tensor, *, has_gradient: bool = False) -> Tensor:
+        """Join `(B,)` values of every process to `(processes * B,)`."""
+        joined: Any = self.all_gather(values, sync_grads=has_gradient)
+        flat: Tensor = joined.reshape(-1)
+        return flat
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Use AdamW; without weight decay it is Adam."""
+        return adamw(self.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values, to build the head again."""
+        return dict(self.hparams)
+
+
+def cosine(a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+    """Cosine of two batches of vectors, layer by layer; 0 for a vector of zeros."""
+    return torch.nn.functional.cosine_similarity(a, b, dim=-1)
+
+
+def collect_similarities(head: PairHead, data: PairLatents, split: str) -> Float[Tensor, "C N"]:
+    """Compute the similarities of every pair of a split, on the CPU."""
+    device = head.mean.device
+    with torch.no_grad():
+        parts = [head.similarities(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(parts, dim=1)
+
+
+# Layer cosine: the cosine of raw and of transformed latents at each layer; the best one is the score.
+
+_KINDS = {"none": "raw", "standardise": "standardised"}
+_DEFAULT = TransformOptions("none+standardise")
+
+
+class LayerCosine(PairHead):
+    """Cosine per layer, without training (FREEZE Figure 1).
+
+    Preparing the head fits the transforms on training texts and chooses layer and transform by validation Pearson.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        transform: Names of `probes.latents.text_latents.TRANSFORMS` to choose from, joined by `+`.
+        components: Components that `abtt` removes or `whiten` keeps; 0 as in `TransformOptions`.
+        shrinkage: Shrinkage of `whiten`; None as in `TransformOptions`.
+    """
+
+    is_trained: ClassVar[bool] = False
+    chosen: Tensor
+
+    def __init__(
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        transform: str = "none+standardise",
+        components: int = 0,
+        shrinkage: float | None = None,
+    ) -> None:
+        super().__init__(n_layers, width)
+        self.options = TransformOptions(transform, components, shrinkage)
+        self.kinds = tuple(_KINDS.get(name, name) for name in self.options.transforms)
+        """How the transforms are called in curves."""
+        self.register_buffer("chosen", torch.zeros(2, dtype=torch.int64))  # kind, layer
+        for name in self._with_basis():
+            self.register_buffer(f"basis_{name}", torch.zeros(n_layers, width, 0))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values, those of transforms where they are not the default."""
+        plain = {key: value for key, value in vars(self.options).items() if value != getattr(_DEFAULT, key)}
+        return {"n_layers": self.n_layers, "width": self.width, **plain}
+
+    def _with_basis(self) -> list[str]:
+        return [name for name in self.options.transforms if name in ("abtt", "whiten")]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Make room for bases, whose width the latents decided, and read the weights."""
+        for name in self._with_basis():
+            found = state_dict.get(f"{prefix}basis_{name}")
+            if found is not None:
+                setattr(self, f"basis_{name}", torch.empty_like(found))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _transform(self, kind: int) -> Transform:
+        """Return a transform by its position."""
+        name = self.options.transforms[kind]
+        mean, scale = self.mean[:, 0], self.scale[:, 0]
+        basis = getattr(self, f"basis_{name}", mean.new_zeros(self.n_layers, self.width, 0))
+        return Transform(name, mean, scale if name == "standardise" else torch.ones_like(scale), basis)
+
+    def each(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "K L B"]:
+        """Return the cosines of every transform."""
+        return torch.stack([self._cosine(kind, a, b) for kind in range(len(self.kinds))])
+
+    def _cosine(self, kind: int, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        transform = self._transform(kind)
+        if transform.name == "standardise":
+            return cosine(self.standardised(a), self.standardised(b))
+        return cosine(transform(a), transform(b))
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        """Return the cosines of the chosen transform."""
+        return self._cosine(int(self.chosen[0]), a, b)
+
+    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
+        """Take the chosen layer."""
+        return similarities[self.chosen[1]]
+
+    def only(self, layer: int) -> "LayerCosine":
+        """Return the head that reads one of the layers, as it would if that one were chosen."""
+        alone = LayerCosine(1, self.width, **vars(self.options))
+        alone._set_standardiser(Standardiser(self.mean[layer], self.scale[layer]))
+        for name in self._with_basis():
+            setattr(alone, f"basis_{name}", getattr(self, f"basis_{name}")[layer : layer + 1])
+        alone.chosen[0] = self.chosen[0]
+        return alone.eval()
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit the transforms, and choose one and the layer on validation; a `HeadError` where no cosine varies."""
+        super().prepare(data, standardiser)
+        rows = torch.cat(data.split("train").rows)
+        for name in self._with_basis():
+            found = fit_transform(name, data.cache, rows, channels=data.channels, options=self.options)
+            setattr(self, f"basis_{name}", found.basis.to(self.mean.device))
+        curves = self.curves(data, "validation")["pearson"]
+        if np.isnan(curves).all():
+            raise HeadError(
+                f"the cosine of the {data.pooling!r} latents is the same for every validation pair at all of "
+                f"{', '.join(data.layers)}; read another pooling or other layers."
+            )
+        best = int(np.nanargmax(curves))
+        self.chosen.copy_(torch.tensor(divmod(best, curves.shape[1])))
+
+    def curves(self, data: PairLatents, split: str) -> dict[str, Float[np.ndarray, "K L"]]:
+        """Correlate every layer's cosine, transform by transform, with gold: metric to correlations."""
+        device = self.mean.device
+        with torch.no_grad():
+            parts = [self.each(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+        values = torch.cat(parts, dim=2).numpy()
+        gold = data.split(split).gold.numpy()
+        return {"pearson": pearson(values, gold), "spearman": spearman(values, np.broadcast_to(gold, values.shape))}
+
+
+# Cosine heads: the layers' cosines through a small network, or each with a weight of its own.
+
+SCALINGS = {
+    "layer": "by mean and deviation of each layer over the training pairs",
+    "global": "by one mean and deviation over all layers and training pairs (FREEZE)",
+    "none": "not at all",
+}
+"""How cosines are scaled before the network."""
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+
+
+class CosineHead(PairHead):
+    """Scaled layer cosines, then a network with one output and a sigmoid.
+
+    The cosines are scaled as `cosine_scaling` says and, with `standardises_latents`, each dimension of a latent is
+    standardised before the cosine, both by the training split. A head sets `network`, from `(B, L)` to `(B, 1)`.
+    """
+
+    cosine_mean: Tensor
+    cosine_scale: Tensor
+    network: nn.Module
+
+    def __init__(
+        self, n_layers: int, width: int, *, standardises_latents: bool, cosine_scaling: str, **how: Any
+    ) -> None:
+        super().__init__(n_layers, width, **how)
+        if cosine_scaling not in SCALINGS:
+            raise unknown_name("cosine scaling", cosine_scaling, SCALINGS)
+        self.standardises_latents, self.cosine_scaling = standardises_latents, cosine_scaling
+        self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
+        self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
+
+    @property
+    def has_fixed_similarities(self) -> bool:
+        """Nothing below the cosines is trained."""
+        return True
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        """Return the cosines of latents, standardised or as they are."""
+        if self.standardises_latents:
+            a, b = self.standardised(a), self.standardised(b)
+        return cosine(a, b)
+
+    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
+        """Scale the cosines and pass them through the network."""
+        inputs = ((similarities - self.cosine_mean) / self.cosine_scale).T
+        return torch.sigmoid(self.network(inputs)).squeeze(-1)
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit standardisation and scaling on the training split."""
+        super().prepare(data, standardiser)
+        if self.cosine_scaling == "none":
+            return
+        values = collect_similarities(self, data, "train")
+        if self.cosine_scaling == "global":
+            values = values.reshape(1, -1)
+        self.cosine_mean.copy_(values.mean(1, keepdim=True))
+        self.cosine_scale.copy_(values.std(1, keepdim=True).clamp(min=1e-4))
+
+
+class CosineMLP(CosineHead):
+    """Scaled layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
+
+    FREEZE's is `standardises_latents=False, cosine_scaling="global", activation="relu"`.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        hidden: Units of the hidden layer.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        cosine_scaling: A name from `SCALINGS`.
+        activation: `gelu` or `relu`, behind the hidden layer.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        hidden: int = 128,
+        standardises_latents: bool = True,
+        cosine_scaling: str = "layer",
+        activation: str = "gelu",
+        loss: str = "mse",
+        learning_rate: float = 3e-4,
+        weight_decay: float = 0.01,
+    ) -> None:
+        how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
+        super().__init__(
+            n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **how
+        )
+        if activation not in ACTIVATIONS:
+            raise unknown_name("activation", activation, ACTIVATIONS)
+        self.network = nn.Sequential(nn.Linear(n_layers, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, 1))
+        self.save_hyperparameters()
+
+
+class CosineLinear(CosineHead):
+    """Scaled layer cosines, then one linear map and a sigmoid: a weight per layer, and no hidden layer.
+
+    Cosines of neighbouring layers rise and fall together, so a weight says what a layer adds beside the others, not
+    what it knows alone.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        cosine_scaling: A name from `SCALINGS`.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    network: nn.Linear
+
+    def __init__(
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        standardises_latents: bool = True,
+        cosine_scaling: str = "layer",
+        loss: str = "mse",
+        learning_rate: float = 3e-3,
+        weight_decay: float = 0.01,
+    ) -> None:
+        how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
+        super().__init__(
+            n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **how
+        )
+        self.network = nn.Linear(n_layers, 1)
+        nn.init.zeros_(self.network.weight)  # few weights and many layers alike: a start at random would stay in them
+        nn.init.zeros_(self.network.bias)
+        self.save_hyperparameters()
+
+    def weights(self) -> Float[Tensor, " L"]:
+        """Weight of each layer's scaled cosine before the sigmoid; by default, per standard deviation of it."""
+        return torch.as_tensor(self.network.weight.detach()[0])
+
+
+# Siamese cosine head: layer-wise encoders, their cosines, and a network that combines them.
+
+STARTS = {
+    "fresh": "encoders begin at random and are trained with the head",
+    "pretrained": "encoders of the layer-wise autoencoders, trained on with the head",
+    "frozen": "encoders of the layer-wise autoencoders, left as they are",
+}
+
+MOST_HIDDEN_LAYERS = 100
+
+
+class SiameseCosine(PairHead):
+    """One encoder per layer shared by both texts, `L` cosines, then an MLP (FREEZE sections 4.1.1 and 4.2).
+
+    The encoders see latents standardised by the training split or raw; those that come from autoencoders, as the
+    autoencoders saw them. Symmetric by construction. The protocol `freeze-released` sets the options of FREEZE.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        bottleneck: Dimension `H` of a code: a size, a rule such as `256, upper half 512`, or a list over layers.
+        encoder: A name from `ENCODERS`.
+        start: A name from `STARTS`; `pretrained` and `frozen` take encoder and bottleneck from the autoencoders.
+        standardises_latents: Whether each dimension of a latent is standardised before a fresh encoder.
+        pair_features: Numbers per layer that a small projection takes from the product and the absolute difference
+            of two codes of length 1, shown to the network beside the cosine; none when 0.
+        hidden: Units of each hidden layer of the network.
+        hidden_layers: Hidden layers of the network.
+        norms_network: Whether a layer norm stands behind each hidden layer, before dropout and GELU.
+        dropout: Dropout probability of the encoders.
+        network_dropout: Dropout probability of the network, at each of its hidden layers.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        encoder_learning_rate: That of the encoders, for instance a lower one for those that come from autoencoders;
+            `learning_rate` when None.
+        weight_decay: AdamW weight decay, of encoders and network.
+    """
+
+    def __init__(  # noqa: PLR0913 - a head's options are its signature
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        bottleneck: Widths = 256,
+        encoder: str = "linear",
+        start: str = "fresh",
+        standardises_latents: bool = True,
+        pair_features: int = 0,
+        hidden: int = 512,
+        hidden_layers: int = 3,
+        norms_network: bool = False,
+        dropout: float = 0.1,
+        network_dropout: float = 0.0,
+        loss: str = "log-variance",
+        learning_rate: float = 3e-4,
+        encoder_learning_rate: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
+        self.save_hyperparameters()
+        if start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        if start == "frozen" and encoder_learning_rate is not None:
+            raise HeadError(
+                f"encoder_learning_rate is {encoder_learning_rate:g}, but start is 'frozen', which trains no encoder; "
+                "leave it out, or use start: pretrained."
+            )
+        if not 1 <= hidden_layers <= MOST_HIDDEN_LAYERS:
+            raise HeadError(f"hidden_layers is {hidden_layers}; allowed: 1 to {MOST_HIDDEN_LAYERS}.")
+        self.encoder_learning_rate = encoder_learning_rate
+        self.standardises_latents = standardises_latents
+        self.start, self._is_adopted = start, False
+        codes = code_widths(bottleneck, n_layers, width=width)
+        self.encoder = LayerGroups(encoder, width, codes, dropout=dropout)
+        self.projections = nn.ModuleList(
+            LayerwiseLinear(len(layers), 2 * codes[layers[0]], pair_features)
+            for layers in (self.encoder.places if pair_features else ())
+        )
+        parts: list[nn.Module] = []
+        for n_in in (n_layers * (1 + pair_features), *[hidden] * (hidden_layers - 1)):
+            norm = nn.LayerNorm(hidden) if norms_network else None
+            parts += [nn.Linear(n_in, hidden), _activation(network_dropout, norm)]
+        self.network = nn.Sequential(*parts, nn.Linear(hidden, 1), nn.Hardsigmoid())
+
+    @property
+    def has_fixed_similarities(self) -> bool:
+        """Frozen encoders give the same cosines in every epoch."""
+        return self.start == "frozen" and not self.projections
+
+    def train(self, mode: bool = True) -> "SiameseCosine":
+        """Set the mode; frozen encoders stay in eval mode, so that nothing of theirs is dropped."""
+        super().train(mode)
+        if self.start == "frozen":
+            self.encoder.eval()
+        return self
+
+    def adopt(self, encoders: LayerGroups, standardiser: Standardiser, *, picks: Sequence[int]) -> None:
+        """Take over encoders of this head's kind and widths, with the standardisation they were trained under.
+
+        `picks` are the positions of the `L` layers there.
+        """
+        self.encoder.copy_layers(encoders, picks)
+        self._set_standardiser(Standardiser(standardiser.mean[list(picks)], standardiser.scale[list(picks)]))
+        self.encoder.requires_grad_(self.start != "frozen")
+        self._is_adopted = True
+        self.train(self.training)
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Take the standardisation of the training split, unless the encoders brought theirs.
+
+        Encoders that should come from autoencoders, where none were given, raise `HeadError`.
+        """
+        if self.start == "fresh":
+            if self.standardises_latents:
+                super().prepare(data, standardiser)
+        elif not self._is_adopted:
+            raise HeadError(
+                f"option start is {self.start!r}, but no autoencoders were given; allowed: 'fresh', or a run with "
+                "`pretraining` set."
+            )
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "C B"]:
+        """Return the cosines of the codes, then the pair features: `(L * (1 + pair_features), B)`."""
+        # Both texts in one pass over the encoders: half the calls, and each twice as long.
+        codes = self.encoder.encode(self.standardised(torch.cat([a, b], dim=1)))
+        of_a, of_b = zip(*(code.chunk(2, dim=1) for code in codes), strict=True)
+        cosines = self.encoder.ungroup([cosine(x, y) for x, y in zip(of_a, of_b, strict=True)])
+        if not self.projections:
+            return cosines
+        parts = []
+        for project, x, y in zip(self.projections, of_a, of_b, strict=True):
+            u, v = (nn.functional.normalize(code, dim=-1, eps=1e-8) for code in (x, y))
+            parts.append(project(torch.cat([u * v, (u - v).abs()], dim=-1)))
+        features = self.encoder.ungroup(parts)
+        return torch.cat([cosines, features.permute(2, 0, 1).flatten(0, 1)])
+
+    def combine(self, similarities: Float[Tensor, "C B"]) -> Float[Tensor, " B"]:
+        """Pass the cosines (and pair features) of all layers through the network."""
+        combined: Tensor = self.network(similarities.T)
+        return combined.squeeze(-1)
+
+    def identical_similarity(self) -> float | None:
+        """Return the prediction for a text paired with itself; none with pair features, which depend on the text."""
+        return None if self.projections else super().identical_similarity()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Use AdamW, the encoders at their own learning rate if they have one; without weight decay it is Adam."""
+        if self.encoder_learning_rate is None:
+            return super().configure_optimizers()
+        rest = [parameter for name, parameter in self.named_parameters() if not name.startswith("encoder.")]
+        optimiser = adamw(rest, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+        optimiser.add_param_group({"params": list(self.encoder.parameters()), "lr": self.encoder_learning_rate})
+        return optimiser
+
+
+def _activation(dropout: float, norm: nn.LayerNorm | None) -> nn.Module:
+    """One module in every case, so that the network's weights keep their names."""
+    if norm is not None:
+        return nn.Sequential(norm, nn.Dropout(dropout), nn.GELU())
+    return nn.Sequential(nn.GELU(), nn.Dropout(dropout)) if dropout else nn.GELU()
+
+
+# Losses between predicted and gold similarities, both in [0, 1]; their names are in `loss_table`.
+
+MIN_BATCH = 2
+"""Fewest rows of a loss that compares rows with each other: one has no variance and no order."""
+
+
+def log_variance_loss(
+    predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, epsilon: float = 1e-6
+) -> Float[Tensor, ""]:
+    """Logarithm of the variance of the residuals (FREEZE section 4.1.1).
+
+    The variance is the unbiased one, so the loss ignores a constant offset; calibrate before reading a prediction as
+    a score. The logarithm is biased low in small batches (by about 1 / (B - 1)): use 32 rows or more. `epsilon` keeps
+    loss and gradient finite where all residuals are equal. Fewer than two rows, which have no variance, raise
+    `HeadError`.
+    """
+    if len(predicted) < MIN_BATCH:
+        raise HeadError(
+            f"the log-variance loss got a batch of {len(predicted)}; allowed: at least {MIN_BATCH} rows "
+            "(32 or more to keep its bias small). Raise batch_size."
+        )
+    return torch.log((predicted - gold).var(correction=1) + epsilon)
+
+
+def mse_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+    """Mean squared error; unlike torch's, of one shape only."""
+    return torch.nn.functional.mse_loss(predicted, gold)
+
+
+def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, scale: float = 20.0) -> Float[Tensor, ""]:
+    """Logarithm of one plus the sum, over pairs of rows in the wrong order, of the exponential of their distance.
+
+    `log(1 + sum over gold_i > gold_j of exp(scale * (predicted_j - predicted_i)))` (CoSENT, J. Su 2022): only the
+    order of the gold counts, as for a Spearman correlation, so that, as for log-variance, an offset is ignored. The
+    larger `scale`, the more the worst pair of rows counts. The loss is 0 when every gold is the same; fewer than two
+    rows, which have no order, raise `HeadError`.
+    """
+    if len(predicted) < MIN_BATCH:
+        raise HeadError(
+            f"the CoSENT loss got a batch of {len(predicted)}; allowed: at least {MIN_BATCH} rows. Raise batch_size."
+        )
+    wrong = scale * (predicted.unsqueeze(0) - predicted.unsqueeze(1))  # [i, j]: how far j stands above i
+    wrong = wrong[gold.unsqueeze(1) > gold.unsqueeze(0)]
+    return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)

@@ -1,1 +1,0 @@
-"""Choosing a mask plan: sweeps over many plans, and searches that score only some of them."""

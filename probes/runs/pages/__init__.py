@@ -1,1 +1,0 @@
-"""Pages of finished runs, alone or side by side."""

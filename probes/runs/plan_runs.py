@@ -1,0 +1,406 @@
+"""The caches of a search: grown with its rows, so that the latents of fewer rows are never computed twice."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from extract.decoders.decoder import Decoder, load_decoder
+from extract.errors import CacheIncompleteError, ConfigError, HeadError
+from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.run.extraction import describe_extraction, unique_texts
+from extract.run.sweep import sweep_cost, sweep_latents
+from extract.store.cache import LatentCache, cache_path
+from extract.store.compose import CachePart, compose_cache
+from extract.store.manifest import Manifest
+from probes.data.task import Task
+from probes.fitting.fit_options import find_protocol
+from probes.heads.result import HeadResult
+from probes.report.document import EVERY_PLAN
+from probes.report.kind_reports import ZERO_SHOT
+from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
+from probes.report.write import write_plans
+from probes.runs.folder import open_folder
+from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
+from probes.runs.run import (
+    SILENT,
+    RunResult,
+    Watcher,
+    check_heads,
+    evaluate_heads,
+    load_run_task,
+    make_header,
+    make_setting,
+)
+from probes.runs.run_config import RunConfig, describe_sources
+from probes.runs.task_kinds import KINDS
+
+
+@dataclass
+class GrowingCaches:
+    """Caches of plans over more and more texts; the plan of the configuration does not count."""
+
+    decoder: Decoder
+    config: RunConfig
+    watcher: Watcher
+    latest: dict[MaskPlan, CachePart] = field(default_factory=dict)
+    """The last cache of every plan, with its texts."""
+
+    def obtain(self, plans: tuple[MaskPlan, ...], task: Task) -> list[LatentCache]:
+        """Find or extract the caches of plans that hold every text of a task, usually more than before.
+
+        What is missing is swept together by the plans that miss the same texts. Words are extracted again, for a text
+        with words is one unit with its windows; so is what several templates read, whose mean is no cache of its own.
+        """
+        if KINDS[self.config.task.kind].reads_words or len(self.config.extraction.members) > 1:
+            return self._sweep(list(plans), unique_texts(task.texts()))
+        texts = [text for text in unique_texts(task.texts()) if isinstance(text, str)]
+        alike: dict[int, list[MaskPlan]] = {}
+        for plan in plans:
+            alike.setdefault(self._find(plan, texts), []).append(plan)
+        for group in alike.values():
+            self._grow(group, texts)
+        return [self.latest[plan].cache for plan in plans]
+
+    def _find(self, plan: MaskPlan, texts: list[str]) -> int:
+        """Look for a whole cache of the texts, and tell how many of them the plan's latest cache holds."""
+        path = self._path(plan, texts)
+        if path.exists():
+            with suppress(CacheIncompleteError):
+                self.latest[plan] = CachePart(LatentCache(path), texts)
+        known = self.latest.get(plan)
+        return 0 if known is None else len(set(known.texts) & set(texts))
+
+    def _grow(self, plans: list[MaskPlan], texts: list[str]) -> None:
+        known = self.latest.get(plans[0])
+        had = set(known.texts) if known else set()
+        missing = [text for text in texts if text not in had]
+        if not missing:
+            return
+        made = {path for plan in plans if not (path := self._path(plan, missing)).exists()}
+        for plan, cache in zip(plans, self._sweep(plans, missing), strict=True):
+            before = self.latest.get(plan)
+            self.latest[plan] = CachePart(cache, texts)
+            if before is not None:
+                parts = [CachePart(before.cache, [text for text in texts if text in had]), CachePart(cache, missing)]
+                manifest = self._describe(plan, texts)
+                grown = compose_cache(parts, manifest=manifest, folder=Path(self.config.caches))
+                self.latest[plan] = CachePart(grown, texts)
+                if cache.path in made:
+                    cache.path.unlink()  # its rows stand in the grown one
+
+    def _describe(self, plan: MaskPlan, texts: list[str]) -> Manifest:
+        return describe_extraction(self.decoder, texts, self.config.extraction.with_plan(plan))
+
+    def _path(self, plan: MaskPlan, texts: list[str]) -> Path:
+        return cache_path(Path(self.config.caches), self._describe(plan, texts))
+
+    def _sweep(self, plans: list[MaskPlan], texts: Sequence[str | JoinedText]) -> list[LatentCache]:
+        progress = self.watcher.extraction(f"sweeping {len(plans)} plans over {len(texts):,} texts")
+        return sweep_latents(
+            self.decoder, texts, plans, spec=self.config.extraction, folder=self.config.caches, progress=progress
+        )
+
+
+# Plans of a sweep or a search: the heads of a configuration on each, and what choosing among them gained.
+
+
+def load_for_plans(config: RunConfig) -> Task:
+    """Load the task of a configuration, cut as the protocol says, that is to be scored under many plans."""
+    task = load_run_task(config)
+    check_heads(config, task, chooses_plan=True)
+    return task
+
+
+def require_unread_test(config: RunConfig) -> None:
+    """Refuse a protocol that fits no head without test, where plans are to be chosen before test is read."""
+    if find_protocol(config.protocol).selection == "test":
+        raise ConfigError(
+            f"protocol {config.protocol!r} chooses epochs on test, which is read for chosen plans alone; use protocol "
+            "icecore, or `icecore sweep --test all`, which reads test for every plan."
+        )
+
+
+def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: Any) -> Path:
+    """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
+    wanted = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
+    name = f"{config.name.removesuffix(f'-{what}')}-{what}"
+    return open_folder(config.runs, name, wanted, sources=describe_sources(config))
+
+
+def report_plans(
+    config: RunConfig, what: str, folder: Path, *, decoder: Decoder, task: Task, command: str, **scores: Any
+) -> RunResult:
+    """Write the report of a `sweep` or a `search`; `scores` are the fields of `PlansScores` after its header."""
+    described = decoder.description.to_dict()
+    header = make_header(config, what, folder, command=command, decoder=described, task=task.describe())
+    record = PlansScores(header, **scores)
+    write_plans(folder, record, KINDS[config.task.kind].report, formats=config.figures)
+    return RunResult(folder, record)
+
+
+def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
+    """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
+
+    The fitted heads are kept in the run folder.
+    """
+    kind = KINDS[config.task.kind]
+    if kind.zero_shot_head:
+        first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
+        config = replace(config, heads={**first, **config.heads})
+    place = folder / "heads" / cache.manifest.short_id
+    heads = evaluate_heads(config, make_setting(config, task, cache, place, has_details=False))
+    zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
+    return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
+
+
+def best_row(rows: Iterable[PlanScores], head: str) -> PlanScores:
+    """Choose the plan a head is best with on validation; of equals the first."""
+    return max(rows, key=lambda row: finite_score(row, head))
+
+
+def finite_score(row: PlanScores, head: str) -> float:
+    """Return the validation score of a plan; refuse one by which plans cannot be compared.
+
+    It is no number where there was nothing to choose on, or where the head predicts one constant.
+    """
+    score = row.heads[head].selection_score
+    if not math.isfinite(score):
+        raise HeadError(
+            f"the score of head {head!r} under plan {row.plan.text!r} is {score}, by which no plan can be chosen; give "
+            "the task a validation split or the head several layers or Cs; leave the plan out if it alone has no score."
+        )
+    return score
+
+
+def causal_row(rows: Iterable[PlanScores]) -> PlanScores | None:
+    """Find the causal plan, if it is among them."""
+    return next((row for row in rows if row.plan.text == CAUSAL), None)
+
+
+def default_row(rows: Collection[PlanScores]) -> PlanScores:
+    """Return the plan that one would take without choosing: causal, or the first where causal is not among them."""
+    return causal_row(rows) or next(iter(rows))
+
+
+def describe_choices(chosen: Mapping[str, PlanScores], default: PlanScores | None) -> dict[str, PlanChoice]:
+    """Describe what was chosen for every head, and what it gained on test over the default; test decides nothing."""
+    return {
+        head: PlanChoice(row.plan, row.heads[head], _gain(row.heads[head], head, default))
+        for head, row in chosen.items()
+    }
+
+
+def _gain(result: HeadResult, head: str, default: PlanScores | None) -> PlanGain | None:
+    if default is None or "test" not in result.summary:
+        return None
+    before = default.heads[head].mean("test", result.metric)
+    return PlanGain(result.metric, default.plan.text, before, result.mean("test"))
+
+
+def headline(row: PlanScores) -> str:
+    """Return the validation scores of a plan in one line."""
+    parts = [f"{name} {100 * result.selection_score:.1f}" for name, result in row.heads.items()]
+    if row.zero_shot:
+        parts.insert(0, f"zero-shot validation Spearman {100 * row.zero_shot['validation']['spearman']:.1f}")
+    return ", ".join(parts)
+
+
+# A run that searches for a mask plan: on more and more rows of train and validation, and on test once, at the end.
+
+
+def run_search(
+    config: RunConfig,
+    plans: Sequence[MaskPlan],
+    *,
+    strategy: str,
+    budget: float = 0.25,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult:
+    """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
+
+    `budget` is the most that choosing may compute, as a share of sweeping all plans over train and validation. The
+    scores hold every trial with its cost, the chosen plan on the whole task, and the causal plan beside it where it was
+    tried. What is cached or fitted stays after an error.
+    """
+    require_search(strategy, budget)
+    require_unread_test(config)
+    task = load_for_plans(config)
+    decoder = load_decoder(config.decoder, report=watcher.say)
+    sweep_cost(plans, len(decoder.blocks))  # refuses plans that cannot share blocks
+    judged = task.without_test()
+    folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
+    fewest = KINDS[config.task.kind].fewest_rows(judged, folds)
+    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
+    folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
+    caches = GrowingCaches(decoder, config, watcher)
+    scorer = _Scorer(config, judged, space, caches, folder)
+    found = search_plans(strategy, space, scorer, budget=budget)
+    watcher.say(f"{found.chosen.text} was found for {found.share:.2f} of what all {len(plans)} plans would cost")
+    rows = _on_everything(config, task, found, caches, folder)
+    return report_plans(
+        config,
+        "search",
+        folder,
+        decoder=decoder,
+        task=task,
+        command=command,
+        test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
+        plans=tuple(rows),
+        chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
+        search=describe_search(found, space, strategy=strategy, budget=budget, by=scorer.head),
+    )
+
+
+class _Scorer:
+    """Scores the plans of a trial with the first head, on rows of train and validation."""
+
+    def __init__(self, config: RunConfig, judged: Task, space: PlanSpace, caches: GrowingCaches, folder: Path) -> None:
+        self.head, options = next(iter(config.heads.items()))
+        self.config = replace(config, heads={self.head: options})
+        self.judged, self.space, self.caches, self.folder = judged, space, caches, folder
+
+    def __call__(self, trial: Trial) -> list[float]:
+        part = draw_rows(self.judged, trial.n_rows)
+        say, n_texts = self.caches.watcher.say, self.space.n_texts(trial.n_rows)
+        say(f"{len(trial.plans)} plans on at most {trial.n_rows:,} rows per split ({n_texts:,} texts)")
+        scores = []
+        for plan, cache in zip(trial.plans, self.caches.obtain(trial.plans, part), strict=True):
+            row = evaluate_plan(self.config, part, plan, cache, self.folder)
+            scores.append(row.heads[self.head].selection_score)
+            say(f"{plan.text}: {self.head} {100 * scores[-1]:.1f}")
+        if not any(map(math.isfinite, scores)):  # a search ranks a plan without a score last, but must have one score
+            finite_score(row, self.head)
+        return scores
+
+
+def _on_everything(
+    config: RunConfig, task: Task, found: Search, caches: GrowingCaches, folder: Path
+) -> list[PlanScores]:
+    """Fit every head on the chosen plan, and on the causal one beside it: the only look at test."""
+    causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL]
+    plans = tuple(dict.fromkeys([found.chosen, *causal]))
+    rows = []
+    for plan, cache in zip(plans, caches.obtain(plans, task), strict=True):
+        rows.append(evaluate_plan(config, task, plan, cache, folder))
+        caches.watcher.say(f"{plan.text} on all rows: {headline(rows[-1])}")
+    return rows
+
+
+def describe_search(search: Search, space: PlanSpace, *, strategy: str, budget: float, by: str) -> SearchCost:
+    """Describe a search, for a record of results."""
+    trials = [
+        SearchTrial(
+            step.trial.n_rows,
+            space.n_texts(step.trial.n_rows),
+            step.cost,
+            {plan.text: score for plan, score in zip(step.trial.plans, step.scores, strict=True)},
+        )
+        for step in search.steps
+    ]
+    return SearchCost(
+        strategy,
+        budget,
+        by,
+        len(space.plans),
+        space.n_texts(space.n_rows),
+        search.cost,
+        search.full_cost,
+        search.share,
+        tuple(trials),
+    )
+
+
+# A run over many plans: one cache per plan, the same heads on each, the plan chosen on validation, then test read.
+
+TEST_READS = ("chosen", "all")
+"""Plans that test is read for: that of every head with causal (or the first plan) beside it, or every plan."""
+
+
+def run_sweep(
+    config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
+) -> RunResult:
+    """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
+
+    `test` is one of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
+    scores hold per plan the heads and the zero-shot correlations of the final norm, and for each head the plan with the
+    best validation score. What is cached or fitted stays after an error.
+    """
+    if test not in TEST_READS:
+        raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the plans that test is read for.")
+    if test == "chosen":
+        require_unread_test(config)
+    task = load_for_plans(config)
+    decoder = load_decoder(config.decoder, report=watcher.say)
+    cost = sweep_cost(plans, decoder.description.n_layers)
+    texts = unique_texts(task.texts())
+    watcher.say(
+        f"{cost.n_plans} plans over {len(texts):,} texts: {cost.n_blocks} block passes per batch instead of "
+        f"{cost.n_blocks_apart} ({cost.ratio:.2f} of separate extractions)"
+    )
+    progress = watcher.extraction(f"sweeping {task.name}")
+    caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
+    folder = open_plans_folder(config, "sweep", plans)
+    comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
+    rows, chosen, test_read = comparison.compare(reads_all=test == "all")
+    return report_plans(
+        config,
+        "sweep",
+        folder,
+        decoder=decoder,
+        task=task,
+        command=command,
+        test_read=test_read,
+        plans=rows,
+        chosen=chosen,
+        cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Plans with their caches, which hold every text, those of test as well."""
+
+    config: RunConfig
+    task: Task
+    caches: dict[MaskPlan, LatentCache]
+    folder: Path
+    watcher: Watcher
+
+    def compare(self, *, reads_all: bool) -> tuple[tuple[PlanScores, ...], dict[str, PlanChoice], str]:
+        """Fit every head on every plan, choose, and say which plans test was read for."""
+        judged = self.task if reads_all else self.task.without_test()
+        rows = {plan: self._score(plan, judged) for plan in self.caches}
+        chosen = {name: best_row(rows.values(), name).plan for name in self.config.heads}
+        default = default_row(rows.values()).plan
+        if "test" not in self.task.splits:
+            test_read = "no plan"
+        elif reads_all:
+            test_read = EVERY_PLAN
+        else:
+            read = [plan for plan in rows if plan in (default, *chosen.values())]
+            test_read = " and ".join(plan.text for plan in read)
+            for plan in read:
+                heads = [name for name in self.config.heads if plan in (default, chosen[name])]
+                rows[plan] = self._read_test(rows[plan], heads)
+        choices = describe_choices({name: rows[plan] for name, plan in chosen.items()}, rows[default])
+        return tuple(rows.values()), choices, test_read
+
+    def _score(self, plan: MaskPlan, judged: Task) -> PlanScores:
+        row = evaluate_plan(self.config, judged, plan, self.caches[plan], self.folder)
+        for name in self.config.heads:
+            finite_score(row, name)  # refused at the first plan, and not after the last
+        self.watcher.say(f"{plan.text}: {headline(row)}")
+        return row
+
+    def _read_test(self, row: PlanScores, heads: Iterable[str]) -> PlanScores:
+        """Score heads of one plan on test as well; those that are kept are not fitted again."""
+        part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
+        self.watcher.say(f"{row.plan.text}: reading test")
+        found = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
+        zero_shot = found.zero_shot if ZERO_SHOT in part.heads else row.zero_shot
+        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: found.heads[name] for name in heads}})

@@ -1,0 +1,322 @@
+"""A finished run in Python: what came of it, and its heads on new rows."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from extract import code_gate as gate
+from extract.decoders.decoder import Decoder, load_decoder
+from extract.errors import DecoderError, InputError, unknown_name
+from extract.inputs.joined_text import JoinedText
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache
+from probes.fitting.saved_fits import FittedModule, SavedHead
+from probes.heads.context import load_head
+from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
+from probes.report.document import result_rows
+from probes.runs.folder import FinishedRun, find_cache_of_run, read_finished
+from probes.runs.results import results
+from probes.runs.task_kinds import KINDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Scoring new rows with a finished run, whatever kind of task it is on.
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """Scores rows with one head of a run, the mean of its seeds."""
+
+    kind: str
+    """Kind of task of the run, a key of `KINDS`."""
+    name: str
+    """The head."""
+    seeds: tuple[SavedHead[FittedModule], ...]
+    """The fitted heads, one per seed, each reduced to the layers that it needs."""
+    decoder: Decoder
+    spec: ExtractionSpec
+    """What the heads read: no other layer or pooling is computed."""
+
+    @property
+    def n_texts(self) -> int:
+        """Texts in a row."""
+        return KINDS[self.kind].scoring.n_texts(self.seeds[0].record)
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether a row is a sentence of words."""
+        return KINDS[self.kind].reads_words
+
+    def score(self, rows: Sequence[Any]) -> Any:
+        """Score rows.
+
+        Args:
+            rows: `N` pairs of texts (in any order within a pair), texts, or sentences: a text whose words are parted by
+                white space, a list of words, or a `JoinedText`.
+
+        Returns:
+            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for numbers `(N,)`
+            numbers; for words a list of tags per sentence, None for a word without a latent.
+
+        Raises:
+            InputError: No rows, a row that is none of these, or a text that cannot be read.
+
+        Example:
+            >>> load_scorer("runs/words-sample").score(["Oslo is cold ."])  # doctest: +SKIP
+            [['B-LOC', 'O', 'O', 'O']]
+        """
+        self.require_rows(rows)
+        return KINDS[self.kind].scoring.score(self.seeds, rows, self.decoder, self.spec)
+
+    def probabilities(self, rows: Sequence[Any]) -> Any:
+        """Return the `(N, K)` probability of every class, in the order of `seeds[0].head.arguments()["class_names"]`.
+
+        Rows are as for `score`.
+
+        Raises:
+            InputError: As by `score`.
+            HeadError: A head without probabilities.
+        """
+        self.require_rows(rows)
+        return class_probabilities(self.seeds, rows, self.decoder, self.spec)
+
+    def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
+        """Name what a scored row holds: a value by name, or for words a list of one value per word."""
+        return KINDS[self.kind].scoring.fields(row, prediction)
+
+    def require_rows(self, rows: Sequence[Any], *, first: int = 0) -> None:
+        """Refuse no rows at all, and a row of another form, with an InputError; `first` is the number of the first."""
+        if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):  # whose characters, keys or names are no rows
+            raise InputError(f"rows is a {type(rows).__name__}, {str(rows)[:40]!r}; give a list of {self._row_noun}.")
+        if not len(rows):
+            raise InputError(f"there are no {self.kind} to score; give at least one row.")
+        for number, row in enumerate(rows, start=first):
+            if not self._is_row(row):
+                raise InputError(
+                    f"row {number} is {str(row)[:60]!r}, a {type(row).__name__}; allowed for a run on {self.kind}: "
+                    f"{self._row_noun}."
+                )
+
+    @property
+    def _row_noun(self) -> str:
+        if self.reads_words:
+            return "sentences, each a text or a list of words"
+        return "pairs of two texts" if self.n_texts == 2 else "texts"
+
+    def _is_row(self, row: Any) -> bool:
+        is_list = isinstance(row, list | tuple | np.ndarray) and all(isinstance(text, str) for text in row)
+        if self.n_texts == 2:
+            return is_list and len(row) == 2
+        return isinstance(row, str) or (self.reads_words and (is_list or isinstance(row, JoinedText)))
+
+
+def load_scorer(
+    run: str | Path,
+    *,
+    head: str | None = None,
+    decoder: Decoder | str | None = None,
+    trust_remote_code: bool = False,
+    allow_code: str | Iterable[str] = (),
+) -> Scorer:
+    """Load a saved run to score new rows.
+
+    A run folder may come from anybody: nothing in it is run, no code that comes with its decoder unless
+    `trust_remote_code` says so, and no module that it names unless `allow_code` does (SECURITY.md).
+
+    Args:
+        run: A run folder.
+        head: Which head; the one with the best selection score, on validation as a rule, when absent.
+        decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
+        trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
+        allow_code: Modules of your own poolings, masks and heads that the run may import, as `my_parts`, or several.
+
+    Raises:
+        HeadError: No finished run there, or one of an earlier version.
+        UnknownNameError: No such head in it.
+        CodeError: It names a module that is not allowed, or is not the one it recorded.
+        CacheIdentityError: The decoder, the plan or the template is not what the heads were fitted on.
+        DecoderError: The decoder cannot be found or loaded.
+
+    Example:
+        >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
+    """
+    with gate.allow_code(allow_code):
+        found = read_finished(Path(run))
+        name = head or found.best
+        if name not in found.heads:
+            raise unknown_name("head of this run", name, found.heads)
+        kept = [load_head(place) for place in found.heads[name]]
+        for saved in kept:
+            found.require_head(saved, name)
+        if not isinstance(decoder, Decoder):
+            decoder = _load_decoder(found, decoder, trust_remote_code=trust_remote_code)
+        found.require_latents(decoder, kept)
+        seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen) for saved in kept)
+        kind = found.scores.header.kind
+        spec = narrow_spec(found.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
+        return Scorer(kind, name, seeds, decoder, spec)
+
+
+def _load_decoder(found: FinishedRun, name: str | None, *, trust_remote_code: bool) -> Decoder:
+    spec = replace(found.decoder, trust_remote_code=trust_remote_code)
+    try:
+        return load_decoder(replace(spec, name=name, merge=()) if name else spec)
+    except DecoderError as error:
+        hint = "If it has moved, say where it is: icecore score --decoder NAME."
+        if found.decoder.trust_remote_code and not trust_remote_code:
+            hint += (
+                " It was run with code that comes with it, which is never run because a run folder says so; if you "
+                "trust its authors, add --trust-remote-code."
+            )
+        raise DecoderError(f"{error} {hint}") from error
+
+
+CHUNK_ROWS = 4096
+"""Rows predicted at a time; bounds memory."""
+
+
+class LoadedRun:
+    """A finished run, read back from its folder.
+
+    The decoder is loaded when a head is first used, and only the layers that the head reads are computed.
+
+    Attributes:
+        folder: The run folder.
+        name: Name of the run.
+        kind: Kind of its task.
+        plan: The mask plan, as text.
+        heads: Names of the heads, as fitted.
+        best: The head with the best selection score, on validation as a rule.
+        layers: Layers that the best head could choose from, bottom up.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        decoder: Decoder | str | None = None,
+        trust_remote_code: bool = False,
+        allow_code: str | Iterable[str] = (),
+    ) -> None:
+        self._allows = (allow_code,) if isinstance(allow_code, str) else tuple(allow_code)
+        with gate.allow_code(self._allows):
+            self._found = read_finished(Path(folder))
+        self._decoder, self._trusts = decoder, trust_remote_code
+        self._scorers: dict[str, Scorer] = {}
+        self.folder = self._found.folder
+        self.name, self.kind = self._found.scores.header.name, self._found.scores.header.kind
+        self.plan: str = self._found.scores.cache["plan"]
+        self.heads, self.best = tuple(self._found.heads), self._found.best
+        self.layers = self._found.scores.heads[self.best].layers
+
+    def __repr__(self) -> str:
+        result = self._found.scores.heads[self.best]
+        return (
+            f"<run {self.name!r}: {self.kind}, plan {self.plan}, {len(self.heads)} heads, best {self.best} with "
+            f"{result.metric} {result.selection_score:.3f} on {result.selection.partition(' (')[0]}>"
+        )
+
+    def scorer(self, head: str = "") -> Scorer:
+        """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""
+        name = head or self.best
+        if name not in self._scorers:
+            found = load_scorer(
+                self.folder, head=name, decoder=self._decoder, trust_remote_code=self._trusts, allow_code=self._allows
+            )
+            self._decoder, self._scorers[name] = found.decoder, found
+        return self._scorers[name]
+
+    def predict(self, rows: Sequence[Any], *, head: str = "") -> list[Any]:
+        """Predict rows: a score per pair of texts, a class or a number per text, a list of tags per sentence.
+
+        Args:
+            rows: Pairs of texts, texts, or sentences as `Scorer.score` takes them; a frame's column works too.
+            head: A head of the run; the best one if empty.
+
+        Raises:
+            InputError: No rows, a row that is none of these (a text or a triple where the run is on pairs), or a text
+                that cannot be read.
+            IcecoreError: As `load_scorer`.
+        """
+        self.scorer(head).require_rows(rows)
+        return list(self.stream(rows, head=head))
+
+    def stream(self, rows: Iterable[Any], *, head: str = "", at_a_time: int = CHUNK_ROWS) -> Iterator[Any]:
+        """Predict rows one after the other, however many: as many as `at_a_time` are held in memory."""
+        rest, n_read = iter(rows), 0
+        while chunk := list(islice(rest, at_a_time)):
+            self.scorer(head).require_rows(chunk, first=n_read)
+            n_read += len(chunk)
+            predicted = self.scorer(head).score(chunk)
+            yield from (each.item() if hasattr(each, "item") else each for each in predicted)
+
+    def predict_proba(self, rows: Sequence[Any], *, head: str = "") -> "pd.DataFrame":
+        """Return the probability of every class, a row per row and a column per class; HeadError for other heads."""
+        import pandas as pd
+
+        scorer = self.scorer(head)
+        found = scorer.probabilities(rows).detach().numpy()
+        return pd.DataFrame(found, columns=list(scorer.seeds[0].head.arguments()["class_names"]))
+
+    def score_pairs(self, pairs: Sequence[Sequence[str]], *, head: str = "") -> list[float]:
+        """Score pairs of texts in the units of the task's gold; InputError for a run on something else."""
+        self._require_kind("pairs")
+        return self.predict(pairs, head=head)
+
+    def tag(self, sentences: Sequence[Any], *, head: str = "") -> list[list[str | None]]:
+        """Tag the words of sentences, None for a word without a latent; InputError for a run on something else."""
+        self._require_kind("words")
+        return self.predict(sentences, head=head)
+
+    def cache(self) -> LatentCache:
+        """Open the cache that the run read; CacheError where it is gone."""
+        return find_cache_of_run(self.folder)
+
+    def results(self) -> "pd.DataFrame":
+        """Return every number of the run, tidy, as `probes.results`."""
+        return results(self.folder)
+
+    def table(self) -> "pd.DataFrame":
+        """Return the results table of the run's summary: a row per head and metric, as text, scores times 100."""
+        import pandas as pd
+
+        titles, rows = result_rows(self._found.scores, KINDS[self.kind].report)
+        return pd.DataFrame(rows, columns=list(titles))
+
+    def _require_kind(self, kind: str) -> None:
+        if self.kind != kind:
+            raise InputError(f"run {self.name!r} is on {self.kind}, not on {kind}; use predict.")
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    decoder: Decoder | str | None = None,
+    trust_remote_code: bool = False,
+    allow_code: str | Iterable[str] = (),
+) -> LoadedRun:
+    """Load a finished run: its results, and its heads for new rows.
+
+    A run folder may come from anybody: nothing in it is run, and no module that it names is imported unless
+    `allow_code` says so (SECURITY.md).
+
+    Args:
+        folder: A folder made by `icecore run`.
+        decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
+        trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
+        allow_code: Modules of your own poolings, masks and heads that the run may import, as `my_parts`, or several.
+
+    Raises:
+        HeadError: No finished run there, or one of an earlier version.
+        CodeError: It names a module that is not allowed, or is not the one it recorded.
+
+    Example:
+        >>> [score] = load_run("runs/demo").predict([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
+    """
+    return LoadedRun(folder, decoder=decoder, trust_remote_code=trust_remote_code, allow_code=allow_code)

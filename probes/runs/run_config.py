@@ -1,0 +1,281 @@
+"""The configuration of a run; every field is a key of the YAML file and an option of the command line."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from extract.decoders.decoder_spec import DecoderSpec, plain_decoder
+from extract.errors import ConfigError, unknown_name
+from extract.inputs.template import TASK, TEMPLATES
+from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions
+from extract.records import complete, to_plain
+from extract.run.extraction_spec import ExtractionSpec
+from probes.data.task import CORPORA
+from probes.data.task_table import TASKS, load_task
+from probes.fitting.fit_options import check_loggers, find_protocol
+from probes.heads.head_table import check_head, resolve_head
+from probes.latents.pooled_reads import split_poolings
+from probes.report.formats import figure_formats
+
+if TYPE_CHECKING:
+    from probes.data.task import Task
+    from probes.heads.head_table import HeadOptions
+
+
+TYPED = "command line"
+"""Source of a value that was typed, and that something must therefore read."""
+NAME_BYTES = 150
+"""Of the name of a run, which some files and folders carry on."""
+
+
+def is_file_name(name: str) -> bool:
+    """Whether every character of a name can be shown, and its length leaves room for endings."""
+    return name.isprintable() and len(name.encode()) <= NAME_BYTES
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Which task, and its own options."""
+
+    name: str = "sts-sample"
+    """A task (`icecore list tasks`)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the task's reader, for instance files, columns and score range."""
+    pairs: int = 0
+    """Rows per split, drawn with a fixed seed, for quick trials; all when 0."""
+    drop_leaked: Literal["none", "pairs", "sentences"] = "none"
+    """Training rows to leave out: those whose pair, or any of whose sentences, is in validation or test."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self, "task.")
+        if self.name not in TASKS:
+            raise unknown_name("task", self.name, TASKS)
+        if self.pairs < 0:
+            raise ConfigError(f"task.pairs is {self.pairs}; allowed: a whole number of pairs per split, or 0 for all.")
+        if self.drop_leaked != "none" and self.kind != "pairs":
+            raise ConfigError(
+                f"task.drop_leaked is {self.drop_leaked!r}, but task {self.name!r} has no pairs to compare."
+            )
+
+    @property
+    def kind(self) -> str:
+        """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
+        return TASKS[self.name].kind
+
+    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> "Task":
+        """Load the task, drawn down to `pairs` per split.
+
+        `defaults` are options of the reader that replace its own where it has them, as a protocol sets them.
+        """
+        known = TASKS[self.name].options()
+        options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
+        task: Any = load_task(self.name, **options)
+        if self.drop_leaked != "none":
+            from probes.data.pair_task import drop_leaked_rows
+
+            task = drop_leaked_rows(task, by=self.drop_leaked)
+        found: Task = task.subset(self.pairs) if self.pairs else task
+        return found
+
+
+@dataclass(frozen=True)
+class PretrainingSpec:
+    """Layer-wise autoencoders that heads with `start: pretrained` or `frozen` begin from."""
+
+    corpus: str = ""
+    """Their texts: a corpus or task (`icecore list corpora`); none when empty."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the corpus."""
+    texts: int = 20000
+    """Most texts taken, from the front of the corpus."""
+    autoencoder: dict[str, Any] = field(default_factory=dict)
+    """Options of the autoencoders and of fitting them, where they differ from the defaults."""
+    seed: int = 0
+    """Seed of the autoencoders; one set of them serves every seed of a head."""
+
+    def __post_init__(self) -> None:
+        if self.corpus and self.corpus not in (*CORPORA, *TASKS):
+            raise unknown_name("corpus", self.corpus, [*CORPORA, *TASKS])
+        if self.texts < 1:
+            raise ConfigError(f"pretraining.texts is {self.texts}; allowed: a whole number of at least 1.")
+        if self.autoencoder:
+            from probes.heads.autoencoders import check_autoencoder_options
+
+            check_autoencoder_options(self.autoencoder)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: a task, a decoder, what is extracted, and the heads that are fitted on it."""
+
+    name: str = "run"
+    """Name of the run and of its folder."""
+    decoder: DecoderSpec = field(default_factory=DecoderSpec)
+    """Which decoder, and how it is held."""
+    extraction: ExtractionSpec = field(default_factory=ExtractionSpec)
+    """What is extracted from every text."""
+    task: TaskSpec = field(default_factory=TaskSpec)
+    """Rows, gold and splits."""
+    heads: dict[str, dict[str, Any] | None] = field(default_factory=lambda: {"layer-cosine": {}})
+    """Heads by name (`icecore list heads`), each with the options that differ from its defaults."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds; every trained head is fitted once per seed and reported with its spread."""
+    pretraining: PretrainingSpec = field(default_factory=PretrainingSpec)
+    """Layer-wise autoencoders, for heads that start from them."""
+    protocol: Literal["icecore", "freeze-released", "look-both-ways", "magnet"] = "icecore"
+    """`icecore`: everything is chosen on validation, test is read once. `freeze-released`: FREEZE's networks as its
+    notebooks fit them, most of them with the best epoch on test, which is optimistic.
+    `look-both-ways`: the splits and settings of LBW's released code. `magnet`: MAGNET's linear classifier of words.
+    See docs/protocol.md."""
+    calibration: Literal["linear", "isotonic"] = "linear"
+    """How predictions become scores, fitted on validation."""
+    anchor_identical: bool = False
+    """Whether calibration gives a text paired with itself the highest score."""
+    bootstrap: int = 1000
+    """Bootstrap resamples behind every interval."""
+    figures: tuple[str, ...] = ("png",)
+    """Formats of the figures: png, svg, pdf, one or several."""
+    loggers: tuple[str, ...] = ()
+    """Logs of every epoch of trained heads, in their folders: csv, tensorboard, one, both or none."""
+    caches: str = "caches"
+    """Folder of caches, shared by runs."""
+    runs: str = "runs"
+    """Folder of run folders."""
+    sources: dict[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
+    """Where the values that were typed or read from a file came from, by key."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        if not self.name or "/" in self.name or self.name.startswith(".") or not is_file_name(self.name):
+            raise ConfigError(
+                f"the run name is {self.name[:80]!r}; allowed: a folder name without '/' or a leading dot, printable, "
+                f"of at most {NAME_BYTES} bytes."
+            )
+        if not all(0 <= seed < 1 << 32 for seed in self.seeds):
+            raise ConfigError(f"seeds are {list(self.seeds)}; allowed: whole numbers from 0 to {(1 << 32) - 1}.")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
+        object.__setattr__(self, "figures", figure_formats(self.figures))
+        check_loggers(self.loggers)
+        if self.bootstrap < 100:
+            raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
+        if not self.heads:
+            raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
+        protocol = find_protocol(self.protocol, kind=self.task.kind, task=self.task.name)
+        # Filled in here, so that the run's record holds what is extracted.
+        object.__setattr__(self, "extraction", complete(self.extraction, protocol.extraction.get(self.task.kind, {})))
+        if self.pretraining.corpus and protocol.autoencoder:
+            options = {**protocol.autoencoder, **self.pretraining.autoencoder}
+            object.__setattr__(self, "pretraining", replace(self.pretraining, autoencoder=options))
+        self._check_heads()
+
+    def _check_heads(self) -> None:
+        """Refuse options of heads, and poolings that they read and nobody extracts."""
+        for name, options in self.heads.items():
+            check_head(name, options, kind=self.task.kind, task=self.task.name)
+        heads = self.resolve_heads()
+        from probes.runs.task_kinds import KINDS
+
+        kind = KINDS[self.task.kind]
+        if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
+            raise ConfigError(
+                f"extraction.poolings is [{', '.join(self.extraction.poolings)}], which pools whole texts, but task "
+                f"{self.task.name!r} is one of words; set extraction.words.poolings "
+                f"({', '.join((AUTO, *WORD_POOLINGS))})."
+            )
+        self._refuse_unread(reads_words=kind.reads_words)
+        key, extracted = "extraction.poolings", self.extraction.poolings
+        if kind.reads_words:
+            key, extracted = "extraction.words.poolings", self.extraction.words.poolings
+        for name, resolved in heads.items():
+            for pooling in split_poolings(resolved.pooling_of(extracted)):
+                if pooling not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
+                    raise ConfigError(
+                        f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
+                        f"allowed: {', '.join(extracted)}, or add it to {key}."
+                    )
+            kind.check_config(self, resolved)
+
+    def _refuse_unread(self, *, reads_words: bool) -> None:
+        """Refuse what was typed about the extraction and would be ignored."""
+        has_reba = bool(REBA & {*self.extraction.poolings, *self.extraction.words.poolings})
+        unread = {
+            "extraction.words": (reads_words, f"task {self.task.name!r} has no words"),
+            "extraction.poolings": (not reads_words, f"task {self.task.name!r} is one of words"),
+            "extraction.reba": (has_reba, "no pooling of ReBA is extracted"),
+        }
+        for key, source in self.sources.items():
+            is_read, why = unread.get(".".join(key.split(".")[:2]), (True, ""))
+            if source == TYPED and not is_read:
+                raise ConfigError(f"{key} does nothing, as {why}; leave it out.")
+
+    def resolve_heads(self) -> "dict[str, HeadOptions]":
+        """Check the options of every head; those that the config leaves out are the protocol's, then the defaults."""
+        context = {"protocol": self.protocol, "kind": self.task.kind, "task": self.task.name}
+        return {name: resolve_head(name, options, **context) for name, options in self.heads.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole configuration as plain values."""
+        values: dict[str, Any] = to_plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
+        del values["sources"]
+        extraction = values["extraction"] | {"template": self.extraction.template.settings()}
+        if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
+            del extraction["reba"]
+        return values | {"extraction": extraction}
+
+
+def _check_choices(spec: Any, prefix: str = "") -> None:
+    """Refuse null, a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
+    for name, hint in get_type_hints(type(spec)).items():
+        if getattr(spec, name) is None and type(None) not in get_args(hint):
+            raise ConfigError(f"{prefix}{name} is null; give a value, or leave the key out to have its default.")
+        section = (
+            hint if isinstance(hint, type) and is_dataclass(hint) else dict if get_origin(hint) is dict else object
+        )
+        if not isinstance(getattr(spec, name), section):
+            raise ConfigError(f"{prefix}{name} is {getattr(spec, name)!r}; allowed: a {section.__name__}.")
+        if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
+            raise unknown_name(f"{prefix}{name}", getattr(spec, name), get_args(hint))
+
+
+def describe_sources(config: RunConfig) -> dict[str, str]:
+    """Say of every value of a configuration, by dotted key, where it came from.
+
+    That is the command line, a file, the template or protocol that decided it, `default`, or else `Python`. Options of
+    heads that a protocol decides stand in no configuration, so their values are told as well.
+    """
+    protocol, name = find_protocol(config.protocol), f"protocol {config.protocol}"
+    extraction = protocol.extraction.get(config.task.kind, {})
+    decided = _flatten(to_plain({"extraction": extraction, "pretraining": {"autoencoder": protocol.autoencoder}}))
+    values, defaults = _flatten(config.to_dict()), _flatten(RunConfig().to_dict())
+    sources = {}
+    for key, value in values.items():
+        parts = key.split(".")
+        typed = [config.sources.get(".".join(parts[:n])) for n in range(len(parts), 0, -1)]
+        by_protocol = name if key in decided and decided[key] == value else None
+        fallback = "default" if key in defaults and defaults[key] == value else "Python"
+        sources[key] = next(filter(None, [typed[0], _template_of(config, key), by_protocol, *typed[1:]]), fallback)
+    for head, options in config.heads.items():
+        merged = protocol.options_of(head, options or {})
+        sources |= {f"heads.{head}.{key}": f"{merged[key]}, {name}" for key in merged.keys() - (options or {}).keys()}
+    return sources
+
+
+def _template_of(config: RunConfig, key: str) -> str | None:
+    """Name the template that decided a value; None where none did."""
+    template, (section, _, field) = config.extraction.template, key.rpartition(".")
+    fields = TEMPLATES[template.name].fields if template.name in TEMPLATES else {}
+    is_decided = section == "extraction.template" and field in fields
+    text = str(fields.get(field)).replace(TASK, template.task)
+    return f"template {template.name}" if is_decided and str(getattr(template, field)) == text else None
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested mappings as one with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= (
+            _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+        )
+    return flat

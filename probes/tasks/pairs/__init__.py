@@ -1,1 +1,0 @@
-"""Pairs of texts with a graded similarity."""

@@ -1,1 +1,0 @@
-"""Tasks that need no fitting: retrieval, reranking, clusters, alike pairs, translations, and the odd one out."""
