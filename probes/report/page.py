@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection
@@ -246,11 +247,11 @@ def _markdown() -> MarkdownIt:
     return reader
 
 
-def _alignment(token: Any) -> str:
+def _alignment(token: Token) -> str:
     return ' class="n"' if token.attrs else ""
 
 
-def as_json(value: Any) -> Markup:
+def as_json(value: object) -> Markup:
     """Write plain values as JSON that cannot end the element it is in."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

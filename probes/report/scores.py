@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from extract.files import digest_text
 from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.records import to_plain
 from probes.heads.result import HeadResult, read_result
 from probes.report.score_shapes import check_scores
 
@@ -45,7 +46,7 @@ class Header:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
-        return {"schema": SCORES_SCHEMA, **asdict(self)}
+        return {"schema": SCORES_SCHEMA, **to_plain(self)}
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,9 @@ class RunScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
-        return {
-            **self.header.to_dict(),
-            "cache": dict(self.cache),
-            "pretraining": dict(self.pretraining),
-            "heads": {name: result.to_dict() for name, result in self.heads.items()},
-            "seconds": dict(self.seconds),
-        }
+        heads = {name: result.to_dict() for name, result in self.heads.items()}
+        values = {"cache": self.cache, "pretraining": self.pretraining, "heads": heads, "seconds": self.seconds}
+        return {**self.header.to_dict(), **to_plain(values)}
 
 
 @dataclass(frozen=True)
@@ -86,13 +83,8 @@ class PlanScores:
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
-        return {
-            "plan": self.plan.text,
-            "cache": self.cache,
-            "certificate": dict(self.certificate),
-            "zero_shot": {split: dict(scores) for split, scores in self.zero_shot.items()},
-            "heads": heads,
-        }
+        certified = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
+        return {"plan": self.plan.text, **to_plain(certified), "heads": heads}
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ class PlanGain:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
-        return {**asdict(self), "gain": self.gain}
+        return {**to_plain(self), "gain": self.gain}
 
 
 @dataclass(frozen=True)
@@ -174,10 +166,6 @@ class SearchCost:
     """`cost` of `full_cost`."""
     trials: tuple[SearchTrial, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the serial form."""
-        return {**asdict(self), "trials": [asdict(trial) for trial in self.trials]}
-
 
 @dataclass(frozen=True)
 class PlansScores:
@@ -199,8 +187,8 @@ class PlansScores:
         """Return the serial form."""
         return {
             **self.header.to_dict(),
-            **({"cost": asdict(self.cost)} if self.cost else {}),
-            **({"search": self.search.to_dict()} if self.search else {}),
+            **({"cost": to_plain(self.cost)} if self.cost else {}),
+            **({"search": to_plain(self.search)} if self.search else {}),
             "test_read": self.test_read,
             "plans": [row.to_dict() for row in self.plans],
             "chosen": {name: choice.to_dict() for name, choice in self.chosen.items()},
@@ -218,7 +206,7 @@ class PretrainingScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
-        return {**self.header.to_dict(), "cache": dict(self.cache), "pretraining": dict(self.pretraining)}
+        return {**self.header.to_dict(), **to_plain({"cache": self.cache, "pretraining": self.pretraining})}
 
 
 def seal_scores(values: Mapping[str, Any]) -> str:
