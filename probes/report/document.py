@@ -29,7 +29,16 @@ from probes.report.blocks import (
     percent,
     spread,
 )
-from probes.report.scores import Header, PlanChoice, PlanScores, PlansScores, PretrainingScores, RunScores, SearchCost
+from probes.report.scores import (
+    Header,
+    PlanChoice,
+    PlanScores,
+    PlansScores,
+    PretrainingScores,
+    RunScores,
+    SearchCost,
+    Values,
+)
 
 FEW_UNITS = 30
 """With fewer rows (or sentences, groups ...) than this, no difference is called one."""
@@ -125,7 +134,7 @@ class KindReport:
             for split in task.splits
         }
 
-    def resampled(self, task: Mapping[str, Any]) -> str:
+    def resampled(self, task: Values) -> str:
         """Say, from the description of a task, what intervals are drawn from."""
         return "groups" if task["has_groups"] else self.unit
 
@@ -288,13 +297,13 @@ def _used(context: Context) -> Iterator[Block]:
     yield machine_line(header)
 
 
-def _further(template: Mapping[str, Any]) -> str:
+def _further(template: Values) -> str:
     """Name the fields of a template that differ from their defaults, beyond those that every report names."""
     named = (*FIRST_FIELDS, "window", "mean_of")
     return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
 
 
-def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[Block]:
+def _pretraining(pretraining: Values) -> Iterator[Block]:
     """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
     records = pretraining.get("autoencoders", {})
     if records:

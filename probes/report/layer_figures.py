@@ -19,7 +19,7 @@ from probes.report.blocks import NOTHING, Block, Item, Table, cell, metric_label
 
 UNITS = {"bits": ("bits", 1.0), "weight": ("weight", 1.0)}
 """Metrics that are not written times 100: how they are labelled, and what they are multiplied by."""
-LINES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 """Styles that tell the curves of a view apart without colours."""
 IN_ORDER = ("greedy", "greedy-gap")
 """Views whose layers stand in the order of their choice."""

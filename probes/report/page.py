@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection
@@ -24,6 +25,7 @@ from probes.layers.findings import HeadFindings, load_findings
 from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Table, cell, frame_table, markdown
 from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
+from probes.report.scores import Values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,13 +125,13 @@ class Page:
     answers: tuple[str, ...]
     warnings: tuple[str, ...]
     parts: tuple[Part, ...]
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Values = field(default_factory=dict)
     """Name to the scores of a run, embedded as JSON."""
     n_left_out: int = 0
     """Figures that would have made it too large."""
 
 
-def run_page(folder: Path, document: Document, pictures: Pictures, values: Mapping[str, Any]) -> Page:
+def run_page(folder: Path, document: Document, pictures: Pictures, values: Values) -> Page:
     """Make the page of a run: first what is in its folder about its layers, then its report.
 
     Args:
@@ -246,11 +248,11 @@ def _markdown() -> MarkdownIt:
     return reader
 
 
-def _alignment(token: Any) -> str:
+def _alignment(token: Token) -> str:
     return ' class="n"' if token.attrs else ""
 
 
-def as_json(value: Any) -> Markup:
+def as_json(value: object) -> Markup:
     """Write plain values as JSON that cannot end the element it is in."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))

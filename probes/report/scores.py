@@ -3,15 +3,18 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from extract.files import digest_text
 from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.records import to_plain
 from probes.heads.result import HeadResult, read_result
 from probes.report.score_shapes import check_scores
 
 SCORES_SCHEMA = 3
+Values = Mapping[str, Any]
+"""Plain values by name, as JSON holds them."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Header:
     """Where heads were fitted."""
     n_resamples: int
     """Bootstrap resamples behind every interval."""
-    decoder: Mapping[str, Any]
-    task: Mapping[str, Any]
+    decoder: Values
+    task: Values
     products: Mapping[str, str] = field(default_factory=dict)
     """What computed float32 products, and the CPU capability it was chosen by."""
     config_sha256: str = ""
@@ -43,9 +46,9 @@ class Header:
     own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Poolings, mask kinds and heads that the user added: `module` and `sha256` of their code by noun and name."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
-        return {"schema": SCORES_SCHEMA, **asdict(self)}
+        return {"schema": SCORES_SCHEMA, **to_plain(self)}
 
 
 @dataclass(frozen=True)
@@ -53,21 +56,17 @@ class RunScores:
     """The scores of a run."""
 
     header: Header
-    cache: Mapping[str, Any]
+    cache: Values
     heads: Mapping[str, HeadResult]
-    pretraining: Mapping[str, Any] = field(default_factory=dict)
+    pretraining: Values = field(default_factory=dict)
     """Layer-wise autoencoders that heads started from; empty where there were none."""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
-        return {
-            **self.header.to_dict(),
-            "cache": dict(self.cache),
-            "pretraining": dict(self.pretraining),
-            "heads": {name: result.to_dict() for name, result in self.heads.items()},
-            "seconds": dict(self.seconds),
-        }
+        heads = {name: result.to_dict() for name, result in self.heads.items()}
+        values = {"cache": self.cache, "pretraining": self.pretraining, "heads": heads, "seconds": self.seconds}
+        return {**self.header.to_dict(), **to_plain(values)}
 
 
 @dataclass(frozen=True)
@@ -77,22 +76,17 @@ class PlanScores:
     plan: MaskPlan
     cache: str
     """File name."""
-    certificate: Mapping[str, Any]
+    certificate: Values
     """What was certified of the cache."""
     heads: Mapping[str, HeadResult]
     zero_shot: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """For pairs: split to metric to the correlation of the raw cosine at the final norm; else empty."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
-        return {
-            "plan": self.plan.text,
-            "cache": self.cache,
-            "certificate": dict(self.certificate),
-            "zero_shot": {split: dict(scores) for split, scores in self.zero_shot.items()},
-            "heads": heads,
-        }
+        certified = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
+        return {"plan": self.plan.text, **to_plain(certified), "heads": heads}
 
 
 @dataclass(frozen=True)
@@ -112,9 +106,9 @@ class PlanGain:
         """Chosen minus default."""
         return self.chosen - self.default
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
-        return {**asdict(self), "gain": self.gain}
+        return {**to_plain(self), "gain": self.gain}
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ class PlanChoice:
     gain: PlanGain | None = None
     """None where there is nothing to compare with, or no test."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
         gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
@@ -174,10 +168,6 @@ class SearchCost:
     """`cost` of `full_cost`."""
     trials: tuple[SearchTrial, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the serial form."""
-        return {**asdict(self), "trials": [asdict(trial) for trial in self.trials]}
-
 
 @dataclass(frozen=True)
 class PlansScores:
@@ -195,12 +185,12 @@ class PlansScores:
     search: SearchCost | None = None
     """Of a search."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
         return {
             **self.header.to_dict(),
-            **({"cost": asdict(self.cost)} if self.cost else {}),
-            **({"search": self.search.to_dict()} if self.search else {}),
+            **({"cost": to_plain(self.cost)} if self.cost else {}),
+            **({"search": to_plain(self.search)} if self.search else {}),
             "test_read": self.test_read,
             "plans": [row.to_dict() for row in self.plans],
             "chosen": {name: choice.to_dict() for name, choice in self.chosen.items()},
@@ -212,16 +202,16 @@ class PretrainingScores:
     """The scores of layer-wise autoencoders that were fitted by themselves."""
 
     header: Header
-    cache: Mapping[str, Any]
-    pretraining: Mapping[str, Any]
+    cache: Values
+    pretraining: Values
     """Corpus, and per pooling losses and history."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """Return the serial form."""
-        return {**self.header.to_dict(), "cache": dict(self.cache), "pretraining": dict(self.pretraining)}
+        return {**self.header.to_dict(), **to_plain({"cache": self.cache, "pretraining": self.pretraining})}
 
 
-def seal_scores(values: Mapping[str, Any]) -> str:
+def seal_scores(values: Values) -> str:
     """Digest the content of scores.json, without the digest that it holds: SHA-256 in hexadecimal digits.
 
     Example:
@@ -232,7 +222,7 @@ def seal_scores(values: Mapping[str, Any]) -> str:
     return digest_text(json.dumps(rest, sort_keys=True))
 
 
-def read_run(values: Mapping[str, Any]) -> RunScores:
+def read_run(values: Values) -> RunScores:
     """Read the scores of a run, without predictions, back from the content of scores.json.
 
     Raises:
@@ -250,7 +240,7 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
     return RunScores(_read_header(values), values["cache"], heads, values["pretraining"], values["seconds"])
 
 
-def read_plans(values: Mapping[str, Any]) -> PlansScores:
+def read_plans(values: Values) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
     check_scores(values)
     plans = [
@@ -270,11 +260,11 @@ def read_plans(values: Mapping[str, Any]) -> PlansScores:
     return PlansScores(_read_header(values), values["test_read"], tuple(plans), chosen, cost, search)
 
 
-def _read_heads(values: Mapping[str, Any]) -> dict[str, HeadResult]:
+def _read_heads(values: Values) -> dict[str, HeadResult]:
     return {name: read_result(name, result) for name, result in values.items()}
 
 
-def _read_search(values: Mapping[str, Any]) -> SearchCost:
+def _read_search(values: Values) -> SearchCost:
     trials = [
         SearchTrial(**{**trial, "scores": {plan: math.nan if v is None else v for plan, v in trial["scores"].items()}})
         for trial in values["trials"]
@@ -282,7 +272,7 @@ def _read_search(values: Mapping[str, Any]) -> SearchCost:
     return SearchCost(**{**values, "trials": tuple(trials)})
 
 
-def _read_header(values: Mapping[str, Any]) -> Header:
+def _read_header(values: Values) -> Header:
     earlier: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
     return Header(**{key: {**earlier, **values}[key] for key in Header.__dataclass_fields__})
 

@@ -26,8 +26,8 @@ from probes.report.plan_figures import (
 )
 from probes.report.scores import PlansScores
 from probes.report.style import PALE, make_figure
+from tests.probes.report.made_plans import OVER_K, WINDOWS, Plans, grid, make_plans, make_search
 from tests.probes.report.made_runs import NAN, make_result
-from tests.probes.report.test_sweeps import OVER_K, WINDOWS, Plans, grid, make_plans, make_search
 
 
 def frame_of(plans: Plans) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pytest
 
 from probes.report.scores import SCORES_SCHEMA
 from probes.report.write import without_nan
+from tests.probes.report.made_plans import OVER_K, make_plans, make_search
 from tests.probes.report.made_runs import MadeRun, make_pretraining, make_summary
-from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "scores_format.md"
 TABLE = PAGE.parent / "tables" / "scores.csv"

@@ -19,8 +19,8 @@ from probes.runs.compare import run_page_of, write_report
 from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
+from tests.probes.report.made_plans import OVER_K, make_plans, make_search
 from tests.probes.report.reading import require_whole
-from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
 
 
 def scores_of(folder: Path) -> Any:

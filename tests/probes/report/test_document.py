@@ -1,7 +1,8 @@
 """The report of a run: every number as it is in the record, the same document and files for every kind of task."""
 
 import csv
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -12,11 +13,47 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from probes.report.blocks import Table, describe_point, interval, markdown_table, number, spread
-from probes.report.document import Context, result_rows, run_document, summary_text
-from probes.report.scores import read_run, seal_scores
+from extract.masks.mask_plan import parse_plan
+from probes.metrics.bootstrap import Resampling, difference, paired_scores
+from probes.report.blocks import (
+    Caution,
+    Document,
+    Heading,
+    Item,
+    Table,
+    describe_point,
+    interval,
+    markdown_table,
+    number,
+    spread,
+)
+from probes.report.document import (
+    EVERY_PLAN,
+    FEW_UNITS,
+    Context,
+    KindReport,
+    best_result,
+    plan_score_label,
+    plan_scores,
+    plans_document,
+    result_rows,
+    run_document,
+    run_lead,
+    search_lead,
+    summary_text,
+    sweep_lead,
+)
+from probes.report.kind_reports import REPORTS
+from probes.report.scores import (
+    PlanChoice,
+    PlanGain,
+    PlansScores,
+    read_run,
+    seal_scores,
+)
 from probes.report.style import Album
-from probes.report.write import report_run, screen_table, without_nan, write_pretraining
+from probes.report.write import report_run, screen_table, without_nan, write_plans, write_pretraining
+from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
     HEADS_OF,
@@ -436,3 +473,219 @@ def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: Made
         document = report_run(Album(tmp_path / name, ("png",)), context(bare))
         assert f"`{name}`" in document.answer or len(made.scores.heads) > 1
         assert any(name in row[0] for block in document.blocks if isinstance(block, Table) for row in block.rows)
+
+
+def lead(made: MadeRun) -> str:
+    return run_lead(made.scores, made.kind.report.bare, made.kind.report.rows(made.task))
+
+
+def test_every_kind_has_two_sentences(made: MadeRun) -> None:
+    first, second = re.split(r"\. (?=On )", lead(made))
+    best = best_result(made.scores.heads.values())
+    assert f"head is `{best.name}` (" in first
+    assert "under the plan `causal`: " in first
+    assert f" {100 * best.mean('validation'):.1f}" in first
+    assert ("the next head, `" in first) is (len(made.scores.heads) > 1)
+    found = best.summary["test"][best.metric]
+    interval = f"(95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
+    assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)? {re.escape(interval)}, ", second)
+
+
+@pytest.mark.parametrize("kind", ["raw", "standardised"])
+def test_pairs_stand_beside_the_cosine_of_the_top_layer_of_the_same_kind(pairs: MadeRun, kind: str) -> None:
+    cosine = pairs.scores.heads["layer-cosine"]
+    made = pairs.with_head("layer-cosine", chosen={**cosine.chosen, "kind": kind}, selection_score=2.0)
+    [score] = [
+        curve.values[-1]
+        for curve in cosine.curves
+        if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")
+    ]
+    assert f", where the {kind} cosine of the top layer has {100 * score:.1f}." in lead(made)
+    constant = tuple(replace(curve, values=(NAN,) * len(curve.values)) for curve in cosine.curves)
+    assert lead(made.with_head("layer-cosine", curves=constant)).endswith(").")
+
+
+@pytest.mark.parametrize(("is_standardised", "kind"), [(True, "standardised"), (False, "raw")])
+def test_a_trained_head_stands_beside_latents_prepared_as_its_own(
+    pairs: MadeRun, is_standardised: bool, kind: str
+) -> None:
+    options = {"standardises_latents": is_standardised}
+    made = pairs.with_head("cosine-mlp", options=options, selection_score=2.0)
+    assert f", where the {kind} cosine of the top layer has " in lead(made)
+
+
+def test_the_margin_over_the_next_head_has_a_paired_interval(pairs: MadeRun) -> None:
+    """By the library's own paired bootstrap, called by hand, around the difference of the scores."""
+    heads = pairs.scores.heads
+    best = best_result(heads.values())
+    [other] = [result for result in heads.values() if result is not best]
+    gold = list(pairs.task.splits["validation"]["score"])
+    predicted = [result.predictions["validation"] for result in (best, other)]
+    units = [str(k) for k in range(len(gold))]
+    values, resampled = paired_scores(predicted, gold, metric="pearson", units=units, resampling=Resampling(100))
+    gap = difference(values, resampled, 0, 1, n_units=len(gold))
+    value, reach = best.mean("validation") - other.mean("validation"), gap.high - gap.value
+    ends = f"{100 * (value - reach):+.1f} to {100 * (value + reach):+.1f}, n = {len(gold)}"
+    text, score = lead(pairs), f"{100 * other.mean('validation'):.1f}"
+    if value > reach:
+        assert f", {100 * value:+.1f} ({ends}) over the next head, `{other.name}` ({score})." in text
+    else:
+        assert (
+            f", statistically tied with the next head, `{other.name}` ({score}; difference {100 * value:+.1f}, {ends})."
+            in text
+        )
+
+
+def test_a_clear_margin_a_tie_and_too_few_rows_are_said_as_such(classes: MadeRun) -> None:
+    best = best_result(classes.scores.heads.values())
+    [name] = [name for name in classes.scores.heads if name != best.name]
+    gold, names = classes.task.labels("validation"), tuple(classes.task.class_names)  # type: ignore[attr-defined]
+    right = classes.with_head(best.name, predictions={"validation": gold}, names={"validation": names})
+    zero = {split: {best.metric: make_summary(0.0)} for split in best.summary}
+    wrong = right.with_head(
+        name, predictions={"validation": 1 - gold}, names={"validation": names}, summary=zero, selection_score=0.0
+    )
+    assert re.search(rf", \+[\d.]+ \(.*, n = {len(gold)}\) over the next head, `{name}`", lead(wrong))
+    same = right.with_head(
+        name, predictions={"validation": gold}, names={"validation": names}, summary=best.summary, selection_score=0.0
+    )
+    assert re.search(rf", statistically tied with the next head, `{name}` \(.*difference \+0\.0, ", lead(same))
+    few = {
+        split: replace(rows, units=[str(k % (FEW_UNITS - 1)) for k in range(len(rows.gold))])
+        for split, rows in wrong.kind.report.rows(wrong.task).items()
+    }
+    text = run_lead(wrong.scores, wrong.kind.report.bare, few)
+    assert re.search(rf", too few rows to tell it from the next head, `{name}` \([\d.]+; n = {FEW_UNITS - 1}\)", text)
+    assert f", the next head, `{name}`, has " in run_lead(wrong.scores, wrong.kind.report.bare, {})
+
+
+def test_a_head_without_test_or_with_folds_is_told_as_it_was_chosen(numbers: MadeRun) -> None:
+    probe = numbers.scores.heads["ridge-probe"]
+    kept = {"validation": probe.summary["validation"]}
+    rmse = {"rmse": {"validation": {"probe": 0.5, "mean_of_train": 1.25}}}
+    text = lead(numbers.with_head("ridge-probe", summary=kept, extras=rmse))
+    assert text.endswith("with an RMSE of 0.500 where always predicting the mean has 1.250.")
+    assert ". On validation it has " in text
+    folds = numbers.with_head("ridge-probe", selection="5-fold cross-validation on train", selection_score=0.625)
+    assert ": Pearson 62.5 on 5-fold cross-validation on train. On test" in lead(folds)
+
+
+def test_the_answer_marks_an_optimistic_head(classes: MadeRun) -> None:
+    best = best_result(classes.scores.heads.values())
+    assert lead(classes.with_head(best.name, optimistic_because="x")).endswith(", which is optimistic.")
+
+
+def test_what_has_no_score_or_interval_is_told_so() -> None:
+    plans = make_plans(OVER_K)
+    for summary, end in ((make_summary(NAN), " no score."), (replace(make_summary(0.5), low=NAN), " 50.0.")):
+        result = make_result(summary={"validation": {"accuracy": make_summary(0.5)}, "test": {"accuracy": summary}})
+        chosen = {"head": PlanChoice(plans.plans[0].plan, result)}
+        assert sweep_lead(replace(plans, chosen=chosen)).endswith(f"On test it has{end}")
+
+
+def test_a_head_without_a_score_is_the_last_choice() -> None:
+    assert best_result([make_result("a", NAN), make_result("b", -0.5), make_result("c", -0.5)]).name == "b"
+
+
+def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
+    plans = make_plans([("causal", 0.5), ("backward:1", 0.6), ("backward:2", 0.75)])
+    assert sweep_lead(plans) == (
+        "The best of 3 plans is `backward:2`, with the head `head` (final_norm, pooling mean): accuracy 75.0 on "
+        "validation; the next plan, `backward:1`, has 60.0. On test it has 75.0 (95 % interval 65.0 to 85.0), "
+        "where the plan `causal` has 50.0."
+    )
+    untouched = PlanChoice(plans.plans[0].plan, make_result("head", 0.9), PlanGain("accuracy", "causal", 0.9, 0.9))
+    text = sweep_lead(replace(plans, chosen={"head": untouched}))
+    assert text.endswith("), and is the plan one would take without choosing.")
+
+
+@pytest.mark.parametrize("score", [0.75, 0.5])
+def test_a_search_names_what_it_found_and_what_it_cost(score: float) -> None:
+    plans = make_plans([("causal", score)], search=make_search(["causal", "backward:1"]), cost=None)
+    assert plans.search
+    assert search_lead(plans, plans.search).startswith(
+        "Of 2 plans the search found `causal` at 0.50 of the cost of scoring all, with the head `head` (final_norm, "
+        f"pooling mean): accuracy {100 * score:.1f} on validation. On test it has {100 * score:.1f} (95 % interval "
+    )
+
+
+def test_the_best_head_of_a_sweep_opens_its_summary() -> None:
+    plans = make_plans(OVER_K)
+    rows = tuple(replace(row, heads={**row.heads, "other": make_result("other", 0.9)}) for row in plans.plans)
+    other = PlanChoice(rows[1].plan, make_result("other", 0.9, summary={"validation": {"accuracy": make_summary(0.9)}}))
+    text = sweep_lead(replace(plans, plans=rows, chosen={**plans.chosen, "other": other}))
+    assert text.startswith("The best of 4 plans is `backward:1`, with the head `other` (final_norm, pooling mean): ")
+    assert text.endswith(". On validation it has 90.0 (95 % interval 80.0 to 100.0).")
+
+
+def sweep_summary(scores: PlansScores, report: KindReport, figures: Mapping[str, Sequence[str]]) -> str:
+    return summary_text(plans_document(scores, report), figures)
+
+
+def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
+    scores = make_plans(OVER_K)
+    assert list(plan_scores(scores, REPORTS["pairs"]).values()) == pytest.approx([25, 30, 35, 27.5])
+    assert plan_score_label(scores, REPORTS["pairs"]) == ("Zero-shot, final norm", "Spearman")
+    assert plan_score_label(scores, REPORTS["classes"]) == ("head, best layer", "accuracy")
+    assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, REPORTS["pairs"], {})
+    assert "| `backward:2` | 35.0 | 70.0 |" in sweep_summary(scores, REPORTS["pairs"], {})
+
+
+def test_a_sweep_is_summarised() -> None:
+    text = sweep_summary(make_plans(OVER_K), REPORTS["classes"], {"A sweep": ("sweep.svg", "sweep.pdf")})
+    assert "its scores are no benchmark result" in text
+    assert "4 plans, 5 block passes per batch instead of 20 (0.25)." in text
+    assert "| head | plan | validation accuracy | test accuracy | 95 % interval | test, chosen - causal |" in text
+    assert "| head | `bidirectional:1`, final_norm | 55.0 | 55.0 | 45.0 to 65.0 | +5.0 |" in text
+    assert "Test was read for bidirectional:1, after everything was chosen." in text
+    assert "| plan | head accuracy |\n" in text
+    assert "| `backward:1` | 60.0 |\n" in text
+    assert "![A sweep](sweep.svg) [pdf](sweep.pdf)\n" in text
+    every = sweep_summary(make_plans(OVER_K, test_read=EVERY_PLAN), REPORTS["classes"], {"A sweep": ("sweep.pdf",)})
+    assert "A sweep: [pdf](sweep.pdf)\n" in every
+    assert "a plan picked by its test score is a choice on test" in every
+    assert "| plan | head accuracy | test, head accuracy |" in every
+    assert "| `backward:1` | 60.0 | 60.0 |" in every
+
+
+def test_a_choice_without_test_has_dashes() -> None:
+    scores = make_plans(OVER_K)
+    result = make_result("head", 0.7, summary={"validation": {"accuracy": make_summary(0.7)}})
+    chosen = {"head": PlanChoice(parse_plan("backward:2"), result)}
+    text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), REPORTS["classes"], {})
+    assert "| head | `backward:2`, final_norm | 70.0 | - | - | - |" in text
+
+
+@pytest.mark.parametrize(
+    "plans", [["backward:1", "backward:2", "causal"], ["bidirectional:1", "nosink-bidirectional:1+bidirectional:1"]]
+)
+def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
+    scores = make_plans([(plans[-1], 0.9)], search=make_search(plans), cost=None)
+    write_plans(tmp_path, scores, REPORTS["classes"])
+    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert f"Strategy `halving` over {len(plans)} plans, by `head`: 1,040 block passes times texts, 0.500 of" in text
+    assert f"| 1 | {len(plans)} | 16 | 1,600 | 0.014 | `{plans[-1]}` | {10 * (len(plans) - 1):.1f} |" in text
+    assert f"| 2 | 1 | 2,000 | 4,000 | 0.005 | `{plans[-1]}` | 90.0 |" in text
+    assert f"| `{plans[0]}` | 0.0 | - |" in text
+    assert_drawn(tmp_path / "search.png")
+
+
+def test_a_sweep_writes_its_folder(tmp_path: Path) -> None:
+    write_plans(tmp_path, make_plans(WINDOWS), REPORTS["classes"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "scores.json", "summary.md", "sweep.png"]
+    assert_drawn(tmp_path / "sweep.png")
+
+
+def assert_drawn(path: Path) -> None:
+    with Image.open(path) as image:
+        assert np.ptp(np.asarray(image.convert("L"))) > 100
+
+
+def test_a_summary_holds_no_html() -> None:
+    """Programs that show Markdown run the HTML in it."""
+    bad = "<img src=x onerror=alert(1)>"
+    document = Document(bad, bad, bad, [bad, Heading(bad), Item(bad), Caution(bad), Table([bad], [[f"``` {bad} `"]])])
+    text = summary_text(document, {bad: ["figure.png", bad]})
+    assert "<" not in text
+    assert text.count("&lt;img src=x") == 11
+    assert "\n> &lt;img" in text
