@@ -14,7 +14,8 @@ import yaml
 from extract.decoders.decoder_spec import KNOWN_DECODERS
 from extract.errors import ConfigError, first_line
 from probes.report.scores import seal_scores
-from probes.runs.folder import FinishedRun, find_cache_of_run, read_finished
+from probes.runs.folder import RunFolder
+from probes.runs.predict import read_run_folder
 
 TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
 """Suffixes of files that are searched for what nobody else should read."""
@@ -52,12 +53,12 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
         CacheError: Its cache is gone; `has_cache=False` sends the rest.
         ConfigError: The folder holds something, or a file has a token of the hub in it; names the file.
     """
-    found, target = read_finished(Path(run)), Path(folder)
+    source, target = read_run_folder(run), Path(folder)
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
-    files = {path.relative_to(found.folder): path for path in _plain_files(found.folder)}
+    files = {path.relative_to(source.path): path for path in _plain_files(source.path)}
     if has_cache:
-        cache = find_cache_of_run(found.folder)
+        cache = source.cache()
         files |= {Path("caches", path.relative_to(cache.path.parent)): path for path in cache.files}
     changed = _without_private(files)
     for name, path in files.items():
@@ -72,7 +73,7 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
             shutil.copyfile(path, place)
     card = target / "README.md"
     card.unlink(missing_ok=True)  # it may be a link to a file of the run
-    card.write_text(_shortened(write_card(found, repo, has_cache=has_cache)), "utf-8")
+    card.write_text(_shortened(write_card(source, repo, has_cache=has_cache)), "utf-8")
     return sorted({*files, Path("README.md")})
 
 
@@ -121,7 +122,7 @@ def _shortened(text: str) -> str:
     return text
 
 
-def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:
+def write_card(run: RunFolder, repo: str, *, has_cache: bool) -> str:
     """Write the card of a run: metadata, how to load it, and the summary of its report."""
     scores, decoder = run.scores, run.scores.header.decoder
     known = KNOWN_DECODERS.get(str(decoder["name"]).lower())
@@ -131,7 +132,7 @@ def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:
         **({"base_model": base} if base else {}),
         "tags": ["icecore", "probing", "frozen-features", scores.header.kind],
     }
-    summary = run.folder / "summary.md"
+    summary = run.path / "summary.md"
     cache = "\nThe latents of every layer are in `caches/`: `icecore.LatentCache(path)`.\n" if has_cache else ""
     return f"""---
 {yaml.safe_dump(metadata, sort_keys=False).strip()}
