@@ -20,7 +20,8 @@ from probes.cli.screen import show, watcher_of
 from probes.data.task import read_texts
 from probes.export.hub_export import push_run, stage_run
 from probes.export.mteb import fill_task, run_mteb
-from probes.export.sentence_transformers import export_sentence_transformer, why_not_stock
+from probes.export.recipe import why_not_stock
+from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
