@@ -65,23 +65,23 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.report.layer_figures import draw_alone as draw_alone
     from probes.report.layer_figures import draw_view as draw_view
     from probes.runs.compare import Comparison as Comparison
-    from probes.runs.compare import centres_of_gravity as centres_of_gravity
     from probes.runs.compare import compare as compare
-    from probes.runs.compare import layers_across as layers_across
     from probes.runs.compare import paired_tests as paired_tests
-    from probes.runs.compare import rank_systems as rank_systems
-    from probes.runs.compare import write_report as write_report
     from probes.runs.layer_studies import compare_at_layers as compare_at_layers
     from probes.runs.layer_studies import compare_layers as compare_layers
     from probes.runs.predict import LoadedRun as LoadedRun
     from probes.runs.predict import load_run as load_run
     from probes.runs.predict import load_scorer as load_scorer
+    from probes.runs.results import centres_of_gravity as centres_of_gravity
     from probes.runs.results import expected_validation as expected_validation
+    from probes.runs.results import layers_across as layers_across
+    from probes.runs.results import rank_systems as rank_systems
     from probes.runs.results import results as results
     from probes.runs.run import run as run
     from probes.runs.run_config import PretrainingSpec as PretrainingSpec
     from probes.runs.run_config import RunConfig as RunConfig
     from probes.runs.run_config import TaskSpec as TaskSpec
+    from probes.runs.run_pages import write_report as write_report
 
 __all__ = sorted([*extract.__all__, *probes.__all__])  # noqa: PLE0605
 

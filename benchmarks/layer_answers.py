@@ -15,7 +15,7 @@ from probes.layers.findings import load_findings
 from probes.report.layer_figures import draw_alone, findings_note
 from probes.report.style import Album, on_panel
 from probes.report.write import without_nan
-from probes.runs.folder import read_finished
+from probes.runs.predict import read_run_folder
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "layer_answers.json"
@@ -28,7 +28,7 @@ def main() -> None:
     results: dict[str, Any] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
     album = Album(FIGURES, ("png",))
     for folder in map(Path, sys.argv[1:]):
-        run = read_finished(folder)
+        run = read_run_folder(folder)
         for found in load_findings(folder):
             header, name = run.scores.header, f"{folder.name}_{found.head}".replace("-", "_")
             values = {**found.to_dict(), "curves": [each for each in found.to_dict()["curves"] if each["view"] in KEPT]}

@@ -20,7 +20,7 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.wiring.states import pool_batch
 from probes.cli.main import main as icecore
 from probes.runs.compare import paired_tests
-from probes.runs.folder import read_finished
+from probes.runs.predict import read_run_folder
 
 OUT = Path(__file__).parent / "results" / "cpu-precision.json"
 Dtype = Literal["float32", "bfloat16"]
@@ -55,7 +55,7 @@ def run_heads(task: str, dtype: Dtype, *, decoder: str, rows: int, folder: Path)
 def compare_heads(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Test every head in bfloat16 against itself in float32, on the same rows, both with the layer they chose."""
     found: dict[str, dict[str, Any]] = {}
-    for head, score in read_finished(folders[0]).scores.heads.items():
+    for head, score in read_run_folder(folders[0]).scores.heads.items():
         row = paired_tests(folders, head=head, against=folders[0].name).to_dict("records")[0]
         found[head] = {
             "metric": score.metric,

@@ -16,7 +16,8 @@ import numpy as np
 from probes.cli.main import main as icecore
 from probes.report.document import best_result
 from probes.runs.compare import paired_tests
-from probes.runs.folder import describe_program, find_cache_of_run, read_finished
+from probes.runs.folder import describe_program
+from probes.runs.predict import read_run_folder
 
 OUT = Path(__file__).parent / "results" / "training_free.json"
 
@@ -129,10 +130,10 @@ def run_one(folder: Path, encoder: str, options: Sequence[str]) -> Path:
 
 def describe(folder: Path) -> dict[str, Any]:
     """Return the chosen layer, the scores of a run, and the tokens that its texts took."""
-    run = read_finished(folder)
+    run = read_run_folder(folder)
     result = best_result(list(run.scores.heads.values()))
     scores = {split: result.summary[split][result.metric].to_dict() for split in ("validation", "test")}
-    n_tokens = int(np.sum(find_cache_of_run(folder, "").n_tokens))
+    n_tokens = int(np.sum(run.cache().n_tokens))
     return {"head": result.name, "metric": result.metric, "chosen": dict(result.chosen), **scores, "n_tokens": n_tokens}
 
 

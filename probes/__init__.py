@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from probes.report.layer_figures import draw_alone as draw_alone
     from probes.report.layer_figures import draw_view as draw_view
     from probes.runs.compare import Comparison as Comparison
-    from probes.runs.compare import centres_of_gravity as centres_of_gravity
     from probes.runs.compare import compare as compare
-    from probes.runs.compare import layers_across as layers_across
     from probes.runs.compare import paired_tests as paired_tests
-    from probes.runs.compare import rank_systems as rank_systems
-    from probes.runs.compare import write_report as write_report
     from probes.runs.layer_studies import compare_at_layers as compare_at_layers
     from probes.runs.layer_studies import compare_layers as compare_layers
     from probes.runs.predict import LoadedRun as LoadedRun
     from probes.runs.predict import load_run as load_run
     from probes.runs.predict import load_scorer as load_scorer
+    from probes.runs.results import centres_of_gravity as centres_of_gravity
     from probes.runs.results import expected_validation as expected_validation
+    from probes.runs.results import layers_across as layers_across
+    from probes.runs.results import rank_systems as rank_systems
     from probes.runs.results import results as results
     from probes.runs.run import run as run
     from probes.runs.run_config import PretrainingSpec as PretrainingSpec
     from probes.runs.run_config import RunConfig as RunConfig
     from probes.runs.run_config import TaskSpec as TaskSpec
+    from probes.runs.run_pages import write_report as write_report
 
 _HOMES = {
     "Comparison": "probes.runs.compare",
@@ -64,7 +64,7 @@ _HOMES = {
     "StudyOptions": "probes.layers.study",
     "TaskSpec": "probes.runs.run_config",
     "as_mteb_encoder": "probes.export.mteb",
-    "centres_of_gravity": "probes.runs.compare",
+    "centres_of_gravity": "probes.runs.results",
     "compare": "probes.runs.compare",
     "compare_at_layers": "probes.runs.layer_studies",
     "compare_layers": "probes.runs.layer_studies",
@@ -76,7 +76,7 @@ _HOMES = {
     "expected_validation": "probes.runs.results",
     "export_sentence_transformer": "probes.export.sentence_transformers",
     "fill_task": "probes.export.mteb",
-    "layers_across": "probes.runs.compare",
+    "layers_across": "probes.runs.results",
     "load_head": "probes.heads.context",
     "load_run": "probes.runs.predict",
     "load_scorer": "probes.runs.predict",
@@ -86,7 +86,7 @@ _HOMES = {
     "pair_head": "probes.heads.head_table",
     "paired_tests": "probes.runs.compare",
     "push_run": "probes.export.hub_export",
-    "rank_systems": "probes.runs.compare",
+    "rank_systems": "probes.runs.results",
     "register_head": "probes.heads.head_table",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
@@ -94,7 +94,7 @@ _HOMES = {
     "similarity_of_layers": "probes.layers.geometry",
     "stage_run": "probes.export.hub_export",
     "token_head": "probes.heads.head_table",
-    "write_report": "probes.runs.compare",
+    "write_report": "probes.runs.run_pages",
 }
 
 import_module("extract.moved").find_moved()

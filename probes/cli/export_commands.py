@@ -20,12 +20,15 @@ from probes.cli.screen import show, show_written, watcher_of
 from probes.data.task import read_texts
 from probes.export.hub_export import push_run, stage_run
 from probes.export.mteb import fill_task, run_mteb
-from probes.export.sentence_transformers import export_sentence_transformer, why_not_stock
+from probes.export.recipe import why_not_stock
+from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
-from probes.runs.folder import CONFIG, open_named, read_finished
+from probes.runs.folder import CONFIG
+from probes.runs.predict import read_run_folder
 from probes.runs.run import load_run_task
+from probes.runs.run_caches import open_named
 from probes.runs.task_kinds import KINDS
 
 # --- Files and folders ---
@@ -94,7 +97,7 @@ def _export_folder(args: ExportArgs) -> int:
 
 def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
     """Return what a head of a finished run reads, the best one's where none is named."""
-    run = read_finished(folder)
+    run = read_run_folder(folder)
     if KINDS[run.scores.header.kind].reads_words:
         raise ConfigError(
             f"the run {str(folder)!r} is on words, and a folder encodes whole texts; give a run on those."

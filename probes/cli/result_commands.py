@@ -45,17 +45,16 @@ from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
 from probes.runs.compare import (
-    centres_of_gravity,
     compare,
-    layers_across,
     note_on_settings,
-    rank_systems,
-    write_comparison,
-    write_report,
 )
-from probes.runs.folder import CONFIG, is_run, open_named, read_finished
+from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_at_layers, compare_layers
+from probes.runs.predict import read_run_folder
+from probes.runs.results import centres_of_gravity, layers_across, rank_systems
 from probes.runs.run import load_run_task
+from probes.runs.run_caches import is_run, open_named
+from probes.runs.run_pages import write_comparison, write_report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -387,7 +386,7 @@ def layers_command(args: LayersArgs) -> int:
     watcher = watcher_of(args)
     frame = compare_layers(args.runs, head=args.head, options=options, caches=args.caches, watcher=watcher)
     for folder in map(Path, args.runs):
-        run = read_finished(folder)
+        run = read_run_folder(folder)
         names = run.heads if args.head == ALL else [args.head or run.best]
         for findings in load_findings(folder):
             if findings.head in names:

@@ -10,7 +10,8 @@ from probes.cli.commands import TableArgs
 from probes.heads.result import HeadResult
 from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.report.safe_csv import safe_text, write_csv, write_frame
-from probes.runs.results import read_scores, results, results_by_plan
+from probes.runs.folder import RunFolder
+from probes.runs.results import results
 
 TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "test", "95 % interval")
 N_NUMBERS = 3
@@ -34,9 +35,9 @@ def table_command(args: TableArgs) -> int:
 
 
 def _rows(folder: Path) -> Iterator[tuple[str, ...]]:
-    values = read_scores(folder)
-    for plan, result in results_by_plan(values):
-        yield (values["name"], plan, *_scores(result))
+    run = RunFolder(folder)
+    for plan, result in run.results:
+        yield (run.values["name"], plan, *_scores(result))
 
 
 def _scores(result: HeadResult) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
 from probes.report.safe_csv import write_csv
 from probes.report.write import screen_table
-from probes.runs.folder import command_line, find_cache_of
+from probes.runs.folder import command_line
 from probes.runs.plan_runs import run_search, run_sweep
 from probes.runs.predict import LoadedRun, Scorer, load_run, load_scorer
 from probes.runs.run import (
@@ -53,6 +53,7 @@ from probes.runs.run import (
     pretrain,
     run,
 )
+from probes.runs.run_caches import find_cache_of
 from probes.runs.run_config import RunConfig
 from probes.runs.task_kinds import KINDS
 

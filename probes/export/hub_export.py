@@ -14,7 +14,8 @@ import yaml
 from extract.decoders.decoder_spec import KNOWN_DECODERS
 from extract.errors import ConfigError, first_line
 from probes.report.scores import seal_scores
-from probes.runs.folder import FinishedRun, find_cache_of_run, read_finished
+from probes.runs.folder import RunFolder
+from probes.runs.predict import read_run_folder
 
 TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
 """Suffixes of files that are searched for what nobody else should read."""
@@ -52,27 +53,27 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
         CacheError: Its cache is gone; `has_cache=False` sends the rest.
         ConfigError: The folder holds something, or a file has a token of the hub in it; names the file.
     """
-    found, target = read_finished(Path(run)), Path(folder)
+    source, target = read_run_folder(run), Path(folder)
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
-    files = {path.relative_to(found.folder): path for path in _plain_files(found.folder)}
+    files = {path.relative_to(source.path): path for path in _plain_files(source.path)}
     if has_cache:
-        cache = find_cache_of_run(found.folder)
+        cache = source.cache()
         files |= {Path("caches", path.relative_to(cache.path.parent)): path for path in cache.files}
     changed = _without_private(files)
     for name, path in files.items():
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
         if name in changed:
-            place.write_text(changed[name], "utf-8")
+            copy.write_text(changed[name], "utf-8")
             continue
         try:
-            os.link(path, place)
+            os.link(path, copy)
         except OSError:
-            shutil.copyfile(path, place)
+            shutil.copyfile(path, copy)
     card = target / "README.md"
     card.unlink(missing_ok=True)  # it may be a link to a file of the run
-    card.write_text(_shortened(write_card(found, repo, has_cache=has_cache)), "utf-8")
+    card.write_text(_shortened(write_card(source, repo, has_cache=has_cache)), "utf-8")
     return sorted({*files, Path("README.md")})
 
 
@@ -94,9 +95,9 @@ def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
                 f"{str(name)!r} has a token of the hub in it; take it out before the run is sent to others."
             )
         is_sealed = name.parts[0] in SEALED
-        if is_sealed and (found := PATH.search(text)):
+        if is_sealed and (match := PATH.search(text)):
             raise ConfigError(
-                f"{str(name)!r} has the absolute path {found[0][:60]!r} in it, and a digest that forbids to change "
+                f"{str(name)!r} has the absolute path {match[0][:60]!r} in it, and a digest that forbids to change "
                 "it; run again with a path relative to the working folder."
             )
         shortened = _shortened(text)
@@ -117,11 +118,11 @@ def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
 def _shortened(text: str) -> str:
     """Return a text with the last parts of its absolute paths, and of those that pass the root of the disk."""
     for pattern in (PATH, CLIMBING):
-        text = pattern.sub(lambda found: Path(found[0]).name, text)
+        text = pattern.sub(lambda match: Path(match[0]).name, text)
     return text
 
 
-def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:
+def write_card(run: RunFolder, repo: str, *, has_cache: bool) -> str:
     """Write the card of a run: metadata, how to load it, and the summary of its report."""
     scores, decoder = run.scores, run.scores.header.decoder
     known = KNOWN_DECODERS.get(str(decoder["name"]).lower())
@@ -131,7 +132,7 @@ def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:
         **({"base_model": base} if base else {}),
         "tags": ["icecore", "probing", "frozen-features", scores.header.kind],
     }
-    summary = run.folder / "summary.md"
+    summary = run.path / "summary.md"
     cache = "\nThe latents of every layer are in `caches/`: `icecore.LatentCache(path)`.\n" if has_cache else ""
     return f"""---
 {yaml.safe_dump(metadata, sort_keys=False).strip()}
@@ -177,19 +178,19 @@ def push_run(
         raise ConfigError(f"the repository is {repo!r}; allowed: OWNER/NAME.")
     from huggingface_hub import HfApi
 
-    place = Path(run).resolve()
-    with TemporaryDirectory(prefix=".push-", dir=place.parent) as draft:
+    path = Path(run).resolve()
+    with TemporaryDirectory(prefix=".push-", dir=path.parent) as draft:
         files = stage_run(run, draft, repo=repo, has_cache=has_cache)
         size = sum((Path(draft) / file).stat().st_size for file in files)
         report(f"uploading {len(files)} files, {size / 1e6:,.1f} MB, to {repo}")
         api = HfApi()
         try:
             api.create_repo(repo, private=not is_public, exist_ok=True)
-            message = f"Upload the run {place.name} of icecore"
-            found = api.upload_folder(repo_id=repo, folder_path=draft, commit_message=message)
+            message = f"Upload the run {path.name} of icecore"
+            commit = api.upload_folder(repo_id=repo, folder_path=draft, commit_message=message)
         except Exception as error:  # the client, its HTTP layer and the system raise unrelated types
             raise _refusal(repo, error) from error
-    return str(found.commit_url)
+    return str(commit.commit_url)
 
 
 def _refusal(repo: str, error: Exception) -> ConfigError:

@@ -23,7 +23,7 @@ from extract.wiring.states import layer_widths
 BLANK = "."
 """Read in place of a text without a visible character, of which some corpora of mteb have a few."""
 OF_TEXTS = ("n_rows", "text_digest", "layers", "poolings")
-"""Parts of an identity that do not say how a text is encoded."""
+"""Fields of an identity that do not say how a text is encoded."""
 DOCUMENT = "document"
 
 
@@ -39,31 +39,31 @@ class TextCaches:
         progress: ExtractionProgress | None = None,
     ) -> None:
         self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
-        self._found: dict[tuple[str, InputTemplate], LatentCache] = {}
+        self._caches: dict[tuple[str, InputTemplate], LatentCache] = {}
 
     def __call__(self, texts: Sequence[str], template: InputTemplate) -> LatentCache:
         """Return the cache of texts as they are read with a template."""
         unique = unique_texts(texts)
         key = (digest_rows(digest_texts(unique)), template)
-        if key not in self._found:
+        if key not in self._caches:
             spec = replace(self.spec, template=template)
-            self._found[key] = extract_latents(
+            self._caches[key] = extract_latents(
                 self.decoder, unique, spec=spec, folder=self.folder, progress=self.progress
             )
-        return self._found[key]
+        return self._caches[key]
 
     def revision(self, layer: str, pooling: str, instructions: Mapping[str, str]) -> str:
         """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""
         identity = describe_extraction(self.decoder, [BLANK], self.spec).identity
-        how = {key: value for key, value in identity.items() if key not in OF_TEXTS}
-        digest = digest_json([how, self.spec.template.settings(), layer, pooling, dict(instructions)])[:12]
+        encoding = {key: value for key, value in identity.items() if key not in OF_TEXTS}
+        digest = digest_json([encoding, self.spec.template.settings(), layer, pooling, dict(instructions)])[:12]
         return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{identity['plan']}.{layer}.{pooling}.{digest}")
 
 
 class LayerEncoder(AbsEncoder):
     """Serves one layer and pooling to mteb.
 
-    Plan, layer and pooling are in the revision of the model, by which mteb keeps its results apart.
+    Plan, layer and pooling are in the revision of the model, by which mteb stores its results.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LayerEncoder(AbsEncoder):
     ) -> Float[np.ndarray, "N D"]:
         """Return the latents of the texts of batches, in their order, float32; documents are read as the template says.
 
-        The instruction of a task is put before its texts; before its queries alone where it tells them from documents.
+        The instruction of a task is put before its texts, or before its queries alone where documents have none.
         """
         del hf_split, hf_subset, kwargs
         texts = [text if text.strip() else BLANK for batch in inputs for text in batch["text"]]

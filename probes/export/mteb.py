@@ -138,10 +138,10 @@ def run_mteb(
         for pooling, layer in points:
             encoder = LayerEncoder(shared, layer=layer, pooling=pooling, instructions=instructions)
             with _quiet():
-                found = mteb.evaluate(encoder, task, cache=results, co2_tracker=False, show_progress_bar=False)
+                outcome = mteb.evaluate(encoder, task, cache=results, co2_tracker=False, show_progress_bar=False)
             revision = encoder.mteb_model_meta.revision
-            for split, scores in found.task_results[0].scores.items():
-                metric, score = task.metadata.main_score, sum(each["main_score"] for each in scores) / len(scores)
+            for split, scores in outcome.task_results[0].scores.items():
+                metric, score = task.metadata.main_score, sum(score["main_score"] for score in scores) / len(scores)
                 rows.append((name, task.metadata.type, split, spec.plan, pooling, layer, metric, score, revision))
                 report(f"{name} {split}, {pooling} {layer}: {metric} {score:.4f}")
         if not was_loaded:

@@ -2,220 +2,29 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from extract.decoders.decoder import Decoder, load_decoder, quiet_loading
-from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM, DecoderSpec, select_layers
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.decoders.fetch import working_folder
 from extract.errors import CodeError, ConfigError, HeadError, first_line
-from extract.inputs.template import InputTemplate
 from extract.registry import require_extra
 from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec
-from probes.runs.folder import UNREADABLE, read_spec
+from probes.export.recipe import MODULES, Recipe, why_not_stock, write_custom, write_stock
+from probes.runs.folder import UNREADABLE
 from probes.runs.predict import load_scorer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-
-# What a folder of sentence-transformers is made of, before anything of that package is imported.
-
-STOCK_POOLINGS = {"last": "lasttoken", "mean": "mean", "max": "max", "first": "cls"}
-"""Poolings to what sentence-transformers calls them; its weighted mean counts on from the tokens of a prompt."""
-MODULES = {
-    "transformer": "sentence_transformers.base.modules.transformer.Transformer",
-    "pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    "normalize": "sentence_transformers.base.modules.normalize.Normalize",
-}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How texts become vectors: one layer and pooling of an extraction.
-
-    Attributes:
-        spec: The extraction, of this layer and pooling alone.
-        normalise: Whether vectors are divided by their length.
-        decoder: `name`, `weight_digest` and `tokenizer_digest` of the decoder.
-        is_stock: Whether sentence-transformers' own modules read it, or the module of this project.
-    """
-
-    spec: ExtractionSpec
-    normalise: bool
-    decoder: Mapping[str, str]
-    is_stock: bool = False
-    FILE: ClassVar[str] = "icecore.json"
-    SCHEMA: ClassVar[int] = 1
-
-    @classmethod
-    def of(cls, decoder: Decoder, spec: ExtractionSpec, *, layer: str, pooling: str, normalise: bool) -> "Recipe":
-        """Narrow an extraction to one layer and pooling.
-
-        Raises:
-            UnknownNameError: No such layer or pooling.
-            ConfigError: Several layers, or the template reads spans from a file, which the folder would lack.
-        """
-        layers = select_layers(layer, len(decoder.blocks))
-        if len(layers) != 1:
-            raise ConfigError(f"the layer is {layer!r}, which are {len(layers)}; allowed: one, as block_12, 12 or -1.")
-        if spec.template.spans and not spec.template.spans.startswith("random:"):
-            raise ConfigError(
-                f"template.spans is the file {Path(spec.template.spans).name!r}, which new texts are not in; allowed: "
-                "none, or 'random:SEED'."
-            )
-        described = decoder.description
-        told = {key: getattr(described, key) for key in ("name", "weight_digest", "tokenizer_digest")}
-        return cls(replace(spec, layers=layers, poolings=(pooling,), batch_tokens=None), normalise, told)
-
-    @property
-    def layer(self) -> str:
-        """The layer."""
-        return self.spec.layers[0]
-
-    @property
-    def pooling(self) -> str:
-        """The pooling."""
-        return self.spec.poolings[0]
-
-    def with_instruction(self, instruction: str) -> ExtractionSpec:
-        """Return the extraction with another instruction before the text."""
-        return replace(self.spec, template=replace(self.spec.template, name="", instruction=instruction))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as plain values."""
-        return {
-            "schema": self.SCHEMA,
-            "is_stock": self.is_stock,
-            "normalise": self.normalise,
-            "decoder": dict(self.decoder),
-            "extraction": json.loads(json.dumps(asdict(self.spec))),
-        }
-
-    @classmethod
-    def read(cls, folder: Path) -> "Recipe":
-        """Read the recipe of a folder; HeadError where it has none that can be read."""
-        try:
-            values = json.loads((folder / cls.FILE).read_text("utf-8"))
-            if values["schema"] != cls.SCHEMA:
-                raise ValueError(f"its schema is {values['schema']}, this version reads {cls.SCHEMA}")
-            spec = read_spec(values["extraction"])
-            return cls(spec, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]))
-        except UNREADABLE as error:
-            raise HeadError(
-                f"folder {str(folder)!r} holds no {cls.FILE} that can be read ({first_line(error)}); allowed: a folder "
-                "made by icecore export sentence-transformers."
-            ) from error
-
-    def require_decoder(self, decoder: Decoder, folder: Path) -> None:
-        """Refuse a decoder or tokenizer that is not the one the folder was made with."""
-        for key in ("weight_digest", "tokenizer_digest"):
-            if getattr(decoder.description, key) != self.decoder[key]:
-                what = "decoder" if key == "weight_digest" else "tokenizer"
-                raise HeadError(
-                    f"the {what} in {str(folder)!r} is not the one it was exported with: its digest differs; export "
-                    "the folder again."
-                )
-
-
-def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
-    """Say why the modules of sentence-transformers cannot read what a recipe asks for; empty where they can."""
-    spec, pooling = recipe.spec, recipe.pooling
-    special = decoder.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-    reasons = {
-        f"the plan is {spec.plan!r}, and a stock folder is causal": not spec.mask_plan.is_untouched,
-        "its template is not that of the tokenizer alone": replace(spec.template, max_tokens=None) != InputTemplate(),
-        f"{recipe.layer} is inside a block": recipe.layer not in decoder.layers,
-        f"transformers hands out {recipe.layer} only after the final norm": recipe.layer == decoder.layers[-2],
-        f"its pooling is {pooling!r}; stock ones are {', '.join(STOCK_POOLINGS)}": pooling not in STOCK_POOLINGS,
-        f"the tokenizer adds special tokens, which a stock {pooling} would pool": pooling != "last" and any(special),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def save_decoder_files(decoder: Decoder, folder: Path, *, max_tokens: int | None = None) -> None:
-    """Write a decoder and its tokenizer in hub layout; texts are padded on the right."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer: Any = copy(decoder.tokenizer)
-    if max_tokens is not None:
-        tokenizer.padding_side, tokenizer.model_max_length = "right", max_tokens
-        if tokenizer.pad_token is None:
-            tokenizer.pad_token = tokenizer.eos_token  # masked, so any token will do
-    with quiet_loading():
-        tokenizer.save_pretrained(folder)
-        decoder.module.save_pretrained(folder)  # type: ignore[operator]
-
-
-def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
-    """Write a folder of stock modules: Transformer, Pooling and perhaps Normalize."""
-    window = decoder.description.window
-    save_decoder_files(decoder, folder, max_tokens=min(window, recipe.spec.template.max_tokens or window))
-    number = {EMBEDDING: 0, FINAL_NORM: len(decoder.blocks)}.get(recipe.layer, decoder.layers.index(recipe.layer))
-    output = {"method": "forward", "method_output_name": ["hidden_states", number]}
-    parts = [("transformer", ""), ("pooling", "1_Pooling"), *[("normalize", "2_Normalize")] * recipe.normalise]
-    pooling = {
-        "embedding_dimension": decoder.description.width,
-        "pooling_mode": STOCK_POOLINGS[recipe.pooling],
-        "include_prompt": False,
-    }
-    files = {
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": output},
-            "module_output_name": "token_embeddings",
-        },
-        "1_Pooling/config.json": pooling,
-        "modules.json": _modules([(MODULES[name], path) for name, path in parts]),
-        "config_sentence_transformers.json": _model_config(),
-        Recipe.FILE: replace(recipe, is_stock=True).to_dict(),
-    }
-    _write(files, folder, [path for _, path in parts])
-
-
-def write_own(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
-    """Write a folder that the module of this project reads."""
-    save_decoder_files(decoder, folder)
-    parts = [("probes.export.latents_module.DecoderLatents", "")]
-    parts += [(MODULES["normalize"], "1_Normalize")] * recipe.normalise
-    files = {
-        "modules.json": _modules(parts),
-        "config_sentence_transformers.json": _model_config(),
-        Recipe.FILE: recipe.to_dict(),
-    }
-    _write(files, folder, [path for _, path in parts])
-
-
-def _write(files: Mapping[str, Any], folder: Path, parts: list[str]) -> None:
-    for path in filter(None, parts):
-        (folder / path).mkdir(exist_ok=True)
-    for name, values in files.items():
-        (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-
-
-def _modules(parts: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    return [
-        {"idx": number, "name": str(number), "path": path, "type": kind} for number, (kind, path) in enumerate(parts)
-    ]
-
-
-def _model_config() -> dict[str, Any]:
-    return {
-        "model_type": "SentenceTransformer",
-        "prompts": {},
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine",
-    }
-
-
 TOLERANCE = 1e-4
-"""Of the difference to a cache, relative to the largest value of a vector."""
+"""Largest difference to a cache, relative to the largest value of a vector."""
 TRIALS = (
     "Ice.",
     "  Two words, after two blanks.",
@@ -256,26 +65,26 @@ def export_sentence_transformer(
         UnknownNameError: No such layer or pooling.
     """
     require_extra("sentence_transformers")
-    place = Path(folder)
-    if place.exists() and any(place.iterdir()):
+    target = Path(folder)
+    if target.exists() and any(target.iterdir()):
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
     if not pooling and len(spec.poolings) != 1:
         raise ConfigError(f"the poolings are {', '.join(spec.poolings)}; name one of them.")
     recipe = Recipe.of(decoder, spec, layer=layer, pooling=pooling or spec.poolings[0], normalise=normalise)
-    with working_folder(place) as draft:
+    with working_folder(target) as draft:
         reason = why_not_stock(recipe, decoder)
         if not reason:
             write_stock(recipe, decoder, draft)
             reason = _difference(recipe, decoder, draft)
         if reason:
             shutil.rmtree(draft)
-            write_own(recipe, decoder, draft)
+            write_custom(recipe, decoder, draft)
             if unequal := _difference(recipe, decoder, draft):
                 raise ConfigError(f"the folder would not encode as the extraction does: {unequal}; please report it.")
-        if place.exists():
-            place.rmdir()
-        shutil.copytree(draft, place)
-    return Recipe.read(place)
+        if target.exists():
+            target.rmdir()
+        shutil.copytree(draft, target)
+    return Recipe.read(target)
 
 
 def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
@@ -284,8 +93,8 @@ def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
     if recipe.normalise:
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     model = load_sentence_transformer(folder, device=str(decoder.device), dtype=decoder.description.dtype)
-    found = np.asarray(model.encode(list(TRIALS), show_progress_bar=False), np.float32)
-    gap = float((np.abs(found - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())
+    vectors = np.asarray(model.encode(list(TRIALS), show_progress_bar=False), np.float32)
+    gap = float((np.abs(vectors - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())
     return "" if gap <= TOLERANCE else f"its vectors differ by {gap:.1e} of their largest value"
 
 
@@ -325,32 +134,29 @@ def load_sentence_transformer(
         (1, 576)
     """
     package: Any = require_extra("sentence_transformers")
-    place, recipe = Path(folder), Recipe.read(Path(folder))
+    recipe = Recipe.read(Path(folder))
+    model: SentenceTransformer
     if recipe.is_stock:
-        _require_stock(place)
-        where = None if device == "auto" else device
+        _require_stock(Path(folder))
         with quiet_loading():
-            found: SentenceTransformer = package.SentenceTransformer(str(place), device=where, local_files_only=True)
-        return found
+            model = package.SentenceTransformer(
+                str(folder), device=None if device == "auto" else device, local_files_only=True
+            )
+        return model
     from sentence_transformers.base.modules import Normalize
 
     from probes.export.latents_module import DecoderLatents
 
-    spec: Any = DecoderSpec(str(place), dtype=dtype, device=device, trust_remote_code=trust_remote_code)  # type: ignore[arg-type]
+    spec: Any = DecoderSpec(str(folder), dtype=dtype, device=device, trust_remote_code=trust_remote_code)  # type: ignore[arg-type]
     decoder = load_decoder(spec)
-    recipe.require_decoder(decoder, place)
+    recipe.require_decoder(decoder, Path(folder))
     modules = [DecoderLatents(decoder, recipe), *[Normalize()] * recipe.normalise]
-    own: SentenceTransformer = package.SentenceTransformer(
-        modules=modules, device=str(decoder.device), similarity_fn_name="cosine"
-    )
-    return own
-
-
-# A fitted pair head with the interface of a cross-encoder of sentence-transformers; that package is not needed.
+    model = package.SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
+    return model
 
 
 class PairScorer:
-    """Scores pairs of texts with a head of a finished run, by the methods of `CrossEncoder`.
+    """Scores pairs of texts with a head of a finished run, by the methods of `CrossEncoder`, without that package.
 
     Args:
         run: A run folder on pairs.
@@ -389,7 +195,7 @@ class PairScorer:
             **kwargs: Arguments of `CrossEncoder.predict` that make no difference here.
         """
         del kwargs
-        if len(sentences) == 2 and all(isinstance(each, str) for each in sentences):
+        if len(sentences) == 2 and all(isinstance(text, str) for text in sentences):
             return float(self.scorer.score([tuple(sentences)])[0])
         starts = range(0, len(sentences), batch_size)
         self.scorer.require_rows(sentences)

@@ -1,4 +1,4 @@
-"""What was found about the layers of one head on one task: views with intervals, and the set that holds the best."""
+"""Findings about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ class View:
 
     Attributes:
         title: What it is called in tables and figures.
-        asks: The question that it answers.
+        asks: The question it answers.
         is_gain: Whether a value is a difference, so that 0 means nothing; else a score.
-        is_retrained: Whether probes were fitted again for it.
+        is_retrained: Whether probes are fitted again for it.
     """
 
     title: str
@@ -44,9 +44,7 @@ VIEWS = {
     "suffix": View("from the layer on", "how far do it and all above get?", is_gain=False, is_retrained=True),
     "greedy": View("greedy forward", "how few layers suffice?", is_gain=False, is_retrained=True),
     "greedy-gap": View("all minus picked", "what do the picked layers lack?", is_retrained=True),
-    "new-information": View(
-        "new information", "how many bits does it tell that the best layer does not?", is_retrained=True
-    ),
+    "new-information": View("new information", "how many bits does it add to the best layer?", is_retrained=True),
     "v-information": View("V-information", "how many bits can a linear probe read from it?", is_retrained=True),
     "code-length": View(
         "code length", "how many bits does it take to send the labels by it?", is_gain=False, is_retrained=True
@@ -57,7 +55,7 @@ VIEWS = {
 }
 """Every view, in the order of a report."""
 OF_EVERY_LAYER = ("alone", "control")
-"""Views that one figure shows together, layer by layer."""
+"""Views that one figure draws together, layer by layer."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class ViewCurve:
         low: Lower ends of the intervals; empty where there are none.
         high: Upper ends.
         spread: Standard deviation over seeds; empty for one fit.
-        name: Tells curves of one view apart, as the control; empty where there is one.
+        name: Which of several curves of one view, such as the control; empty where there is one.
         note: How it was computed, in a sentence.
     """
 
@@ -89,7 +87,7 @@ class ViewCurve:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two views rank the layers alike: Spearman's correlation with its interval over layers."""
+    """How similarly two views rank the layers: Spearman's correlation with its interval over layers."""
 
     one: str
     other: str
@@ -100,21 +98,21 @@ class Agreement:
 
 @dataclass(frozen=True)
 class HeadFindings:
-    """What was found about the layers of one head.
+    """Findings about the layers of one head.
 
     Attributes:
         head: The head.
         pooling: The pooling it reads.
         metric: The metric of scores.
         split: The split that was scored; intervals are over its units.
-        unit: What intervals are drawn from: rows, groups, sentences or documents.
-        n_units: How many of them.
+        unit: What resamples draw: rows, groups, sentences or documents.
+        n_units: Number of units.
         layers: All layers, bottom up.
         best: The layer with the highest score alone.
-        best_set: The layers that cannot be told from the best, at `confidence` for all of them together.
+        best_set: The layers that are statistically tied with the best, at `confidence` for all of them together.
         confidence: Of the set and of every interval.
         curves: The views.
-        agreement: How far views agree.
+        agreement: How similarly each pair of views ranks the layers.
         answer: The answer to which layers matter, in a sentence or two.
         warnings: What a reader must know, a sentence each.
     """
@@ -136,18 +134,18 @@ class HeadFindings:
 
     def curve(self, view: str, name: str = "") -> ViewCurve | None:
         """Return a view, None where it was not computed."""
-        return next((each for each in self.curves if each.view == view and name in ("", each.name)), None)
+        return next((curve for curve in self.curves if curve.view == view and name in ("", curve.name)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form: plain values by the names of the fields."""
         return asdict(self)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Give a row per view and layer: `view`, `name`, `layer`, `metric`, `value`, `low`, `high`, `std`, `in_set`."""
+        """Yield a row per view and layer, whose keys are columns of `compare_layers`."""
         for curve in self.curves:
             missing = (float("nan"),) * len(curve.values)
-            columns = (curve.layers, curve.values, *(each or missing for each in (curve.low, curve.high, curve.spread)))
-            for layer, value, low, high, std in zip(*columns, strict=True):
+            numbers = (curve.values, curve.low or missing, curve.high or missing, curve.spread or missing)
+            for layer, value, low, high, std in zip(curve.layers, *numbers, strict=True):
                 yield {
                     "view": curve.view,
                     "name": curve.name,
@@ -173,46 +171,41 @@ def load_findings(folder: Path) -> list[HeadFindings]:
         values = json.loads(read_file(folder / FINDINGS))
         if values["schema"] != FINDINGS_SCHEMA:
             raise ValueError(f"schema {values['schema']}, this version reads {FINDINGS_SCHEMA}")
-        found = [read_findings(each) for each in values["heads"]]
-        for each in found:
-            _require_whole(each)
+        return [read_findings(head) for head in values["heads"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = first_line(error)
         raise HeadError(
             f"{FINDINGS} of run {folder.name!r} cannot be read ({reason}); make it again: icecore layers RUN."
         ) from error
-    return found
-
-
-def _require_whole(findings: HeadFindings) -> None:
-    """Refuse findings that no figure could be drawn of."""
-    known = set(findings.layers)
-    if not {findings.best, *findings.best_set} <= known:
-        raise ValueError("its best layers are not among its layers")
-    for curve in findings.curves:
-        lists = [each for each in (curve.values, curve.low, curve.high, curve.spread) if each]
-        if curve.view not in VIEWS or {len(curve.layers)} != {len(each) for each in lists} or not curve.layers:
-            raise ValueError(f"its view {curve.view!r} is not one value per layer")
-        if curve.view in OF_EVERY_LAYER and tuple(curve.layers) != tuple(findings.layers):
-            raise ValueError(f"its view {curve.view!r} is not of every layer")
-        if not all(isinstance(value, int | float) for each in lists for value in each):
-            raise TypeError(f"its view {curve.view!r} holds what is no number")
 
 
 def read_findings(values: Mapping[str, Any]) -> HeadFindings:
-    """Read findings back from their serial form; a null number is NaN.
+    """Read findings from their serial form, where NaN is null; refuse those that no figure could be drawn of."""
+    curves = tuple(ViewCurve(**_read_fields(curve)) for curve in values["curves"])
+    agreement = tuple(Agreement(**_read_fields(pair)) for pair in values["agreement"])
+    findings = HeadFindings(**{**_read_fields(values), "curves": curves, "agreement": agreement})
+    if not {findings.best, *findings.best_set} <= set(findings.layers):
+        raise ValueError("its best layers are not among its layers")
+    for curve in curves:
+        lists = [numbers for numbers in (curve.values, curve.low, curve.high, curve.spread) if numbers]
+        if curve.view not in VIEWS or {len(curve.layers)} != {len(numbers) for numbers in lists} or not curve.layers:
+            raise ValueError(f"its view {curve.view!r} is not one value per layer")
+        if curve.view in OF_EVERY_LAYER and curve.layers != findings.layers:
+            raise ValueError(f"its view {curve.view!r} is not of every layer")
+        if not all(isinstance(number, int | float) for numbers in lists for number in numbers):
+            raise TypeError(f"its view {curve.view!r} holds values that are not numbers")
+    if not all(isinstance(number, int | float) for pair in agreement for number in (pair.value, pair.low, pair.high)):
+        raise TypeError("the agreement of its views holds values that are not numbers")
+    return findings
 
-    Raises:
-        KeyError: A field is missing.
-        TypeError: A field is of the wrong kind.
-    """
-    curves = tuple(ViewCurve(**{key: _tuple(each) for key, each in curve.items()}) for curve in values["curves"])
-    agreement = tuple(Agreement(**each) for each in values["agreement"])
-    plain = {key: _tuple(each) for key, each in values.items() if key not in ("curves", "agreement")}
-    return HeadFindings(**plain, curves=curves, agreement=agreement)
 
-
-def _tuple(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(float("nan") if each is None else each for each in value)
-    return value
+def _read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn null into NaN, and lists into tuples."""
+    return {
+        key: tuple(float("nan") if item is None else item for item in value)
+        if isinstance(value, list)
+        else float("nan")
+        if value is None
+        else value
+        for key, value in values.items()
+    }

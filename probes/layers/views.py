@@ -1,8 +1,7 @@
-"""What probes of layers are fitted on and scored by: features and targets of train and of one further split."""
+"""Probes of layers: the rows they read, readouts of sets of layers, a learned mix, and bits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,43 +28,80 @@ from probes.metrics.bootstrap import UnitScorer, number_units
 from probes.metrics.span_metrics import NO_PREDICTION
 from probes.networks.pair_networks import LayerCosine
 
-Read = Callable[[int, bool], Float32[np.ndarray, "T N D"]]
-"""Reads the latents of a layer, by its position, of train (True) or of the scored split; `T` texts in a row."""
+FOLDS = 5
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Penalties per row of train, on features of variance 1."""
+RANK = 1e-8
+"""Directions within classes of less than this share of the largest variance count as constant."""
+AT_ONCE = 1 << 27
+"""Outputs in memory at once."""
+MOST_PICKS = 8
+"""Most layers that are picked."""
+MOST_NUMBERS = 1 << 28
+"""Most numbers of latents in memory: 1 GiB."""
+EPOCHS, BATCH = 20, 128
+CS = (0.01, 0.1, 1.0)
+"""Inverse penalties to choose from, on features of variance 1."""
+HELD_OUT = 0.2
+"""Share of the units of train on which the penalty is chosen."""
+SPREAD = 0.01
+"""Share of every probability that is spread over all classes, so that no row costs without bound."""
+SOLVER = SolverOptions(tol=1e-3, gap_tol=1e-2, max_iterations=100)
+"""Bits differ in the third digit from those of a tighter solver."""
+FEWEST = 16
+"""Fewest rows of the first portion of a code."""
+Features = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Features `(N, d)` of train and `(M, d)` of the scored split."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeRows:
+    """Rows of one split, as probes read them.
+
+    Attributes:
+        read: Reads the latents of a layer, by its position: `(T, N, D)` for `T` texts in a row.
+        features: Reads the features of a probe of a layer, by its position: `(N, F)`.
+        gold: `(N,)` numbers, or classes from 0; -1 for a class that train does not have.
+        units: The unit of each row, numbered: rows of one unit stay in one fold or one resample.
+    """
+
+    read: Callable[[int], Float32[np.ndarray, "T N D"]]
+    features: Callable[[int], Float32[np.ndarray, "N F"]]
+    gold: NDArray[Any]
+    units: Int[np.ndarray, " N"]
 
 
 @dataclass(frozen=True, eq=False)
 class LayerRows:
-    """Rows of train and of the split that is scored, layer by layer.
+    """What probes of layers are fitted on and scored by.
 
     Attributes:
         layers: The `L` layers, bottom up.
-        read: Reads latents.
-        features: Reads what a probe of a layer sees, `(N, F)`, by position, of train (True) or of the scored split.
-        gold: Gold of train: `(N,)` numbers, or classes from 0.
-        scored_gold: Gold of the scored split; -1 for a class that train has not.
-        n_classes: How many classes; 0 for numbers.
-        units: The unit of each row of train, numbered: rows of one unit stay in one fold.
-        scored_units: The unit of each row of the scored split.
+        train: Rows of train.
+        scored: Rows of the split that is scored.
+        n_classes: Number of classes; 0 for numbers.
         decide: Turns outputs `(M, N, K)` on the scored split into predictions `(M, N')` as the scorer takes them.
-        scorer: How predictions of the scored split are scored.
+        scorer: Scores predictions of the scored split.
     """
 
     layers: tuple[str, ...]
-    read: Read
-    features: Callable[[int, bool], Float32[np.ndarray, "N F"]]
-    gold: NDArray[Any]
-    scored_gold: NDArray[Any]
+    train: ProbeRows
+    scored: ProbeRows
     n_classes: int
-    units: Int[np.ndarray, " N"]
-    scored_units: Int[np.ndarray, " M"]
     decide: Callable[[NDArray[np.float64]], NDArray[Any]]
     scorer: UnitScorer
 
     def targets(self) -> Float[np.ndarray, "N K"]:
         """Return the gold of train as numbers, one column, or as an indicator of each class."""
         if self.n_classes:
-            return np.asarray(np.eye(self.n_classes)[self.gold])
-        return np.asarray(self.gold[:, None], np.float64)
+            return np.asarray(np.eye(self.n_classes)[self.train.gold])
+        return np.asarray(self.train.gold[:, None], np.float64)
+
+    def reduced(self, components: int) -> list["Features"]:
+        """Read the features of every layer, reduced to their first principal components."""
+        return [
+            reduce_layer(self.train.features(k), self.scored.features(k), components) for k in range(len(self.layers))
+        ]
 
 
 def rows_of(
@@ -76,7 +112,7 @@ def rows_of(
     return _KINDS[task.kind](cache, task, channels, split, metric, most_rows)
 
 
-def _drawn(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
+def _sample(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
     """Draw positions without replacement, ascending; all of them where there are no more."""
     if n_rows <= most:
         return np.arange(n_rows)
@@ -85,126 +121,106 @@ def _drawn(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
 
 def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
     data = PairLatents(cache, task, pooling=channels.pooling, layers=channels.layers, batch_size=1)
-    kept = {True: _drawn(len(data.split("train")), most_rows), False: np.arange(len(data.split(split)))}
-    names = {True: "train", False: split}
-
-    def read(place: int, is_train: bool) -> Float32[np.ndarray, "2 N D"]:
-        part, one = data.split(names[is_train]), only_channel(channels, place)
-        rows = [side[torch.from_numpy(kept[is_train])] for side in part.rows]
-        return torch.stack([one.gather(cache, side)[0] for side in rows]).float().numpy()
-
     head = LayerCosine(len(data.layers), cache.width_of(channels.layers))
     standardiser = data.standardiser()
     head.mean.copy_(standardiser.mean.unsqueeze(1))
     head.scale.copy_(standardiser.scale.unsqueeze(1))
-    with torch.no_grad():
-        cosines = {
-            is_train: torch.cat([head.each(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
-            for is_train, name in names.items()
-        }
+
+    def rows_of_split(name: str, index: Int[np.ndarray, " n"], units: Int[np.ndarray, " n"]) -> ProbeRows:
+        def read(k: int) -> Float32[np.ndarray, "2 N D"]:
+            layer = only_channel(channels, k)
+            sides = [side[torch.from_numpy(index)] for side in data.split(name).rows]
+            return torch.stack([layer.gather(cache, side)[0] for side in sides]).float().numpy()
+
+        with torch.no_grad():
+            cosines = torch.cat([head.each(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
+        gold = np.asarray(task.gold01(name), np.float64)[index]
+        return ProbeRows(read, lambda k: cosines[k, index, None], gold, units)
+
+    train, n_scored = _sample(len(data.split("train")), most_rows), len(data.split(split))
     return LayerRows(
         data.layers,
-        read,
-        lambda place, is_train: cosines[is_train][place, kept[is_train], None],
-        np.asarray(task.gold01("train"), np.float64)[kept[True]],
-        np.asarray(task.gold01(split), np.float64),
+        rows_of_split("train", train, train),
+        rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored)),
         0,
-        kept[True],
-        number_units(task.units(split), len(kept[False])),
         _first_output,
         split_scorer(task, split, metric),
     )
 
 
 def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
-    kept = {True: _drawn(len(task.rows("train")), most_rows), False: np.arange(len(task.rows(split)))}
-    names = {True: "train", False: split}
-
     is_pairs = getattr(task, "is_pairs", False)
 
-    def read(place: int, is_train: bool) -> Float32[np.ndarray, "T N D"]:
-        part, one = task.rows(names[is_train]), only_channel(channels, place)
-        rows = [
-            cache.rows_of(np.asarray(part[column], object)[kept[is_train]].tolist()) for column in task.text_columns
-        ]
-        return torch.stack([one.gather(cache, side)[0] for side in rows]).float().numpy()
+    def rows_of_split(
+        name: str, index: Int[np.ndarray, " n"], units: Int[np.ndarray, " n"], gold: NDArray[Any]
+    ) -> ProbeRows:
+        def read(k: int) -> Float32[np.ndarray, "T N D"]:
+            rows, layer = task.rows(name), only_channel(channels, k)
+            sides = [cache.rows_of(np.asarray(rows[column], object)[index].tolist()) for column in task.text_columns]
+            return torch.stack([layer.gather(cache, side)[0] for side in sides]).float().numpy()
 
-    def features(place: int, is_train: bool) -> Float32[np.ndarray, "N D"]:
-        sides = torch.from_numpy(read(place, is_train))
-        return np.asarray(join_pair(*sides[:, None])[0].numpy() if is_pairs else sides[0].numpy())
+        def features(k: int) -> Float32[np.ndarray, "N D"]:
+            sides = torch.from_numpy(read(k))
+            return np.asarray(join_pair(*sides[:, None])[0].numpy() if is_pairs else sides[0].numpy())
 
-    drawn = {True: task.groups("train"), False: task.units(split)}
-    units = {is_train: number_units(drawn[is_train], len(task.rows(name))) for is_train, name in names.items()}
-    return partial(
-        LayerRows,
-        channels.names,
-        read,
-        features,
-        units=units[True][kept[True]],
-        scored_units=units[False],
-        scorer=split_scorer(task, split, metric),
-    )(**_text_gold(task, split, kept[True]))
+        return ProbeRows(read, features, gold, units)
 
-
-def _text_gold(task: Any, split: str, kept: Int[np.ndarray, " n"]) -> dict[str, Any]:
+    n_train, n_scored = len(task.rows("train")), len(task.rows(split))
+    index = _sample(n_train, most_rows)
     if task.kind == "numbers":
-        return {
-            "gold": task.numbers("train")[kept],
-            "scored_gold": task.numbers(split),
-            "n_classes": 0,
-            "decide": _first_output,
-        }
-    classes = np.asarray(task.training_classes)
-    known = {number: place for place, number in enumerate(classes.tolist())}
-    return {
-        "gold": training_codes(task).numpy()[kept],
-        "scored_gold": np.array([known.get(number, -1) for number in task.labels(split).tolist()]),
-        "n_classes": len(classes),
-        "decide": lambda outputs: classes[outputs.argmax(-1)],
-    }
+        gold, scored_gold, n_classes, decide = task.numbers("train"), task.numbers(split), 0, _first_output
+    else:
+        classes = np.asarray(task.training_classes)
+        codes = {number: code for code, number in enumerate(classes.tolist())}
+        gold, n_classes = training_codes(task).numpy(), len(classes)
+        scored_gold = np.array([codes.get(number, -1) for number in task.labels(split).tolist()])
+
+        def decide(outputs: NDArray[np.float64]) -> NDArray[Any]:
+            return np.asarray(classes[outputs.argmax(-1)])
+
+    return LayerRows(
+        channels.names,
+        rows_of_split("train", index, number_units(task.groups("train"), n_train)[index], gold[index]),
+        rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored), scored_gold),
+        n_classes,
+        decide,
+        split_scorer(task, split, metric),
+    )
 
 
 def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
     del metric  # that of the task
     data = WordLatents(cache, task, pooling=channels.pooling, layers=channels.layers)
-    names, places = {True: "train", False: split}, {}
-    for is_train, name in names.items():
-        known = np.flatnonzero(data.split(name).has_latent)
-        places[is_train] = known[_drawn(len(known), most_rows)] if is_train else known
 
-    def features(place: int, is_train: bool) -> Float32[np.ndarray, "N D"]:
-        wanted = places[is_train]
-        found = np.empty((len(wanted), cache.width_of(channels.layers)), np.float32)
-        for batch in data.loader(names[is_train], channel=place):
-            words = batch.words.numpy()
-            is_wanted = np.isin(words, wanted)
-            found[np.searchsorted(wanted, words[is_wanted])] = batch.latents[0].numpy()[is_wanted]
-        return found
+    def rows_of_split(name: str, most: int) -> tuple[ProbeRows, Int[np.ndarray, " N"]]:
+        """Return rows of the words that have a latent, at most so many, and their positions in the split."""
+        part = data.split(name)
+        with_latent = np.flatnonzero(part.has_latent)
+        index = with_latent[_sample(len(with_latent), most)]
 
-    n_words, judge = data.split(split).n_words, judge_of(data, split)
+        def features(k: int) -> Float32[np.ndarray, "N D"]:
+            latents = np.empty((len(index), cache.width_of(channels.layers)), np.float32)
+            for batch in data.loader(name, channel=k):
+                words = batch.words.numpy()
+                is_used = np.isin(words, index)
+                latents[np.searchsorted(index, words[is_used])] = batch.latents[0].numpy()[is_used]
+            return latents
+
+        sentences = np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets))
+        ids = data.gold(name).ids[index]
+        gold = np.where(ids < len(data.classes), ids, -1)
+        return ProbeRows(lambda k: features(k)[None], features, gold, sentences[index]), index
+
+    train, _ = rows_of_split("train", most_rows)
+    scored, positions = rows_of_split(split, data.split(split).n_words)
+    n_words = data.split(split).n_words
 
     def decide(outputs: NDArray[np.float64]) -> Int[np.ndarray, "M W"]:
         ids = np.full((len(outputs), n_words), NO_PREDICTION, np.int64)
-        ids[:, places[False]] = outputs.argmax(-1)
+        ids[:, positions] = outputs.argmax(-1)
         return ids
 
-    sentences = {
-        is_train: np.repeat(np.arange(len(data.split(name).offsets) - 1), np.diff(data.split(name).offsets))
-        for is_train, name in names.items()
-    }
-    scored = data.gold(split).ids[places[False]]
-    return LayerRows(
-        data.layers,
-        lambda place, is_train: features(place, is_train)[None],
-        features,
-        data.gold("train").ids[places[True]],
-        np.where(scored < len(data.classes), scored, -1),
-        len(data.classes),
-        sentences[True][places[True]],
-        sentences[False][places[False]],
-        decide,
-        judge.scorer(),
-    )
+    return LayerRows(data.layers, train, scored, len(data.classes), decide, judge_of(data, split).scorer())
 
 
 def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -214,17 +230,6 @@ def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
 _KINDS = {"pairs": _pair_rows, "classes": _text_rows, "numbers": _text_rows, "words": _word_rows}
 FITTED_KINDS = tuple(_KINDS)
 """Kinds whose heads are fitted on gold."""
-
-
-# A linear readout of any set of layers, refitted for each: ridge regression from sums that are taken once.
-
-FOLDS = 5
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Penalties per row of train, on features of variance 1."""
-RANK = 1e-8
-"""Share of the largest variance below which a direction within classes has none."""
-AT_ONCE = 1 << 27
-"""Outputs in memory at once."""
 
 
 def reduce_layer(
@@ -253,7 +258,7 @@ class Readout:
     Attributes:
         rows: The rows.
         scored: Reduced features of the scored split, all layers side by side, `(M, d)`.
-        places: Columns of each layer there.
+        slices: Columns of each layer there.
         grams: Per fold, `X'X` of the rows of train in the fold, `(F, d, d)`.
         crosses: Per fold, `X'Y`, `(F, d, K)`.
         gram: The sum over folds.
@@ -264,7 +269,7 @@ class Readout:
 
     rows: LayerRows
     scored: Float32[np.ndarray, "M d"]
-    places: tuple[slice, ...]
+    slices: tuple[slice, ...]
     grams: Float[np.ndarray, "F d d"]
     crosses: Float[np.ndarray, "F d K"]
     gram: Float[np.ndarray, "d d"]
@@ -275,43 +280,41 @@ class Readout:
     @classmethod
     def of(cls, rows: LayerRows, *, components: int) -> "Readout":
         """Read every layer once, keeping its first principal components."""
-        parts = [
-            reduce_layer(rows.features(k, True), rows.features(k, False), components) for k in range(len(rows.layers))
-        ]
+        parts = rows.reduced(components)
         ends = np.cumsum([0, *(train.shape[1] for train, _ in parts)])
-        places = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+        slices = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
         train = np.concatenate([part for part, _ in parts], axis=1).astype(np.float64)
         scored = np.concatenate([part for _, part in parts], axis=1)
         targets = rows.targets()
         centre = targets.mean(0)
         centred = targets - centre
-        n_folds = min(FOLDS, len(np.unique(rows.units)))
-        folds = [held for _, held in GroupKFold(n_folds).split(train, groups=rows.units)]
+        units = rows.train.units
+        folds = [held for _, held in GroupKFold(min(FOLDS, len(np.unique(units)))).split(train, groups=units)]
         grams = np.stack([train[fold].T @ train[fold] for fold in folds])
         crosses = np.stack([train[fold].T @ centred[fold] for fold in folds])
         squares = np.array([(centred[fold] ** 2).sum() for fold in folds])
-        return cls(rows, scored, places, grams, crosses, grams.sum(0), crosses.sum(0), squares, centre)
+        return cls(rows, scored, slices, grams, crosses, grams.sum(0), crosses.sum(0), squares, centre)
 
     def columns(self, layers: Sequence[int]) -> np.ndarray:
         """List the columns of some layers."""
-        return np.concatenate([np.arange(self.places[k].start, self.places[k].stop) for k in layers])
+        return np.concatenate([np.arange(self.slices[k].start, self.slices[k].stop) for k in layers])
 
     def error(self, layers: Sequence[int], penalty: float) -> float:
         """Return the squared error on rows of train that a fold leaves out, as a share of the variance of the gold."""
         index = self.columns(layers)
         total = 0.0
         for gram, cross, square in zip(self.grams, self.crosses, self.squares, strict=True):
-            inside, given = gram[np.ix_(index, index)], cross[index]
-            weight = _solve(self.gram[np.ix_(index, index)] - inside, self.cross[index] - given, self._times(penalty))
-            total += _error(weight, inside, given, square)
+            held, target = gram[np.ix_(index, index)], cross[index]
+            weight = _solve(self.gram[np.ix_(index, index)] - held, self.cross[index] - target, self._times(penalty))
+            total += _error(weight, held, target, square)
         return float(total / self.squares.sum())
 
     def penalty(self, layers: Sequence[int]) -> float:
         """Choose the penalty of some layers by the folds."""
-        return min(PENALTIES, key=lambda each: self.error(layers, each))
+        return min(PENALTIES, key=lambda penalty: self.error(layers, penalty))
 
     def outputs(self, layers: Sequence[int], penalty: float = 0.0) -> Float[np.ndarray, "M K"]:
-        """Fit on some layers, and apply to the scored split; the penalty is chosen by the folds where it is 0."""
+        """Fit on some layers and apply to the scored split; the folds choose the penalty where it is 0."""
         index = self.columns(layers)
         weight = _solve(
             self.gram[np.ix_(index, index)], self.cross[index], self._times(penalty or self.penalty(layers))
@@ -325,31 +328,31 @@ class Readout:
         One Cholesky factor of all columns holds those of every beginning, so that all fits cost little more than one.
         """
         index = self.columns(order)
-        ends = np.cumsum([self.places[k].stop - self.places[k].start for k in order]).tolist()
+        ends = np.cumsum([self.slices[k].stop - self.slices[k].start for k in order]).tolist()
         errors = np.zeros((len(ends), len(PENALTIES)))
         for gram, cross, square in zip(self.grams, self.crosses, self.squares, strict=True):
-            inside, given = gram[np.ix_(index, index)], cross[index]
-            rest, target = self.gram[np.ix_(index, index)] - inside, self.cross[index] - given
+            held, held_target = gram[np.ix_(index, index)], cross[index]
+            rest, target = self.gram[np.ix_(index, index)] - held, self.cross[index] - held_target
             for p, penalty in enumerate(PENALTIES):
                 lower, _ = _factor(rest, self._times(penalty))
                 for k, end in enumerate(ends):
                     weight = cho_solve((lower[:end, :end], True), target[:end])
-                    errors[k, p] += _error(weight, inside[:end, :end], given[:end], square)
-        whole, crossed, found = self.gram[np.ix_(index, index)], self.cross[index], {}
+                    errors[k, p] += _error(weight, held[:end, :end], held_target[:end], square)
+        gram, cross, outputs = self.gram[np.ix_(index, index)], self.cross[index], {}
         picked = errors.argmin(1).tolist()
         for p in set(picked):
-            lower, _ = _factor(whole, self._times(PENALTIES[p]))
+            lower, _ = _factor(gram, self._times(PENALTIES[p]))
             for k, end in enumerate(ends):
                 if picked[k] == p:
-                    weight = cho_solve((lower[:end, :end], True), crossed[:end])
+                    weight = cho_solve((lower[:end, :end], True), cross[:end])
                     turn, shift = self._discriminant(weight, index[:end])
-                    found[k] = np.asarray(self.scored[:, index[:end]] @ (weight @ turn) + shift)
-        return [found[k] for k in range(len(ends))]
+                    outputs[k] = np.asarray(self.scored[:, index[:end]] @ (weight @ turn) + shift)
+        return [outputs[k] for k in range(len(ends))]
 
     def _discriminant(
         self, weight: Float[np.ndarray, "d K"], index: np.ndarray
     ) -> tuple[Float[np.ndarray, "K K"], Float[np.ndarray, " K"]]:
-        """Return what turns fitted indicators into scores of classes: a matrix and an offset.
+        """Return a matrix and an offset that turn fitted indicators into scores of classes.
 
         The largest fitted indicator would never be a rare class. Discriminant analysis of the fitted indicators gives
         each class its log-posterior under normal features of one covariance, penalised as the regression is (Hastie,
@@ -357,7 +360,7 @@ class Readout:
         """
         if not self.rows.n_classes:
             return np.eye(weight.shape[1]), self.centre
-        counts = np.bincount(self.rows.gold, minlength=self.rows.n_classes).astype(np.float64)
+        counts = np.bincount(self.rows.train.gold, minlength=self.rows.n_classes).astype(np.float64)
         share = counts / counts.sum()
         means = (self.cross[index].T @ weight) / np.maximum(counts, 1)[:, None]  # of the fitted indicators, by class
         within = means.T @ (share[:, None] * (np.eye(len(share)) - means))
@@ -366,21 +369,21 @@ class Readout:
             return turn, np.log(share) - 0.5 * (means.T * turn).sum(0)
 
     def _times(self, penalty: float) -> float:
-        return penalty * len(self.rows.gold)
+        return penalty * len(self.rows.train.gold)
 
     def together(self) -> "Joint":
-        """Fit on all layers once; what each layer adds can then be left out."""
-        every = range(len(self.places))
+        """Fit on all layers once; the part of each layer can then be left out."""
+        every = range(len(self.slices))
         weight = _solve(self.gram, self.cross, self._times(self.penalty(every)))
         turn, shift = self._discriminant(weight, self.columns(every))
         weight = weight @ turn
-        added = np.stack([self.scored[:, place] @ weight[place] for place in self.places])
+        added = np.stack([self.scored[:, columns] @ weight[columns] for columns in self.slices])
         return Joint(self.rows, added, shift)
 
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """One readout of all layers: what each layer adds to the outputs, which is 0 at its mean over train."""
+    """One readout of all layers, as the part of each layer in the outputs, which is 0 at its mean over train."""
 
     rows: LayerRows
     added: Float[np.ndarray, "L M K"]
@@ -389,19 +392,19 @@ class Joint:
     def __call__(self, masks: Bool[np.ndarray, "S L"]) -> np.ndarray:
         """Predict with every set of layers, the others being their means over train: `(1, sets, N)`."""
         step = max(1, AT_ONCE // self.added[0].size)
-        found = []
+        predicted = []
         for start in range(0, len(masks), step):
             outputs = np.tensordot(masks[start : start + step].astype(np.float64), self.added, 1) + self.centre
-            found.append(self.rows.decide(outputs))
-        return np.concatenate(found)[None]
+            predicted.append(self.rows.decide(outputs))
+        return np.concatenate(predicted)[None]
 
 
 def _factor(gram: Float[np.ndarray, "d d"], penalty: float) -> tuple[Float[np.ndarray, "d d"], bool]:
     try:
-        found: tuple[Float[np.ndarray, "d d"], bool] = cho_factor(gram + penalty * np.eye(len(gram)), lower=True)
+        factor, is_lower = cho_factor(gram + penalty * np.eye(len(gram)), lower=True)
     except LinAlgError as error:
         raise HeadError(f"a readout of layers cannot be fitted ({error}); check the latents.") from error
-    return found
+    return factor, is_lower
 
 
 def _solve(gram: Float[np.ndarray, "d d"], cross: Float[np.ndarray, "d K"], penalty: float) -> Float[np.ndarray, "d K"]:
@@ -413,12 +416,6 @@ def _error(
 ) -> float:
     """Return the squared error of weights on rows of which only the sums are known."""
     return float(square - 2 * (weight * cross).sum() + (weight * (gram @ weight)).sum())
-
-
-# Sets of layers, each read by a readout of its own: without one, with one, up to one, from one on, a few picked.
-
-MOST_PICKS = 8
-"""Layers that are picked at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,7 +450,7 @@ def predict_sets(readout: Readout, best: int) -> SetPredictions:
         readout: The readout of all layers.
         best: The layer that `beside` puts every other beside.
     """
-    n, decide = len(readout.places), readout.rows.decide
+    n, decide = len(readout.slices), readout.rows.decide
     every = list(range(n))
     penalty = readout.penalty(every)
     picks = pick_layers(readout.error, readout.penalty, n)
@@ -488,20 +485,6 @@ def pick_layers(
     return chosen
 
 
-# A learned mix of layers: weights on layer-normed layers that sum to 1, fitted together with a linear readout.
-
-MOST_NUMBERS = 1 << 28
-"""Most numbers of latents held in memory: 1 GiB."""
-EPOCHS, BATCH = 20, 128
-
-
-@dataclass(frozen=True, eq=False)
-class LearnedMix:
-    """Weights of layers in a mix, of several seeds."""
-
-    weights: Float[np.ndarray, "S L"]
-
-
 class _Mix(nn.Module):
     """`gamma * sum_k softmax(s)_k norm(h_k)`, then a linear map; for pairs the cosine of both mixes instead."""
 
@@ -522,18 +505,18 @@ class _Mix(nn.Module):
         return outputs
 
 
-def learn_mix(rows: LayerRows, *, seeds: tuple[int, ...]) -> LearnedMix:
-    """Fit a mix of all layers with every seed (the scalar mix of Peters et al. 2018, section 3.2), on rows of train.
+def learn_mix(rows: LayerRows, *, seeds: tuple[int, ...]) -> Float[np.ndarray, "S L"]:
+    """Fit the weights of a mix of all layers with every seed (Peters et al. 2018, section 3.2), on rows of train.
 
-    A weight is no measure of what a layer knows: layers alike share one.
+    A weight does not measure what a layer knows: similar layers share one.
     """
-    first = rows.read(0, True)
+    first = rows.train.read(0)
     most = max(BATCH, MOST_NUMBERS // (len(rows.layers) * first.shape[0] * first.shape[2]))
-    kept = np.sort(np.random.default_rng(0).permutation(first.shape[1])[:most])
-    latents = np.stack([_normed(rows.read(k, True)[:, kept]) for k in range(len(rows.layers))])
+    index = np.sort(np.random.default_rng(0).permutation(first.shape[1])[:most])
+    latents = np.stack([_normed(rows.train.read(k)[:, index]) for k in range(len(rows.layers))])
     data = torch.from_numpy(latents).permute(0, 2, 1, 3)
-    gold = torch.from_numpy(rows.gold[kept])
-    return LearnedMix(np.stack([_fit(data, gold, rows.n_classes, seed) for seed in seeds]))
+    gold = torch.from_numpy(rows.train.gold[index])
+    return np.stack([_fit(data, gold, rows.n_classes, seed) for seed in seeds])
 
 
 def _normed(latents: Float32[np.ndarray, "T N D"]) -> Float32[np.ndarray, "T N D"]:
@@ -566,20 +549,6 @@ def _fit(data: Float[Tensor, "L N T D"], gold: Tensor, n_classes: int, seed: int
     return np.asarray(mix.preference.detach().softmax(0).numpy(), np.float64)
 
 
-# Bits: what a linear probe reads from a layer, what it adds to the best layer, and how short a code it gives.
-
-CS = (0.01, 0.1, 1.0)
-"""Inverse penalties to choose from, on features of variance 1."""
-HELD_OUT = 0.2
-"""Share of the units of train on which the penalty is chosen."""
-SPREAD = 0.01
-"""Share of every probability that is spread over all classes, so that no row costs without bound."""
-SOLVER = SolverOptions(tol=1e-3, gap_tol=1e-2, max_iterations=100)
-"""Bits differ in the third digit from those of a tighter solver."""
-FEWEST = 16
-"""Rows of the first portion of a code at least."""
-
-
 @dataclass(frozen=True, eq=False)
 class LayerInformation:
     """Bits of every layer.
@@ -610,23 +579,18 @@ def measure_information(rows: LayerRows, best: int, *, components: int) -> Layer
         best: Position of the layer that others are put beside.
         components: Principal components of a layer.
     """
-    parts = [reduce_layer(rows.features(k, True), rows.features(k, False), components) for k in range(len(rows.layers))]
-    ours = parts[best]
+    parts = rows.reduced(components)
     coder = _Classes(rows) if rows.n_classes else _Numbers(rows)
     alone, picked = coder.losses(parts)
     others = [k for k in range(len(parts)) if k != best]
     beside = alone.copy()
     if others:
-        beside[others] = coder.losses([_side_by_side(ours, parts[k]) for k in others])[0]
+        beside[others] = coder.losses([_side_by_side(parts[best], parts[k]) for k in others])[0]
     code, uniform = coder.code([train for train, _ in parts], picked)
     return LayerInformation(coder.prior(), alone, beside, code, uniform)
 
 
-Part = tuple[NDArray[np.float32], NDArray[np.float32]]
-Parts = Sequence[Part]
-
-
-def _side_by_side(one: "Part", other: "Part") -> "Part":
+def _side_by_side(one: Features, other: Features) -> Features:
     return np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)
 
 
@@ -635,54 +599,54 @@ class _Classes:
 
     def __init__(self, rows: LayerRows) -> None:
         self.rows, self.k = rows, rows.n_classes
-        self.scored_gold = rows.scored_gold
+        self.scored_gold = rows.scored.gold
 
     def prior(self) -> Float[np.ndarray, " M"]:
-        counts = np.bincount(self.rows.gold, minlength=self.k) + 0.5
+        counts = np.bincount(self.rows.train.gold, minlength=self.k) + 0.5
         return _bits(np.broadcast_to(counts / counts.sum(), (len(self.scored_gold), self.k)), self.scored_gold)
 
-    def losses(self, parts: Parts) -> tuple[Float[np.ndarray, "L M"], list[float]]:
-        """Give the bits of every row, and the penalty chosen for each layer."""
-        gold, inner = self.rows.gold, _inner(self.rows.units)
+    def losses(self, parts: Sequence[Features]) -> tuple[Float[np.ndarray, "L M"], list[float]]:
+        """Return the bits of every row, and the penalty chosen for each layer."""
+        gold, inner = self.rows.train.gold, _inner(self.rows.train.units)
         train, scored = (np.stack(side) for side in zip(*parts, strict=True))
         trial = self._probabilities(train[:, inner], gold[inner], train[:, ~inner], CS)
-        best = np.array([[_bits(each, gold[~inner]).mean() for each in layer] for layer in trial]).argmin(1)
+        best = np.array([[_bits(shares, gold[~inner]).mean() for shares in layer] for layer in trial]).argmin(1)
         final = self._probabilities(train, gold, scored, CS)
-        found = [_bits(layer[c], self.scored_gold) for layer, c in zip(final, best, strict=True)]
-        return np.stack(found), [CS[c] for c in best]
+        bits = [_bits(layer[c], self.scored_gold) for layer, c in zip(final, best, strict=True)]
+        return np.stack(bits), [CS[c] for c in best]
 
     def code(
         self, parts: Sequence[Float32[np.ndarray, "N d"]], picked: Sequence[float]
     ) -> tuple[Float[np.ndarray, " L"], float]:
         """Send the gold of train in portions that double: the first by equal odds, each further by a probe of those."""
-        n = len(self.rows.gold)
+        n = len(self.rows.train.gold)
         order = np.random.default_rng(0).permutation(n)
-        gold, features = self.rows.gold[order], np.stack(parts)[:, order]
+        gold, features = self.rows.train.gold[order], np.stack(parts)[:, order]
         ends = [n]
         while ends[0] // 2 >= FEWEST:
             ends.insert(0, ends[0] // 2)
         bits = np.full(len(parts), ends[0] * np.log2(self.k))
         for C in set(picked):
-            layers = [k for k, each in enumerate(picked) if each == C]
+            layers = [k for k, choice in enumerate(picked) if choice == C]
             for sent, end in pairwise(ends):
-                found = self._probabilities(features[layers, :sent], gold[:sent], features[layers, sent:end], [C])
-                bits[layers] += [_bits(each[0], gold[sent:end]).sum() for each in found]
+                shares = self._probabilities(features[layers, :sent], gold[:sent], features[layers, sent:end], [C])
+                bits[layers] += [_bits(layer[0], gold[sent:end]).sum() for layer in shares]
         return bits, float(n * np.log2(self.k))
 
     def _probabilities(
         self, train: NDArray[np.float32], gold: Int[np.ndarray, " N"], rows: NDArray[np.float32], Cs: Sequence[float]
     ) -> Float[np.ndarray, "L C M K"]:
-        """Give the probabilities of every class by layer and penalty; a class that was not seen gets its share."""
+        """Return the probabilities of every class by layer and penalty; an unseen class gets its share."""
         seen, codes = np.unique(gold, return_inverse=True)
         if len(seen) == 1:
-            found = np.ones((len(train), len(Cs), rows.shape[1], 1))
+            shares = np.ones((len(train), len(Cs), rows.shape[1], 1))
         else:
             fit = fit_logistic(
                 torch.from_numpy(train), torch.from_numpy(codes), Cs=list(Cs), n_classes=len(seen), options=SOLVER
             )
-            found = fit.logits(torch.from_numpy(rows)).double().softmax(-1).numpy()
-        whole = np.full((*found.shape[:3], self.k), SPREAD / self.k)
-        whole[..., seen] += (1 - SPREAD) * found
+            shares = fit.logits(torch.from_numpy(rows)).double().softmax(-1).numpy()
+        whole = np.full((*shares.shape[:3], self.k), SPREAD / self.k)
+        whole[..., seen] += (1 - SPREAD) * shares
         return whole
 
 
@@ -693,20 +657,20 @@ class _Numbers:
         self.rows = rows
 
     def prior(self) -> Float[np.ndarray, " M"]:
-        return _normal_bits(self.rows.scored_gold - self.rows.gold.mean(), float(self.rows.gold.var()))
+        return _normal_bits(self.rows.scored.gold - self.rows.train.gold.mean(), float(self.rows.train.gold.var()))
 
-    def losses(self, parts: Parts) -> tuple[Float[np.ndarray, "L M"], list[float]]:
-        gold = self.rows.gold.astype(np.float64)
-        found, picked = [], []
+    def losses(self, parts: Sequence[Features]) -> tuple[Float[np.ndarray, "L M"], list[float]]:
+        gold = self.rows.train.gold.astype(np.float64)
+        bits, picked = [], []
         for train, scored in parts:
-            fit = RidgeCV([each * len(gold) for each in PENALTIES]).fit(train.astype(np.float64), gold)
-            errors = self.rows.scored_gold - fit.predict(scored.astype(np.float64))
-            found.append(_normal_bits(errors, -float(fit.best_score_)))
+            fit = RidgeCV([penalty * len(gold) for penalty in PENALTIES]).fit(train.astype(np.float64), gold)
+            errors = self.rows.scored.gold - fit.predict(scored.astype(np.float64))
+            bits.append(_normal_bits(errors, -float(fit.best_score_)))
             picked.append(float(fit.alpha_))
-        return np.stack(found), picked
+        return np.stack(bits), picked
 
     def code(self, parts: Sequence[NDArray[np.float32]], picked: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-        """Give nothing: a number takes endlessly many bits."""
+        """Return nothing: a number takes endlessly many bits."""
         del parts, picked
         return np.zeros(0), float("nan")
 
@@ -716,14 +680,13 @@ def _inner(units: Int[np.ndarray, " N"]) -> NDArray[np.bool_]:
     names = np.unique(units)
     n_out = min(max(1, round(HELD_OUT * len(names))), len(names) - 1)
     left_out = np.random.default_rng(0).permutation(names)[:n_out]
-    inner: NDArray[np.bool_] = ~np.isin(units, left_out)
-    return inner
+    return np.asarray(~np.isin(units, left_out))
 
 
 def _bits(probabilities: Float[np.ndarray, "M K"], gold: Int[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """Return what each row costs; a class that train has not costs as much as the least likely share."""
-    given = np.take_along_axis(probabilities, np.maximum(gold, 0)[:, None], axis=1)[:, 0]
-    return -np.log2(np.where(gold < 0, SPREAD / probabilities.shape[1], given))
+    """Return the bits of each row; a class that train does not have has the smallest share."""
+    shares = np.take_along_axis(probabilities, np.maximum(gold, 0)[:, None], axis=1)[:, 0]
+    return -np.log2(np.where(gold < 0, SPREAD / probabilities.shape[1], shares))
 
 
 def _normal_bits(errors: Float[np.ndarray, " M"], variance: float) -> Float[np.ndarray, " M"]:

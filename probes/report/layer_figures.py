@@ -131,7 +131,8 @@ def draw_agreement(axes: Axes, frame: pd.DataFrame) -> Axes:
             colour = "white" if abs(pair.value) > 0.6 else "black"
             ends = f"\n{pair.low:.2f} to {pair.high:.2f}" if np.isfinite(pair.low) else ""
             size = min(style.SMALL, 40 / max(len(views), 1)) if ends else style.SMALL
-            axes.text(x, y, f"{pair.value:+.2f}{ends}", ha="center", va="center", fontsize=size, color=colour)
+            text = f"{pair.value:+.2f}{ends}" if np.isfinite(pair.value) else "-"
+            axes.text(x, y, text, ha="center", va="center", fontsize=size, color=colour)
     axes.imshow(values, cmap=AGREE, vmin=-1, vmax=1)
     titles = [VIEWS[view].title.replace(", ", ",\n") for view in views]
     axes.set_xticks(range(len(views)), titles, rotation=90)

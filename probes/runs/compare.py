@@ -1,34 +1,27 @@
-"""Runs beside each other: their results in one table, their layers on one scale, and paired differences."""
+"""Runs on the same rows, compared: paired tests, and the differences of all to the first of them."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.stats import t
 
-from extract import code_gate as gate
-from extract.decoders.decoder_spec import layer_names, relative_depths, split_tap
-from extract.errors import HeadError, UnknownNameError, first_line, printable, unknown_name
-from extract.files import read_file
+from extract.decoders.decoder_spec import layer_names, split_tap
+from extract.errors import HeadError, UnknownNameError, printable, unknown_name
 from extract.masks.mask_plan import parse_plan
-from extract.registry import import_own, require_recorded
 from extract.store.manifest import differences as unequal_fields
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Difference, Resampling, difference, paired_scores, unit_counts
 from probes.metrics.significance import (
     OfSums,
     bootstrap_p_value,
-    centre_of_gravity,
     correct_p_values,
-    normalised_ranks,
     permutation_p_value,
     seed_errors,
 )
@@ -45,45 +38,37 @@ from probes.report.blocks import (
     spread,
 )
 from probes.report.document import FEW_UNITS, best_result
-from probes.report.predictions import PREDICTIONS, SCORED, read_predictions, read_scored, with_predictions
-from probes.report.scores import read_plans, read_run, tidy_rows
-from probes.runs.folder import CONFIG
-from probes.runs.results import COLUMNS, read_scores, results_by_plan
-from probes.runs.task_kinds import KINDS
+from probes.report.predictions import PREDICTIONS, SCORED, read_predictions, read_scored
+from probes.report.scores import tidy_rows
+from probes.runs.folder import RunFolder
+from probes.runs.results import COLUMNS, Runs, open_runs
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table as ScreenTable
 
-    from probes.report.blocks import Document
-    from probes.report.page import Page, Part, Pictures
     from probes.report.style import Album
-
-
-# Predictions of finished runs on the same rows, and paired tests between their heads, plans, decoders or layers.
 
 BY = ("run", "plan", "decoder", "head")
 
 
 @dataclass(frozen=True, eq=False)
 class ComparedRun:
-    """One run of a comparison: its name there, its scores, and the head that is compared."""
+    """One run of a comparison: its name there, its folder, and the result of the head that is compared."""
 
     label: str
-    folder: Path
-    values: Mapping[str, Any]
+    folder: RunFolder
     result: HeadResult
-    heads: Mapping[str, HeadResult]
 
     @property
     def plan(self) -> str:
         """The mask plan, as text."""
-        return str(self.values["cache"]["plan"])
+        return str(self.folder.values["cache"]["plan"])
 
     @property
     def decoder(self) -> str:
         """The decoder."""
-        return str(self.values["decoder"]["name"])
+        return str(self.folder.values["decoder"]["name"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +79,9 @@ class ComparedRows:
         split: The split they are of.
         metric: What they are scored by.
         gold: The gold of each row.
-        units: The unit of each row, which is drawn or swapped whole.
+        units: The unit of each row; resamples draw and permutations swap whole units.
         sentences: The sentence of each word; for other rows, the row.
-        predicted: What each system predicts, of every seed or draw that its score is the mean over.
+        predicted: The predictions of each system, for every seed or draw that its score is the mean over.
     """
 
     split: str
@@ -138,7 +123,7 @@ class ComparedRows:
 
 
 def paired_tests(
-    source: "Iterable[str | Path] | str | Path | pd.DataFrame",
+    source: "Runs | pd.DataFrame",
     *,
     by: str = "run",
     head: str = "",
@@ -153,8 +138,8 @@ def paired_tests(
 
     Args:
         source: Finished runs on the same task; or a frame with a row per system and row: the system, named `by`, then
-            `row` (of words, their sentence), `gold`, `predicted`, and perhaps `unit`, what is drawn and swapped whole.
-        by: What is compared, by which systems are named: `run`, `plan` or `decoder`, with one head of each run, or
+            `row` (of words, their sentence), `gold`, `predicted`, and perhaps `unit`, which resamples draw whole.
+        by: What names a system: `run`, `plan` or `decoder`, with one head of each run, or
             `head`, with all heads of all runs. For a frame, the column that holds the system, such as `layer`.
         head: The head of each run; its best on validation, if empty.
         split: As in `compare`.
@@ -162,7 +147,7 @@ def paired_tests(
         against: The system that all others are compared with; every pair is compared, if empty.
         correction: A key of `CORRECTIONS`, over the tests of one kind.
         n_resamples: Resamples of the paired bootstrap.
-        n_permutations: Swaps of the permutation test.
+        n_permutations: Permutations of the permutation test.
 
     Returns:
         A row per pair with `one`, `other`, `difference` (of one over the other), `low` and `high` of its interval over
@@ -184,18 +169,16 @@ def paired_tests(
     else:
         names, rows, seeds = _read_systems(source, by, head, split)
     if len(names) < 2 or len(set(names)) < len(names):
-        raise HeadError(f"tests by {by!r} take two systems or more with different names; found {', '.join(names)}.")
+        raise HeadError(f"tests by {by!r} take two systems or more with different names, not {', '.join(names)}.")
     values, resampled = rows.scores(Resampling(n_resamples))
     counts, of_sums = rows.counts()
-    found = []
+    tests = []
     for one, other in _pairs(names, against):
         gap = difference(values, resampled, one, other, n_units=counts[0].shape[1])
         errors = seed_errors(seeds[one], n_resamples, seed=1) - seed_errors(seeds[other], n_resamples, seed=2)
         total = difference(values, resampled + np.eye(len(names))[:, [one]] * errors, one, other, n_units=gap.n_units)
-        swapped = permutation_p_value(
-            *_side_by_side(counts[one], counts[other], of_sums), n_permutations=n_permutations
-        )
-        found.append(
+        sides = _side_by_side(counts[one], counts[other], of_sums)
+        tests.append(
             {
                 "by": by,
                 "one": names[one],
@@ -209,10 +192,10 @@ def paired_tests(
                 "low_total": total.low,
                 "high_total": total.high,
                 "bootstrap": bootstrap_p_value(gap.value, resampled[one] - resampled[other]),
-                "permutation": swapped,
+                "permutation": permutation_p_value(*sides, n_permutations=n_permutations),
             }
         )
-    table = pd.DataFrame(found)
+    table = pd.DataFrame(tests)
     for test in ("bootstrap", "permutation"):
         table[f"{test}_corrected"] = correct_p_values(table[test].to_list(), correction)
     return table
@@ -239,25 +222,22 @@ def _pairs(names: Sequence[str], against: str) -> list[tuple[int, int]]:
         return list(combinations(range(len(names)), 2))
     if against not in names:
         raise unknown_name("system to compare with", against, names)
-    place = list(names).index(against)
-    return [(other, place) for other in range(len(names)) if other != place]
+    index = list(names).index(against)
+    return [(other, index) for other in range(len(names)) if other != index]
 
 
 def _read_systems(
-    source: Iterable[str | Path] | str | Path, by: str, head: str, split: str
+    source: Runs, by: str, head: str, split: str
 ) -> tuple[list[str], ComparedRows, list[tuple[float, ...]]]:
     """Read the systems of finished runs: their names, predictions, and the scores of their seeds."""
     if by not in BY:
         raise unknown_name("kind of system", by, BY, hint="Layers are compared by a frame of their predictions.")
-    runs = read_runs([source] if isinstance(source, str | Path) else source, head)
+    runs = read_runs(source, head)
     names = [{"plan": run.plan, "decoder": run.decoder}.get(by, run.label) for run in runs]
     if by == "head":
-        systems = [(run, result) for run in runs for result in run.heads.values() if head in ("", result.name)]
-        runs = [replace(run, result=result) for run, result in systems]
-        names = [
-            result.name if len({run.label for run in runs}) == 1 else f"{run.label}: {result.name}"
-            for run, result in systems
-        ]
+        is_one, every = len(runs) == 1, runs
+        runs = [replace(run, result=r) for run in every for _, r in run.folder.results if head in ("", r.name)]
+        names = [run.result.name if is_one else f"{run.label}: {run.result.name}" for run in runs]
     rows = read_rows(runs, split)
     return names, rows, [run.result.summary[rows.split][rows.metric].values for run in runs]
 
@@ -279,33 +259,35 @@ def _read_frame(frame: "pd.DataFrame", by: str, metric: str) -> tuple[list[str],
     return list(parts), ComparedRows("", metric, list(first["gold"]), units, sentences, predicted)
 
 
-def read_runs(folders: Iterable[str | Path], head: str = "") -> list[ComparedRun]:
+def read_runs(runs: Runs, head: str = "") -> list[ComparedRun]:
     """Read finished runs, each with the head to compare: the best on validation, if empty.
 
     Raises:
         HeadError: A folder without a finished run; names it.
         UnknownNameError: A head that a run does not have.
     """
-    paths = [Path(folder) for folder in folders]
-    return [_read_run(path, label, head) for path, label in zip(paths, name_apart(paths), strict=True)]
+    folders = open_runs(runs)
+    labels = unique_names([folder.path for folder in folders])
+    return [_choose_head(folder, label, head) for folder, label in zip(folders, labels, strict=True)]
 
 
-def name_apart(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, with as much of the path as tells them apart."""
-    parts = [folder.resolve().parts for folder in folders]
-    most = max(map(len, parts), default=1)
-    depth = next((d for d in range(1, most) if len({each[-d:] for each in parts}) == len(parts)), 1)
-    return ["/".join(each[-depth:]) for each in parts]
+def unique_names(folders: Sequence[Path]) -> list[str]:
+    """Name folders by as many of their last parts as make the names unique."""
+    paths = [folder.resolve().parts for folder in folders]
+    longest = max(map(len, paths), default=1)
+    depth = next((d for d in range(1, longest) if len({parts[-d:] for parts in paths}) == len(paths)), 1)
+    return ["/".join(parts[-depth:]) for parts in paths]
 
 
-def _read_run(folder: Path, label: str, head: str) -> ComparedRun:
-    values = read_scores(folder)
-    if values["what"] != "run":
-        raise HeadError(f"{str(folder)!r} is a {values['what']}, which compares its plans itself; compare runs.")
-    heads = {result.name: result for _, result in results_by_plan(values)}
+def _choose_head(folder: RunFolder, label: str, head: str) -> ComparedRun:
+    """Choose the head of a run that is compared: the best on validation, if empty."""
+    what = folder.values["what"]
+    if what != "run":
+        raise HeadError(f"{str(folder.path)!r} is a {what}, which compares its plans itself; compare runs.")
+    heads = {result.name: result for _, result in folder.results}
     if head and head not in heads:
         raise unknown_name(f"head of the run {label!r}", head, heads)
-    return ComparedRun(label, folder, values, heads[head] if head else best_result(heads.values()), heads)
+    return ComparedRun(label, folder, heads[head] if head else best_result(heads.values()))
 
 
 def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
@@ -322,42 +304,36 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
         )
     split = split or ("test" if all("test" in run.result.summary for run in runs) else "validation")
     tables = [_read_predictions(run, split) for run in runs]
-    first = tables[0]
+    first, heads = tables[0], runs[0].folder.values["heads"]
     for run, table in zip(runs, tables, strict=True):
-        _require_same_rows(runs[0], first, run, table, split)
+        for name in first:
+            if name not in heads and name != "unit" and table.get(name) != first[name]:
+                raise HeadError(
+                    f"{run.label!r} and {runs[0].label!r} differ in {name!r} of {split} ({len(table['row'])} and "
+                    f"{len(first['row'])} rows): compare runs of the same rows, or see --across."
+                )
     predicted = [_read_fits(run, table, split) for run, table in zip(runs, tables, strict=True)]
     return ComparedRows(split, metrics.pop(), first["gold"], first["unit"], first["row"], predicted)
 
 
 def _read_fits(run: ComparedRun, table: Mapping[str, list[str]], split: str) -> list[list[str]]:
-    """Read what scores are of: the predictions of every seed or draw, or else those that are shown."""
-    fits = read_scored(run.folder, split, run.result.name)
+    """Read the predictions of every seed or draw, or else those of predictions.csv."""
+    fits = read_scored(run.folder.path, split, run.result.name)
     if any(len(rows) != len(table["row"]) for rows in fits):
-        raise HeadError(f"{str(run.folder / SCORED)!r} has other rows than {PREDICTIONS}; run its config again.")
+        raise HeadError(f"{str(run.folder.path / SCORED)!r} has other rows than {PREDICTIONS}; run its config again.")
     return fits or [table[run.result.name]]
 
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:
     """Read the rows of a split from predictions.csv, as columns; `unit` is the row where there is none."""
-    tables = read_predictions(run.folder)
+    tables = read_predictions(run.folder.path)
     if split not in tables:
         raise unknown_name(f"split of the run {run.label!r}", split, tables)
     if run.result.name not in tables[split]:
-        raise HeadError(f"{str(run.folder / PREDICTIONS)!r} has no column {run.result.name!r}; run its config again.")
+        raise HeadError(
+            f"{str(run.folder.path / PREDICTIONS)!r} has no column {run.result.name!r}; run its config again."
+        )
     return tables[split]
-
-
-def _require_same_rows(
-    first: ComparedRun, wanted: Mapping[str, list[str]], run: ComparedRun, found: Mapping[str, list[str]], split: str
-) -> None:
-    """Refuse runs whose rows differ: texts, order or gold."""
-    inputs = [name for name in wanted if name not in first.values["heads"] and name != "unit"]
-    for name in inputs:
-        if found.get(name) != wanted[name]:
-            raise HeadError(
-                f"{run.label!r} and {first.label!r} differ in {name!r} of {split} ({len(found['row'])} and "
-                f"{len(wanted['row'])} rows): compare runs of the same rows, or see --across."
-            )
 
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
@@ -375,8 +351,8 @@ class Comparison:
         runs: The runs, in the order given.
         split: The split whose predictions are compared.
         metric: What they are scored by.
-        differences: What each further run has over the first, with a paired interval.
-        p_values: Of the differences, by the same resamples, corrected by Holm for their number.
+        differences: The difference of each further run to the first, with a paired interval.
+        p_values: Their p-values by the same resamples, corrected by Holm for their number.
         settings: For each further run, every setting that differs from the first run's: its dotted name to the value
             of the first run and that of the run.
     """
@@ -390,7 +366,7 @@ class Comparison:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row per run: its head, scores as fractions, and what it has over the first run, with interval and p."""
+        """A row per run: its head, scores as fractions, and the difference to the first run with interval and p."""
         import pandas as pd
 
         nothing = Difference(0.0, float("nan"), float("nan"), self.differences[0].n_units)
@@ -456,7 +432,7 @@ class Comparison:
         is_metric = numbers["metric"] == numbers["run"].map({run: result.metric for run, result in curved.items()})
         is_chosen = numbers["record"] == "score"
         frame = numbers[is_metric & (is_chosen | ((numbers["record"] == "curve") & (numbers["split"] == split)))]
-        header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
+        header, heads = self.runs[0].folder.values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
         album.add(
             "layers",
             on_panel(draw_runs),
@@ -507,12 +483,14 @@ class Comparison:
         return table
 
     def _gains(self) -> list[tuple[str, str, str]]:
-        """Write what each further run has over the first, its interval and its p-value."""
-        found = zip(self.differences, self.p_values, strict=True)
-        return [(percent(gain.value, sign="+"), _ends(gain), number(p_value, 3)) for gain, p_value in found]
+        """Write the difference of each further run to the first, its interval and its p-value."""
+        return [
+            (percent(gain.value, sign="+"), _ends(gain), number(p_value, 3))
+            for gain, p_value in zip(self.differences, self.p_values, strict=True)
+        ]
 
     def _p_title(self, title: str) -> tuple[str, ...]:
-        """Name the column of p-values, where there are several to correct; one is as its interval says."""
+        """Name the column of p-values, where there are several; a single one says what its interval does."""
         return (title,) * (len(self.differences) > 1)
 
     def to_markdown(self) -> str:
@@ -546,7 +524,7 @@ class Comparison:
         )
 
 
-def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_resamples: int = 1000) -> Comparison:
+def compare(runs: Runs, *, head: str = "", split: str = "", n_resamples: int = 1000) -> Comparison:
     """Compare finished runs on the same task with the first of them.
 
     Args:
@@ -562,23 +540,23 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     Example:
         >>> compare(["runs/causal", "runs/nosink"]).table  # doctest: +SKIP
     """
-    folders = [Path(run) for run in runs]
+    folders = open_runs(runs)
     if len(folders) < 2:
-        raise HeadError(f"a comparison takes two run folders or more, and {len(folders)} was given.")
-    found = read_runs(folders, head)
-    rows = read_rows(found, split)
+        raise HeadError(f"a comparison takes two run folders or more, not {len(folders)}.")
+    compared = read_runs(folders, head)
+    rows = read_rows(compared, split)
     values, resampled = rows.scores(Resampling(n_resamples))
-    gains = [difference(values, resampled, k, 0, n_units=len(set(rows.units))) for k in range(1, len(found))]
+    gains = [difference(values, resampled, k, 0, n_units=len(set(rows.units))) for k in range(1, len(compared))]
     p_values = correct_p_values(
         [bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)]
     )
-    settings = tuple(_settings_that_differ(found[0], run) for run in found[1:])
-    return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
+    settings = tuple(_settings_that_differ(compared[0], run) for run in compared[1:])
+    return Comparison(tuple(compared), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
 
 
 def note_on_settings(first: str | Path, second: str | Path, head: str) -> str:
     """Say in which settings two finished runs differ, for one head of both; raises as `compare`."""
-    one, other = read_runs([Path(first), Path(second)], head)
+    one, other = read_runs([first, second], head)
     return _note(other.label, _settings_that_differ(one, other))
 
 
@@ -591,14 +569,10 @@ def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tup
 
 
 def _settings(run: ComparedRun) -> dict[str, Any]:
-    path = run.folder / CONFIG
-    try:
-        values = yaml.safe_load(read_file(path))
-        kept = {key: value for key, value in values.items() if key not in UNRELATED}
-        heads = kept.pop("heads", {})
-        return {**kept, "heads": {run.result.name: heads.get(run.result.name) or {}}}
-    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise HeadError(f"{str(path)!r} cannot be read ({first_line(error)}); run its config again.") from error
+    settings = {key: value for key, value in run.folder.settings.items() if key not in UNRELATED}
+    heads = settings.pop("heads", None)
+    options = heads.get(run.result.name) if isinstance(heads, dict) else None
+    return {**settings, "heads": {run.result.name: options or {}}}
 
 
 def _note(label: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
@@ -619,16 +593,16 @@ def _value(value: Any) -> str:
 
 
 def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, tuple[Any, Any]]) -> str:
-    """Say that two runs under two plans read layers below the blocks that the plans change alone; empty elsewhere.
+    """Say that two runs under two plans read only layers below the blocks that the plans change; empty elsewhere.
 
-    Both then read the same latents, and a difference of nothing is no finding about the plans.
+    Both then read the same latents, so their difference says nothing about the plans.
     """
     verb, layers = _layers_read(run)
     extraction = {key for key in settings if key.startswith(("decoder.", "extraction."))}
     if extraction != {"extraction.plan"} or (verb, layers) != _layers_read(first) or not layers:
         return ""
     block = _first_changed_block(first, run)
-    names = layer_names(int(run.values["decoder"]["n_layers"]))
+    names = layer_names(run.folder.n_blocks)
     tapped = [split_tap(layer.rpartition("/")[2])[0] for layer in layers]
     is_below = block is not None and all(name in names and names.index(name) < block for name in tapped)
     if block is None or not is_below or "reba" in run.result.pooling:
@@ -649,10 +623,10 @@ def _layers_read(run: ComparedRun) -> tuple[str, tuple[str, ...]]:
 def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:
     """Return the lowest block, from 1, that two plans of masks run differently; None where more than masks differs."""
     try:
-        plans = [parse_plan(each.plan) for each in (first, run)]
+        plans = [parse_plan(first.plan), parse_plan(run.plan)]
         if any(plan.architecture != "inplace" or plan.has_tail for plan in plans):
             return None
-        kinds = [plan.kinds(int(run.values["decoder"]["n_layers"])) for plan in plans]
+        kinds = [plan.kinds(run.folder.n_blocks) for plan in plans]
     except UnknownNameError:  # a mask kind that is not registered in this process
         return None
     return next((k for k, (one, other) in enumerate(zip(*kinds, strict=True), start=1) if one != other), None)
@@ -661,7 +635,7 @@ def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:
 def _best_changed(first: ComparedRun, run: ComparedRun, changed: Sequence[str]) -> str:
     """Name the best layer on validation among those that the plans change, with the scores of both runs there."""
     layers = [layer for layer in changed if layer in run.result.layers and layer in first.result.layers]
-    scores = {layer: [_validation_score(each.result, layer) for each in (first, run)] for layer in layers}
+    scores = {layer: [_validation_score(side.result, layer) for side in (first, run)] for layer in layers}
     scores = {layer: both for layer, both in scores.items() if None not in both}
     if not scores:
         return "`icecore compare --by-layer` compares them at every layer"
@@ -674,8 +648,9 @@ def _best_changed(first: ComparedRun, run: ComparedRun, changed: Sequence[str]) 
 
 
 def _curved(run: ComparedRun) -> HeadResult | None:
-    """Choose the head whose layers are drawn: the compared one, or else one that scores single layers."""
-    return next((each for each in (run.result, *run.heads.values()) if each.curves and len(each.layers) > 1), None)
+    """Choose the result whose layers are drawn: the compared one, or else one that scores single layers."""
+    results = (run.result, *(result for _, result in run.folder.results))
+    return next((result for result in results if result.curves and len(result.layers) > 1), None)
 
 
 def _summary(run: ComparedRun, split: str, metric: str) -> Any:
@@ -704,322 +679,3 @@ def _verdict(label: str, first: str, gain: Difference, metric: str, p_value: flo
     if p_value < LEVEL if n_tests > 1 else gain.low > 0 or gain.high < 0:
         return f"{label} is {'better' if gain.value > 0 else 'worse'} than {first} by {by} {reach}"
     return f"{label} is statistically tied with {first}: {percent(gain.value, sign='+')} {reach}"
-
-
-# Runs and sweeps of any tasks side by side: layer curves over relative depth, where scores are gained, and ranks.
-
-OF_A_CURVE = ("run", "task", "decoder", "plan", "head", "pooling", "metric", "split")
-CURVE_COLUMNS = (*OF_A_CURVE, "layer", "depth", "value", "share")
-CENTRE_COLUMNS = (*OF_A_CURVE, "best_layer", "best", "worst", "centre", "low", "high", "n_seeds")
-SYSTEMS = ("plan", "head", "decoder", "layer")
-"""What `rank_systems` ranks."""
-Runs = Iterable[str | Path] | str | Path
-
-
-@dataclass(frozen=True, eq=False)
-class _LayerCurve:
-    """The layer curve of one head under one plan, the best of the head's values at each layer."""
-
-    where: dict[str, Any]
-    layers: tuple[str, ...]
-    depths: Float[np.ndarray, " L"]
-    values: Float[np.ndarray, " L"]
-    by_seed: Float[np.ndarray, "S L"]
-    """`(S, L)`, empty for one seed."""
-
-
-def layers_across(runs: Runs, *, head: str = "") -> "pd.DataFrame":
-    """Lay the layer curves of runs and sweeps side by side, whatever their tasks, plans and decoders.
-
-    Args:
-        runs: Folders of runs, sweeps or searches.
-        head: A head; every head that scores single layers when empty.
-
-    Returns:
-        A row per curve and layer, with the columns `CURVE_COLUMNS`: `value` is the score on `split`, validation where
-        the head has it; `share` is (value - lowest) / (highest - lowest) of the same curve, for one scale of colours;
-        `depth` is 0 at the embedding and 1 at the final norm.
-
-    Raises:
-        HeadError: A folder without results, or no head that scores single layers.
-
-    Example:
-        >>> table = layers_across(["runs/demo", "runs/words-sample"])  # doctest: +SKIP
-    """
-    import pandas as pd
-
-    rows = []
-    for curve in _read_curves(runs, head):
-        low, high = np.nanmin(curve.values), np.nanmax(curve.values)
-        shares = (curve.values - low) / (high - low) if high > low else np.full(len(curve.values), np.nan)
-        for layer, depth, value, share in zip(curve.layers, curve.depths, curve.values, shares, strict=True):
-            rows.append({**curve.where, "layer": layer, "depth": depth, "value": value, "share": share})
-    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
-
-
-def centres_of_gravity(runs: Runs, *, head: str = "") -> "pd.DataFrame":
-    """Say for every layer curve of runs and sweeps at which relative depth its score is gained.
-
-    Returns:
-        A row per curve, with the columns `CENTRE_COLUMNS`: `centre` as in
-        `probes.metrics.significance.centre_of_gravity`;
-        `low` to `high` is Student's 95 % interval over seeds, missing for one seed, and says nothing of the rows.
-
-    Raises:
-        HeadError: As `layers_across`.
-    """
-    import pandas as pd
-
-    rows = []
-    for curve in _read_curves(runs, head):
-        centre, half, best = (
-            float(centre_of_gravity(curve.values, curve.depths)),
-            np.nan,
-            int(np.nanargmax(curve.values)),
-        )
-        n_seeds = max(len(curve.by_seed), 1)
-        if n_seeds > 1:
-            spread = centre_of_gravity(curve.by_seed, curve.depths).std(ddof=1)
-            half = float(t.ppf(0.975, n_seeds - 1) * spread / np.sqrt(n_seeds))
-        rows.append(
-            {
-                **curve.where,
-                "best_layer": curve.layers[best],
-                "best": curve.values[best],
-                "worst": np.nanmin(curve.values),
-                "centre": centre,
-                "low": centre - half,
-                "high": centre + half,
-                "n_seeds": n_seeds,
-            }
-        )
-    return pd.DataFrame(rows, columns=list(CENTRE_COLUMNS))
-
-
-def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFrame":
-    """Rank plans, heads, decoders or layers over tasks by average normalised rank (BidirLM, appendix D.3).
-
-    Of a system that was run several times on a task, the result with the best selection score counts, on test where
-    every one has it, else on validation. Layers count by the best curve on validation.
-
-    Args:
-        runs: Folders of runs, sweeps or searches, on two tasks or more.
-        by: What is ranked: one of `SYSTEMS`.
-        head: A head; all when empty.
-
-    Returns:
-        A row per system, the best first, with the normalised rank on each task, 0 the best, and `average`.
-
-    Raises:
-        HeadError: One task or one system only, or a system that was not run on every task; names it.
-        UnknownNameError: Something else to rank.
-    """
-    import pandas as pd
-
-    if by not in SYSTEMS:
-        raise unknown_name("system", by, SYSTEMS)
-    found = _layer_scores(runs, head) if by == "layer" else _best_scores(runs, by, head)
-    table = pd.DataFrame(found).T.pipe(lambda wide: wide[sorted(wide)])
-    if min(table.shape) < 2:
-        raise HeadError(
-            f"{table.shape[0]} {by}s on {table.shape[1]} tasks cannot be ranked; needed: two of both or more."
-        )
-    if table.isna().any(axis=None):
-        system, task = table.isna().stack().idxmax()
-        raise HeadError(f"{by} {system!r} has no score on task {task!r}; rank systems that were run on the same tasks.")
-    ranks = pd.DataFrame(normalised_ranks(table.to_numpy(np.float64)), table.index, table.columns)
-    return ranks.assign(average=ranks.mean(axis=1)).sort_values("average", kind="stable").rename_axis(by)
-
-
-def _results(runs: Runs, head: str) -> Iterator[tuple[dict[str, Any], HeadResult, int]]:
-    """Give every head of runs and sweeps with what it is of, and the number of blocks of its decoder."""
-    for folder in [runs] if isinstance(runs, str | Path) else list(runs):
-        values = read_scores(Path(folder))
-        decoder = values["decoder"]
-        if "n_layers" not in decoder:
-            raise HeadError(f"scores.json of run {values['name']!r} has no decoder.n_layers; run its config again.")
-        common = {"run": values["name"], "task": values["task"]["name"], "decoder": decoder["name"]}
-        for plan, result in results_by_plan(values):
-            if head in ("", result.name):
-                where = {**common, "plan": plan, "head": result.name, "pooling": result.pooling}
-                yield where, result, int(decoder["n_layers"])
-
-
-def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
-    """Read every layer curve, one per pooling of a head that reads several."""
-    found = []
-    for where, result, n_blocks in _results(runs, head):
-        curves = [each for each in result.curves if each.metric == result.metric and each.split != "train"]
-        splits = [each.split for each in curves]
-        if len(result.layers) < 2 or not splits:
-            continue
-        split = "validation" if "validation" in splits else splits[0]
-        mine = [each for each in curves if each.split == split]
-        values, by_seed = np.fmax.reduce(np.array([each.values for each in mine], np.float64)), _by_seed(mine)
-        for pooling in dict.fromkeys(layer.rpartition("/")[0] for layer in result.layers):
-            places = [k for k, layer in enumerate(result.layers) if layer.rpartition("/")[0] == pooling]
-            layers = tuple(result.layers[k].rpartition("/")[2] for k in places)
-            place = {**where, "metric": result.metric, "split": split, "pooling": pooling or where["pooling"]}
-            depths = np.array(relative_depths(layers, n_blocks))
-            if np.isfinite(values[places]).any():
-                found.append(_LayerCurve(place, layers, depths, values[places], by_seed[:, places]))
-    if not found:
-        raise HeadError(
-            f"no head{f' {head!r}' * bool(head)} of these runs scored single layers; name runs of heads that do."
-        )
-    return found
-
-
-def _by_seed(curves: list[Curve]) -> Float[np.ndarray, "S L"]:
-    parts = [np.array(each.by_seed, np.float64) for each in curves]
-    is_whole = all(part.shape == parts[0].shape and part.ndim == 2 for part in parts)
-    return np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, len(curves[0].values)))
-
-
-def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
-    """Give task to layer to the best of all curves."""
-    best: dict[str, _LayerCurve] = {}
-    for curve in _read_curves(runs, head):
-        task = curve.where["task"]
-        if task not in best or np.nanmax(curve.values) > np.nanmax(best[task].values):
-            best[task] = curve
-    table = {task: dict(zip(curve.layers, curve.values.tolist(), strict=True)) for task, curve in best.items()}
-    return _by_system(table)
-
-
-def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
-    """Give system to task to the score of the result that was selected there."""
-    found: dict[tuple[str, str], list[HeadResult]] = {}
-    for where, result, _ in _results(runs, head):
-        found.setdefault((where["task"], where[by]), []).append(result)
-    chosen = {key: best_result(results) for key, results in found.items()}
-    split = "test" if all("test" in result.summary for result in chosen.values()) else "validation"
-    table: dict[str, dict[str, float]] = {}
-    for (task, system), result in chosen.items():
-        table.setdefault(task, {})[system] = result.mean(split)
-    return _by_system(table)
-
-
-def _by_system(table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    systems = dict.fromkeys(name for scores in table.values() for name in scores)
-    return {name: {task: scores.get(name, float("nan")) for task, scores in table.items()} for name in systems}
-
-
-# Pages of finished runs, made again from their folders, or one page of several side by side.
-
-MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, ArithmeticError)
-"""What scores that were made by hand may lead to."""
-
-
-def write_report(
-    runs: Iterable[str | Path] | str | Path, out: str | Path = "", *, allow_code: str | Iterable[str] = ()
-) -> Path:
-    """Write the page of a finished run, sweep or search, or one page of several side by side.
-
-    No task and no decoder is loaded: everything is in the folders.
-
-    Args:
-        runs: Run folders, or one.
-        out: The file. If empty, `report.html` in the run's folder, or in the working folder for several.
-        allow_code: Modules of your own masks that the plans of a sweep may import, as `my_parts`, or several.
-
-    Returns:
-        The file.
-
-    Raises:
-        HeadError: A folder without the results of this version, or no folder; says which.
-        CodeError: A plan names a module that is not allowed, or is not the one that was recorded.
-
-    Example:
-        >>> write_report("runs/demo")  # doctest: +SKIP
-        >>> write_report(["runs/causal", "runs/nosink"], "both.html")  # doctest: +SKIP
-    """
-    from probes.report.page import PAGE, Pictures, write_page
-
-    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
-    if not folders:
-        raise HeadError("a report takes a run folder, as runs/demo, or several.")
-    pictures = Pictures()
-    with gate.allow_code(allow_code):
-        page = run_page_of(folders[0], pictures) if len(folders) == 1 else _reports_side_by_side(folders, pictures)
-    path = Path(out) if out else (folders[0] if len(folders) == 1 else Path()) / PAGE
-    write_page(path, page, pictures.classes)
-    return path
-
-
-def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Write the page of a comparison: the runs side by side, then each of them."""
-    from probes.report.page import Pictures, write_page
-
-    pictures = Pictures()
-    write_page(
-        path, _reports_side_by_side([run.folder for run in comparison.runs], pictures, comparison), pictures.classes
-    )
-
-
-def run_page_of(folder: Path, pictures: "Pictures") -> "Page":
-    """Make the page of a finished run, sweep or search from its folder."""
-    from probes.report.page import run_page
-    from probes.report.style import Album
-
-    values = read_scores(folder)
-    try:
-        document = _draw(values, folder, Album(folder, (), pictures.keep))
-        return run_page(folder, document, pictures, values)
-    except MISFITS as error:
-        raise HeadError(
-            f"no page can be made of the scores in {str(folder)!r} ({first_line(error)}); run its config again."
-        ) from error
-
-
-def _draw(values: dict[str, Any], folder: Path, album: "Album") -> "Document":
-    """Draw the figures of a finished run, sweep or search, and write its report."""
-    from probes.report.document import Context
-    from probes.report.write import report_plans, report_run
-
-    report = KINDS[values["kind"]].report
-    if values["what"] == "run":
-        scores, rows = with_predictions(read_run(values), read_predictions(folder))
-        return report_run(album, Context(scores, rows, report))
-    own = values.get("own", {})
-    require_recorded(own, (row["plan"] for row in values["plans"]))
-    import_own(own, folder=folder)
-    return report_plans(album, read_plans(values), report)
-
-
-def _reports_side_by_side(
-    folders: Sequence[Path], pictures: "Pictures", comparison: Comparison | None = None
-) -> "Page":
-    """Make one page of several runs: their comparison, where they are of the same rows, then each."""
-    from probes.report.page import Page, Part
-    from probes.report.style import Album
-
-    labels, complaint = name_apart(folders), ""
-    parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
-    try:
-        comparison = comparison or compare(folders)
-    except HeadError as error:
-        complaint = f"Not compared: {error}"
-    if comparison:
-        comparison.draw_into(Album(Path(), (), pictures.keep))
-        parts.append(Part("Side by side", comparison.blocks(), pictures.take()))
-        answers += [*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]
-    for label, folder in zip(labels, folders, strict=True):
-        page = run_page_of(folder, pictures)
-        parts.append(_in_short(label, page))
-        for text in page.warnings:
-            warnings.setdefault(text, []).append(label)
-        data[label] = next(iter(page.data.values()))
-    title = f"{len(folders)} runs side by side"
-    question = f"What differs between {', '.join(labels[:-1])} and {labels[-1]}?"
-    told = (f"{', '.join(runs)}: {text}" for text, runs in warnings.items())
-    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *told), tuple(parts), data)
-
-
-def _in_short(label: str, page: "Page") -> "Part":
-    """Make one part of the page of a run: its answers, its first table, its figures."""
-    from probes.report.page import Part
-
-    first = next(part for part in page.parts if part.is_main)
-    pictures = tuple(picture for part in page.parts for picture in part.pictures)
-    return Part(label, (*page.answers, *first.blocks), pictures)

@@ -1,7 +1,7 @@
-"""Which layers of finished runs matter: computed from their caches and kept heads, written beside their scores."""
+"""Which layers of finished runs matter: computed from their caches and saved heads, written beside their scores."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,11 @@ from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
 from probes.report.write import without_nan
 from probes.runs.compare import read_rows, read_runs
-from probes.runs.folder import FinishedRun, find_cache_of, find_cache_of_run, read_config, read_finished
+from probes.runs.folder import RunFolder
+from probes.runs.predict import read_run_folder
+from probes.runs.results import Runs, open_runs
 from probes.runs.run import SILENT, EncoderShelf, Watcher, find_sides, load_run_task, make_setting, obtain_corpus
-from probes.runs.run_config import RunConfig
+from probes.runs.run_caches import find_cache_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +70,7 @@ ALL = "all"
 
 
 def compare_layers(
-    runs: Iterable[str | Path] | str | Path,
+    runs: Runs,
     *,
     head: str = "",
     options: StudyOptions | None = None,
@@ -78,25 +80,25 @@ def compare_layers(
 ) -> "pd.DataFrame":
     """Find out which layers matter in finished runs, each by itself, together, and missing.
 
-    Everything is computed from the caches and the heads that the runs kept; no decoder is run. What is found is written
-    to `layers.json` in each run folder, where reports find it.
+    Everything is computed from the caches and the saved heads; no decoder is run. The findings are written to
+    `layers.json` in each run folder, where reports read them.
 
     Args:
         runs: Run folders, or one.
-        head: The head to look at, in every run; `all` for every head; the best one of each run when empty.
-        options: Which views, and how they are computed (`probes.StudyOptions`).
-        caches: Folder of the caches; where each run says when empty.
-        watcher: Receives what happens.
+        head: The head to study in every run; `all` for every head; the best one of each run when empty.
+        options: Which views, and how they are computed (`icecore.StudyOptions`).
+        caches: Folder of the caches; the one that each run names when empty.
+        watcher: Progress callbacks; silent by default.
         allow_code: Modules of your own poolings, masks and heads that the runs may import, as `my_parts`, or several.
 
     Returns:
         A row per view and layer, with the columns `LAYER_COLUMNS`: `view` is a key of `probes.layers.findings.VIEWS`,
         `depth` is 0 at the embedding and 1 at the top, `low` and `high` hold all layers of the view at once, `std` is
-        over seeds, `in_set` says whether the layer cannot be told from the best. Scores are fractions.
+        over seeds, `in_set` says whether the layer is statistically tied with the best. Scores are fractions.
 
     Raises:
-        HeadError: A folder without a finished run, or a head that cannot be taken apart.
-        CacheError: The cache of a run is not there.
+        HeadError: A folder without a finished run, or a head whose layers cannot be scored.
+        CacheError: The cache of a run is missing.
         CodeError: A run names a module that is not allowed, or is not the one it recorded.
         InputError: No runs.
 
@@ -106,30 +108,32 @@ def compare_layers(
     """
     import pandas as pd
 
-    folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(each) for each in runs]
-    if not folders:
+    opened = open_runs(runs)
+    if not opened:
         raise InputError("there are no runs; name at least one run folder, as runs/demo.")
     rows = []
     with gate.allow_code(allow_code):
-        finished = [read_finished(folder) for folder in folders]
-        for run in finished:
-            if head not in ("", ALL, *run.heads):
-                raise unknown_name("head of this run", head, run.heads)
-        for run in finished:
-            found = find_layers(run, head=head, options=options or StudyOptions(), caches=str(caches), watcher=watcher)
-            rows += [row for each in found for row in frame_rows(run, each)]
+        folders = [read_run_folder(folder.path) for folder in opened]
+        for folder in folders:
+            if head not in ("", ALL, *folder.heads):
+                raise unknown_name("head of this run", head, folder.heads)
+        for folder in folders:
+            for findings in find_layers(
+                folder, head=head, options=options or StudyOptions(), caches=str(caches), watcher=watcher
+            ):
+                rows += frame_rows(folder, findings)
     return pd.DataFrame(rows, columns=list(LAYER_COLUMNS))
 
 
 def find_layers(
-    run: FinishedRun, *, head: str, options: StudyOptions, caches: str = "", watcher: Watcher = SILENT
+    run: RunFolder, *, head: str, options: StudyOptions, caches: str = "", watcher: Watcher = SILENT
 ) -> list[HeadFindings]:
-    """Study heads of one run, and write what is found into its folder; see `compare_layers`."""
-    config, setting = _setting_of(run, caches, watcher)
+    """Study heads of one run, and write the findings into its folder; see `compare_layers`."""
+    setting, resolved = _setting_of(run, caches, watcher), run.config.resolve_heads()
     names = run.heads if head == ALL else [head or run.best]
-    found = [
+    findings = [
         study_layers(
-            config.resolve_heads()[name],
+            resolved[name],
             setting,
             run.scores.heads[name],
             options,
@@ -138,14 +142,14 @@ def find_layers(
         )
         for name in names
     ]
-    others = [each for each in load_findings(run.folder) if each.head not in names]
+    others = [older for older in load_findings(run.path) if older.head not in names]
     values = {
         "schema": FINDINGS_SCHEMA,
         "run": run.scores.header.name,
-        "heads": [x.to_dict() for x in (*found, *others)],
+        "heads": [head_findings.to_dict() for head_findings in (*findings, *others)],
     }
-    write_file(run.folder / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
-    return found
+    write_file(run.path / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
+    return findings
 
 
 def compare_at_layers(
@@ -166,40 +170,39 @@ def compare_at_layers(
         head: The head of both; the best one of `one` when empty.
         split: As in `compare`.
         n_resamples: Resamples of the paired bootstrap, which both runs share.
-        caches: Folder of the caches; where each run says when empty.
-        watcher: Receives what happens.
+        caches: Folder of the caches; the one that each run names when empty.
+        watcher: Progress callbacks; silent by default.
 
     Returns:
         A row per layer, with the columns `GAP_COLUMNS`: `value` is the score of the layer alone in `one`, `over` that
         in `other`; `low` to `high` hold the differences of all layers at once, at 95 %.
 
     Raises:
-        HeadError: Runs on other rows, metrics or layers, or a head that cannot be taken apart.
-        CacheError: The cache of a run is not there.
+        HeadError: Runs on other rows, metrics or layers, or a head whose layers cannot be scored.
+        CacheError: The cache of a run is missing.
 
     Example:
         >>> compare_at_layers("runs/demo-nosink-bidirectional-10", "runs/demo")  # doctest: +SKIP
     """
     import pandas as pd
 
-    compared = read_runs([one, other], head or read_finished(Path(one)).best)
+    folders = [read_run_folder(one), read_run_folder(other)]
+    compared = read_runs(folders, head or folders[0].best)
     rows = read_rows(compared, split)
     parts = []
     for run in compared:
-        finished = read_finished(run.folder)
-        config, setting = _setting_of(finished, str(caches), watcher)
-        resolved = config.resolve_heads()[run.result.name]
-        watch = partial(watcher.epochs, run.result.name)
-        parts.append(take_apart(resolved, setting, run.result, rows.split, watch))
+        name = run.result.name
+        setting, resolved = _setting_of(run.folder, str(caches), watcher), run.folder.config.resolve_heads()[name]
+        parts.append(take_apart(resolved, setting, run.result, rows.split, partial(watcher.epochs, name)))
     layers = parts[0].layers
     if parts[1].layers != layers:
         raise HeadError(
             f"{compared[0].label!r} reads the layers {', '.join(layers)}, and {compared[1].label!r} "
             f"{', '.join(parts[1].layers)}; compare runs of the same layers, or see layers_across."
         )
-    (value, drawn), (over, drawn_over) = (_score_alone(each, Resampling(n_resamples)) for each in parts)
-    low, high = joint_intervals(value - over, drawn - drawn_over)
-    depths = relative_depths([name.rpartition("/")[2] for name in layers], compared[0].values["decoder"]["n_layers"])
+    (value, resampled), (over, resampled_over) = (_score_alone(side, Resampling(n_resamples)) for side in parts)
+    low, high = joint_intervals(value - over, resampled - resampled_over)
+    depths = relative_depths([name.rpartition("/")[2] for name in layers], folders[0].n_blocks)
     common = {
         "one": compared[0].label,
         "other": compared[1].label,
@@ -223,37 +226,35 @@ def _score_alone(parts: HeadParts, resampling: Resampling) -> tuple[Float[np.nda
     """Score every layer alone, the mean over seeds, on all rows and on resamples."""
     n_seeds, n_layers, n_rows = parts.alone.shape
     flat = parts.alone.reshape(-1, n_rows)
-    drawn = parts.scorer.resample(flat, resampling).reshape(n_seeds, n_layers, -1)
-    return parts.scorer.score(flat).reshape(n_seeds, n_layers).mean(0), drawn.mean(0)
+    resampled = parts.scorer.resample(flat, resampling).reshape(n_seeds, n_layers, -1)
+    return parts.scorer.score(flat).reshape(n_seeds, n_layers).mean(0), resampled.mean(0)
 
 
-def _setting_of(run: FinishedRun, caches: str, watcher: Watcher) -> tuple[RunConfig, Setting]:
-    """Open what the heads of a finished run were fitted in: its config, task and cache."""
-    config = read_config(run.folder)
-    config = replace(config, caches=caches) if caches else config
-    cache = find_cache_of_run(run.folder, caches)
+def _setting_of(run: RunFolder, caches: str, watcher: Watcher) -> Setting:
+    """Open what the heads of a finished run were fitted on: its task and cache."""
+    config = replace(run.config, caches=caches) if caches else run.config
+    cache = run.cache(caches)
     corpus = obtain_corpus(config)
     shelf = EncoderShelf(config, find_cache_of(config, corpus), watcher) if corpus else None
     task = load_run_task(config)
     sides = find_sides(config, task)
     documents = find_cache_of(sides.config, sides.documents) if sides else None
-    place = run.folder / "heads"
-    return config, make_setting(config, task, cache, place, autoencoders=shelf, documents=documents)
+    return make_setting(config, task, cache, run.path / "heads", autoencoders=shelf, documents=documents)
 
 
-def frame_rows(run: FinishedRun, found: HeadFindings) -> list[dict[str, Any]]:
-    """Give the rows of a frame of `LAYER_COLUMNS` for the findings of one head."""
-    header: Mapping[str, Any] = run.scores.header.to_dict()
-    common = {
-        "run": header["name"],
-        "task": header["task"]["name"],
-        "kind": header["kind"],
-        "decoder": header["decoder"]["name"],
+def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, Any]]:
+    """Return the rows of a frame of `LAYER_COLUMNS` for the findings of one head."""
+    header = run.scores.header
+    system = {
+        "run": header.name,
+        "task": header.task["name"],
+        "kind": header.kind,
+        "decoder": header.decoder["name"],
         "plan": run.scores.cache["plan"],
-        "head": found.head,
-        "pooling": found.pooling,
-        "split": found.split,
+        "head": findings.head,
+        "pooling": findings.pooling,
+        "split": findings.split,
     }
-    bare = [name.rpartition("/")[2] for name in found.layers]
-    depths = dict(zip(found.layers, relative_depths(bare, header["decoder"]["n_layers"]), strict=True))
-    return [{**common, "depth": depths.get(row["layer"], float("nan")), **row} for row in found.rows()]
+    depths = relative_depths([name.rpartition("/")[2] for name in findings.layers], run.n_blocks)
+    by_layer = dict(zip(findings.layers, depths, strict=True))
+    return [{**system, "depth": by_layer.get(row["layer"], float("nan")), **row} for row in findings.rows()]

@@ -1,4 +1,4 @@
-"""A finished run in Python: what came of it, and its heads on new rows."""
+"""A finished run in Python: its results, and its heads on new rows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,23 +10,27 @@ import numpy as np
 
 from extract import code_gate as gate
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.errors import DecoderError, InputError, unknown_name
+from extract.errors import CacheIdentityError, DecoderError, InputError, unknown_name
+from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_plan import parse_plan
+from extract.registry import import_own, require_own, require_recorded
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from probes.fitting.saved_fits import FittedModule, SavedHead
+from extract.store.manifest import differences
+from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.context import load_head
 from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
 from probes.report.document import result_rows
-from probes.runs.folder import FinishedRun, find_cache_of_run, read_finished
+from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.results import results
 from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-# Scoring new rows with a finished run, whatever kind of task it is on.
+CHUNK_ROWS = 4096
+"""Rows predicted at a time; bounds memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,7 @@ class Scorer:
         """Score rows.
 
         Args:
-            rows: `N` pairs of texts (in any order within a pair), texts, or sentences: a text whose words are parted by
+            rows: `N` pairs of texts (in any order within a pair), texts, or sentences: a text, cut into words at
                 white space, a list of words, or a `JoinedText`.
 
         Returns:
@@ -91,8 +95,8 @@ class Scorer:
         return KINDS[self.kind].scoring.fields(row, prediction)
 
     def require_rows(self, rows: Sequence[Any], *, first: int = 0) -> None:
-        """Refuse no rows at all, and a row of another form, with an InputError; `first` is the number of the first."""
-        if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):  # whose characters, keys or names are no rows
+        """Refuse no rows at all, and a row of another form, with an InputError; `first` numbers the first row."""
+        if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):  # their items are characters, keys or names
             raise InputError(f"rows is a {type(rows).__name__}, {str(rows)[:40]!r}; give a list of {self._row_noun}.")
         if not len(rows):
             raise InputError(f"there are no {self.kind} to score; give at least one row.")
@@ -147,38 +151,106 @@ def load_scorer(
         >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
     with gate.allow_code(allow_code):
-        found = read_finished(Path(run))
-        name = head or found.best
-        if name not in found.heads:
-            raise unknown_name("head of this run", name, found.heads)
-        kept = [load_head(place) for place in found.heads[name]]
-        for saved in kept:
-            found.require_head(saved, name)
+        folder = read_run_folder(run)
+        name = head or folder.best
+        if name not in folder.heads:
+            raise unknown_name("head of this run", name, folder.heads)
+        heads = [load_head(path) for path in folder.heads[name]]
+        for saved in heads:
+            _require_head(folder, saved, name)
         if not isinstance(decoder, Decoder):
-            decoder = _load_decoder(found, decoder, trust_remote_code=trust_remote_code)
-        found.require_latents(decoder, kept)
-        seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen) for saved in kept)
-        kind = found.scores.header.kind
-        spec = narrow_spec(found.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
+            decoder = _load_decoder(folder, decoder, trust_remote_code=trust_remote_code)
+        _require_latents(folder, decoder, heads)
+        seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
+        kind = folder.scores.header.kind
+        spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
         return Scorer(kind, name, seeds, decoder, spec)
 
 
-def _load_decoder(found: FinishedRun, name: str | None, *, trust_remote_code: bool) -> Decoder:
-    spec = replace(found.decoder, trust_remote_code=trust_remote_code)
+def read_run_folder(path: str | Path) -> RunFolder:
+    """Read and check all that predictions need of a run folder, and import the custom code that it recorded.
+
+    Raises:
+        HeadError: No finished run there, one of an earlier version, or one that names what is no head of a run.
+        IcecoreError: Settings that are outside their tables.
+    """
+    folder = RunFolder(Path(path))
+    values = folder.values
+    try:
+        if values["what"] != "run":
+            raise ValueError(f"it is a {values['what']}, which fits heads for each plan")
+        if values.get("config_sha256") != digest_bytes(read_file(folder.path / CONFIG)):
+            raise ValueError(f"{CONFIG} {CHANGED}")
+        extraction, custom = folder.settings["extraction"], values.get("own", {})
+        names = (*extraction["poolings"], *extraction["words"]["poolings"], extraction["plan"], *values["heads"])
+        require_recorded(custom, names)
+        import_own(custom, folder=folder.path)
+        scores, _ = folder.scores, (folder.heads, folder.spec, folder.decoder)
+        if scores.header.kind not in KINDS or not scores.heads:
+            raise ValueError(f"it has {len(scores.heads)} heads for tasks of {scores.header.kind!r}")
+        for part, keys in ((scores.cache, ("id", "plan", "template")), (scores.header.decoder, DECODER_KEYS)):
+            if missing := [key for key in keys if key not in part]:
+                raise KeyError(f"{', '.join(missing)} is missing")
+        for result in scores.heads.values():
+            if not isinstance(result.chosen.get("layer", ""), str):
+                raise TypeError(f"the chosen layer is {result.chosen['layer']!r}")
+    except UNREADABLE as error:
+        raise no_run(folder.path, error) from error
+    return folder
+
+
+def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) -> None:
+    """Refuse a head in another head's folder, or one that was fitted on another cache than the scores are of."""
+    scored = {"name": name, "cache": folder.scores.cache["id"]}
+    fitted = {"name": saved.record["name"], "cache": _latents(saved).get("cache", scored["cache"])}
+    if unequal := differences(fitted, scored):
+        listing = "; ".join(f"{key} is {a!r}, its scores are of {b!r}" for key, (a, b) in unequal.items())
+        raise CacheIdentityError(
+            f"a head of {str(folder.path)!r} is not the one that was scored: {listing}. Run it again: icecore run "
+            f"{folder.path / CONFIG}."
+        )
+
+
+def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedHead[FittedModule]]) -> None:
+    """Refuse a decoder whose latents are not those that the run scored and the heads were fitted on."""
+    require_own(folder.scores.header.own, folder=folder.path)
+    described = decoder.description
+    now = {
+        "decoder": {key: getattr(described, key) for key in DECODER_KEYS},
+        "plan": parse_plan(folder.spec.plan).text,
+        "template": {**folder.spec.template.to_dict(), "window": described.window},
+    }
+    scored = {
+        "decoder": {key: folder.scores.header.decoder[key] for key in DECODER_KEYS},
+        "plan": folder.scores.cache["plan"],
+        "template": folder.scores.cache["template"],
+    }
+    for latents in filter(None, [scored, *map(_latents, heads)]):
+        if unequal := differences(now, {key: latents[key] for key in now}):
+            listing = "; ".join(f"{key} is {a!r}, the run has {b!r}" for key, (a, b) in unequal.items())
+            raise CacheIdentityError(
+                f"the heads of {str(folder.path)!r} were fitted on something else: {listing}. Score with the decoder "
+                "and the config.yaml of the run, or run it again."
+            )
+
+
+def _latents(saved: SavedHead[FittedModule]) -> dict[str, Any]:
+    """Return what a head was fitted on; early heads do not say."""
+    return dict(saved.record.get("latents", {}))
+
+
+def _load_decoder(folder: RunFolder, name: str | None, *, trust_remote_code: bool) -> Decoder:
+    spec = replace(folder.decoder, trust_remote_code=trust_remote_code)
     try:
         return load_decoder(replace(spec, name=name, merge=()) if name else spec)
     except DecoderError as error:
         hint = "If it has moved, say where it is: icecore score --decoder NAME."
-        if found.decoder.trust_remote_code and not trust_remote_code:
+        if folder.decoder.trust_remote_code and not trust_remote_code:
             hint += (
                 " It was run with code that comes with it, which is never run because a run folder says so; if you "
                 "trust its authors, add --trust-remote-code."
             )
         raise DecoderError(f"{error} {hint}") from error
-
-
-CHUNK_ROWS = 4096
-"""Rows predicted at a time; bounds memory."""
 
 
 class LoadedRun:
@@ -206,17 +278,17 @@ class LoadedRun:
     ) -> None:
         self._allows = (allow_code,) if isinstance(allow_code, str) else tuple(allow_code)
         with gate.allow_code(self._allows):
-            self._found = read_finished(Path(folder))
+            self._run = read_run_folder(folder)
         self._decoder, self._trusts = decoder, trust_remote_code
         self._scorers: dict[str, Scorer] = {}
-        self.folder = self._found.folder
-        self.name, self.kind = self._found.scores.header.name, self._found.scores.header.kind
-        self.plan: str = self._found.scores.cache["plan"]
-        self.heads, self.best = tuple(self._found.heads), self._found.best
-        self.layers = self._found.scores.heads[self.best].layers
+        self.folder, scores = self._run.path, self._run.scores
+        self.name, self.kind = scores.header.name, scores.header.kind
+        self.plan: str = scores.cache["plan"]
+        self.heads, self.best = tuple(self._run.heads), self._run.best
+        self.layers = scores.heads[self.best].layers
 
     def __repr__(self) -> str:
-        result = self._found.scores.heads[self.best]
+        result = self._run.scores.heads[self.best]
         return (
             f"<run {self.name!r}: {self.kind}, plan {self.plan}, {len(self.heads)} heads, best {self.best} with "
             f"{result.metric} {result.selection_score:.3f} on {result.selection.partition(' (')[0]}>"
@@ -226,10 +298,10 @@ class LoadedRun:
         """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""
         name = head or self.best
         if name not in self._scorers:
-            found = load_scorer(
+            scorer = load_scorer(
                 self.folder, head=name, decoder=self._decoder, trust_remote_code=self._trusts, allow_code=self._allows
             )
-            self._decoder, self._scorers[name] = found.decoder, found
+            self._decoder, self._scorers[name] = scorer.decoder, scorer
         return self._scorers[name]
 
     def predict(self, rows: Sequence[Any], *, head: str = "") -> list[Any]:
@@ -249,20 +321,20 @@ class LoadedRun:
 
     def stream(self, rows: Iterable[Any], *, head: str = "", at_a_time: int = CHUNK_ROWS) -> Iterator[Any]:
         """Predict rows one after the other, however many: as many as `at_a_time` are held in memory."""
-        rest, n_read = iter(rows), 0
-        while chunk := list(islice(rest, at_a_time)):
+        iterator, n_read = iter(rows), 0
+        while chunk := list(islice(iterator, at_a_time)):
             self.scorer(head).require_rows(chunk, first=n_read)
             n_read += len(chunk)
-            predicted = self.scorer(head).score(chunk)
-            yield from (each.item() if hasattr(each, "item") else each for each in predicted)
+            for prediction in self.scorer(head).score(chunk):
+                yield prediction.item() if hasattr(prediction, "item") else prediction
 
     def predict_proba(self, rows: Sequence[Any], *, head: str = "") -> "pd.DataFrame":
         """Return the probability of every class, a row per row and a column per class; HeadError for other heads."""
         import pandas as pd
 
         scorer = self.scorer(head)
-        found = scorer.probabilities(rows).detach().numpy()
-        return pd.DataFrame(found, columns=list(scorer.seeds[0].head.arguments()["class_names"]))
+        shares = scorer.probabilities(rows).detach().numpy()
+        return pd.DataFrame(shares, columns=list(scorer.seeds[0].head.arguments()["class_names"]))
 
     def score_pairs(self, pairs: Sequence[Sequence[str]], *, head: str = "") -> list[float]:
         """Score pairs of texts in the units of the task's gold; InputError for a run on something else."""
@@ -276,17 +348,17 @@ class LoadedRun:
 
     def cache(self) -> LatentCache:
         """Open the cache that the run read; CacheError where it is gone."""
-        return find_cache_of_run(self.folder)
+        return self._run.cache()
 
     def results(self) -> "pd.DataFrame":
         """Return every number of the run, tidy, as `probes.results`."""
         return results(self.folder)
 
     def table(self) -> "pd.DataFrame":
-        """Return the results table of the run's summary: a row per head and metric, as text, scores times 100."""
+        """Return the table of the summary: a row per head and metric, as text, scores times 100."""
         import pandas as pd
 
-        titles, rows = result_rows(self._found.scores, KINDS[self.kind].report)
+        titles, rows = result_rows(self._run.scores, KINDS[self.kind].report)
         return pd.DataFrame(rows, columns=list(titles))
 
     def _require_kind(self, kind: str) -> None:

@@ -1,18 +1,21 @@
-"""Results of finished runs, sweeps and searches as one tidy table: a number per row, and what it is of."""
+"""Tables of finished runs, sweeps and searches: every number, the best of `n` settings, layer curves, and ranks."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
+from scipy.stats import t
 
-from extract.errors import HeadError, first_line, unknown_name
-from extract.files import read_file
-from probes.heads.result import HeadResult, read_result
-from probes.metrics.significance import expected_maximum
-from probes.report.score_shapes import check_scores
-from probes.report.scores import SCORES_SCHEMA, seal_scores, tidy_rows
+from extract.decoders.decoder_spec import relative_depths
+from extract.errors import HeadError, unknown_name
+from probes.heads.result import Curve, HeadResult
+from probes.metrics.significance import centre_of_gravity, expected_maximum, normalised_ranks
+from probes.report.document import best_result
+from probes.report.scores import tidy_rows
+from probes.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +41,17 @@ COLUMNS = (
     "low",
     "high",
 )
-SCORES = "scores.json"
-TOLD_APART = ("run", "plan", "decoder", "head", "pooling")
-"""Columns by which the systems of `expected_validation` may be told apart."""
+SYSTEM_COLUMNS = ("run", "plan", "decoder", "head", "pooling")
+"""Columns that may name the systems of `expected_validation`."""
+SYSTEM_OF_A_CURVE = ("run", "task", "decoder", "plan", "head", "pooling", "metric", "split")
+CURVE_COLUMNS = (*SYSTEM_OF_A_CURVE, "layer", "depth", "value", "share")
+CENTRE_COLUMNS = (*SYSTEM_OF_A_CURVE, "best_layer", "best", "worst", "centre", "low", "high", "n_seeds")
+SYSTEMS = ("plan", "head", "decoder", "layer")
+"""What `rank_systems` ranks."""
+Runs = Iterable[str | Path | RunFolder] | str | Path
 
 
-def results(runs: Iterable[str | Path] | str | Path) -> "pd.DataFrame":
+def results(runs: Runs) -> "pd.DataFrame":
     """Read the results of finished runs, sweeps and searches into one tidy table.
 
     Args:
@@ -51,8 +59,8 @@ def results(runs: Iterable[str | Path] | str | Path) -> "pd.DataFrame":
 
     Returns:
         A row per number, with the columns `COLUMNS`. `record` says what the number is: `score`, the mean over seeds of
-        a metric on a split, with standard deviation and interval; `seed`, that of one seed; `curve`, the score of one
-        layer, of the mean over seeds; `baseline`, named in `curve`. Scores are fractions; what does not apply is
+        a metric on a split, with standard deviation and interval; `seed`, the score of one seed; `curve`, the score of
+        one layer, the mean over seeds; `baseline`, named in `curve`. Scores are fractions; what does not apply is
         missing.
 
     Raises:
@@ -65,22 +73,43 @@ def results(runs: Iterable[str | Path] | str | Path) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    folders = [runs] if isinstance(runs, str | Path) else list(runs)
-    rows = [row for folder in folders for row in _rows(read_scores(Path(folder)))]
+    rows = [
+        {**system, **number}
+        for folder in open_runs(runs)
+        for system, result in _systems(folder)
+        for number in tidy_rows(result)
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def expected_validation(
-    runs: Iterable[str | Path] | str | Path, *, by: Sequence[str] = ("head",), n_resamples: int = 1000
-) -> "pd.DataFrame":
-    """Expect the best validation score of so many settings tried in random order, out of those that runs tried.
+def open_runs(runs: Runs) -> list[RunFolder]:
+    """Open run folders, or one."""
+    paths = [runs] if isinstance(runs, str | Path) else runs
+    return [path if isinstance(path, RunFolder) else RunFolder(Path(path)) for path in paths]
+
+
+def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, Any], HeadResult]]:
+    """Yield every result of a folder, with the columns that say what it is of."""
+    values = folder.values
+    common = {
+        "run": values["name"],
+        "task": values["task"]["name"],
+        "decoder": values["decoder"]["name"],
+        **{key: values[key] for key in ("what", "kind", "protocol")},
+    }
+    for plan, result in folder.results:
+        yield {**common, "plan": plan, "head": result.name, "pooling": result.pooling}, result
+
+
+def expected_validation(runs: Runs, *, by: Sequence[str] = ("head",), n_resamples: int = 1000) -> "pd.DataFrame":
+    """Estimate the best validation score of `n` settings tried in random order, out of those that runs tried.
 
     Systems that were tuned with different effort are compared at the same number of settings. A setting is a plan,
     a layer and a value of a penalty or its like, as far as a run chose among them.
 
     Args:
         runs: Finished runs, sweeps and searches of one task, or one.
-        by: What tells systems apart: some of `run`, `plan`, `decoder`, `head` and `pooling`.
+        by: What names a system: some of `run`, `plan`, `decoder`, `head` and `pooling`.
         n_resamples: Resamples of the settings, for the interval.
 
     Returns:
@@ -98,74 +127,214 @@ def expected_validation(
     import pandas as pd
 
     for name in by:
-        if name not in TOLD_APART:
-            raise unknown_name("column to tell systems apart", name, TOLD_APART)
+        if name not in SYSTEM_COLUMNS:
+            raise unknown_name("column of systems", name, SYSTEM_COLUMNS)
     tried: dict[tuple[str, ...], list[float]] = {}
     metrics = set()
-    for folder in [runs] if isinstance(runs, str | Path) else runs:
-        values = read_scores(Path(folder))
-        for plan, result in results_by_plan(values):
-            known = {**_common(values), "plan": plan, "head": result.name, "pooling": result.pooling}
-            tried.setdefault(tuple(known[name] for name in by), []).extend(_scores_tried(result))
+    for folder in open_runs(runs):
+        for system, result in _systems(folder):
+            tried.setdefault(tuple(system[name] for name in by), []).extend(_scores_tried(result))
             metrics.add(result.metric)
     if len(metrics) > 1:
         raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; give runs of one kind of task.")
     rows = []
-    for system, found in tried.items():
-        scores = np.array(found)[np.isfinite(found)]
+    for names, values in tried.items():
+        scores = np.array(values)[np.isfinite(values)]
         numbers = np.unique(np.geomspace(1, max(len(scores), 1), 60).round().astype(int))
         if len(scores):
             expected = expected_maximum(scores, numbers, n_resamples=n_resamples)
             for n, line in zip(numbers.tolist(), expected.T.tolist(), strict=True):
                 columns = dict(zip(("value", "std", "low", "high"), line, strict=True))
-                rows.append({**dict(zip(by, system, strict=True)), "n_tried": len(scores), "n": n, **columns})
+                rows.append({**dict(zip(by, names, strict=True)), "n_tried": len(scores), "n": n, **columns})
     return pd.DataFrame(rows, columns=[*by, "n_tried", "n", "value", "std", "low", "high"])
 
 
 def _scores_tried(result: HeadResult) -> list[float]:
-    """Give the scores that a head was chosen by: of every layer and option, or the one it has."""
-    curves = [
-        curve for curve in result.curves if curve.metric == result.metric and result.selection.startswith(curve.split)
-    ]
-    return [score for curve in curves for score in curve.values] or [result.selection_score]
+    """Return the scores that a head was chosen by: of every layer and option, or its only one."""
+    return [
+        score
+        for curve in result.curves
+        if curve.metric == result.metric and result.selection.startswith(curve.split)
+        for score in curve.values
+    ] or [result.selection_score]
 
 
-def read_scores(folder: Path) -> dict[str, Any]:
-    """Read scores.json of a finished run, sweep or search; HeadError where there is none of this version."""
-    try:
-        values: dict[str, Any] = json.loads(read_file(folder / SCORES))
-        found = f"schema {values['schema']} of a {values.get('what', 'run')}"
-        if values["schema"] == SCORES_SCHEMA and values["what"] in ("run", "sweep", "search"):
-            if values["sha256"] == seal_scores(values):
-                check_scores(values)
-                return values
-            found = f"{SCORES} was changed after it was written"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        found = first_line(error)
-    raise HeadError(
-        f"folder {str(folder)!r} holds no finished results ({found}); allowed: a folder made by `icecore run` or "
-        f"`icecore sweep` with schema {SCORES_SCHEMA}, as runs/demo."
-    )
+@dataclass(frozen=True, eq=False)
+class _LayerCurve:
+    """The best score of each layer, of one head under one plan."""
+
+    system: dict[str, Any]
+    """What the curve is of, by column."""
+    layers: tuple[str, ...]
+    depths: Float[np.ndarray, " L"]
+    values: Float[np.ndarray, " L"]
+    by_seed: Float[np.ndarray, "S L"]
+    """`(S, L)`, empty for one seed."""
 
 
-def results_by_plan(values: Mapping[str, Any]) -> Iterator[tuple[str, HeadResult]]:
-    """Give the plan and the result of every head of a run, or of every plan of a sweep or search."""
-    parts = values["plans"] if "plans" in values else [{"plan": values["cache"]["plan"], "heads": values["heads"]}]
-    for part in parts:
-        for name, each in part["heads"].items():
-            yield part["plan"], read_result(name, each)
+def layers_across(runs: Runs, *, head: str = "") -> "pd.DataFrame":
+    """Lay the layer curves of runs and sweeps side by side, whatever their tasks, plans and decoders.
+
+    Args:
+        runs: Folders of runs, sweeps or searches.
+        head: A head; every head that scores single layers when empty.
+
+    Returns:
+        A row per curve and layer, with the columns `CURVE_COLUMNS`: `value` is the score on `split`, validation where
+        the head has it; `share` is (value - lowest) / (highest - lowest) of the same curve, for one scale of colours;
+        `depth` is 0 at the embedding and 1 at the final norm.
+
+    Raises:
+        HeadError: A folder without results, or no head that scores single layers.
+
+    Example:
+        >>> table = layers_across(["runs/demo", "runs/words-sample"])  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    rows = []
+    for curve in _read_curves(runs, head):
+        low, high = np.nanmin(curve.values), np.nanmax(curve.values)
+        shares = (curve.values - low) / (high - low) if high > low else np.full(len(curve.values), np.nan)
+        for layer, depth, value, share in zip(curve.layers, curve.depths, curve.values, shares, strict=True):
+            rows.append({**curve.system, "layer": layer, "depth": depth, "value": value, "share": share})
+    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
 
 
-def _rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for plan, result in results_by_plan(values):
-        head = {**_common(values), "plan": plan, "head": result.name, "pooling": result.pooling}
-        yield from ({**head, **row} for row in tidy_rows(result))
+def centres_of_gravity(runs: Runs, *, head: str = "") -> "pd.DataFrame":
+    """Say at which relative depth every layer curve of runs and sweeps gains its score.
+
+    Returns:
+        A row per curve, with the columns `CENTRE_COLUMNS`: `centre` as in
+        `probes.metrics.significance.centre_of_gravity`;
+        `low` to `high` is Student's 95 % interval over seeds, missing for one seed; it ignores the draw of rows.
+
+    Raises:
+        HeadError: As `layers_across`.
+    """
+    import pandas as pd
+
+    rows = []
+    for curve in _read_curves(runs, head):
+        centre = float(centre_of_gravity(curve.values, curve.depths))
+        best, half, n_seeds = int(np.nanargmax(curve.values)), np.nan, max(len(curve.by_seed), 1)
+        if n_seeds > 1:
+            spread = centre_of_gravity(curve.by_seed, curve.depths).std(ddof=1)
+            half = float(t.ppf(0.975, n_seeds - 1) * spread / np.sqrt(n_seeds))
+        rows.append(
+            {
+                **curve.system,
+                "best_layer": curve.layers[best],
+                "best": curve.values[best],
+                "worst": np.nanmin(curve.values),
+                "centre": centre,
+                "low": centre - half,
+                "high": centre + half,
+                "n_seeds": n_seeds,
+            }
+        )
+    return pd.DataFrame(rows, columns=list(CENTRE_COLUMNS))
 
 
-def _common(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "run": values["name"],
-        "task": values["task"]["name"],
-        "decoder": values["decoder"]["name"],
-        **{key: values[key] for key in ("what", "kind", "protocol")},
-    }
+def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFrame":
+    """Rank plans, heads, decoders or layers over tasks by average normalised rank (BidirLM, appendix D.3).
+
+    Of a system that was run several times on a task, the result with the best selection score counts, on test where
+    every one has it, else on validation. Layers count by the best curve on validation.
+
+    Args:
+        runs: Folders of runs, sweeps or searches, on two tasks or more.
+        by: What is ranked: one of `SYSTEMS`.
+        head: A head; all when empty.
+
+    Returns:
+        A row per system, the best first, with the normalised rank on each task, 0 the best, and `average`.
+
+    Raises:
+        HeadError: One task or one system only, or a system that was not run on every task; names it.
+        UnknownNameError: Something else to rank.
+    """
+    import pandas as pd
+
+    if by not in SYSTEMS:
+        raise unknown_name("system", by, SYSTEMS)
+    scores = _layer_scores(runs, head) if by == "layer" else _best_scores(runs, by, head)
+    table = pd.DataFrame(scores).T.pipe(lambda wide: wide[sorted(wide)])
+    if min(table.shape) < 2:
+        raise HeadError(
+            f"{table.shape[0]} {by}s on {table.shape[1]} tasks cannot be ranked; needed: two of both or more."
+        )
+    if table.isna().any(axis=None):
+        system, task = table.isna().stack().idxmax()
+        raise HeadError(f"{by} {system!r} has no score on task {task!r}; rank systems that were run on the same tasks.")
+    ranks = pd.DataFrame(normalised_ranks(table.to_numpy(np.float64)), table.index, table.columns)
+    return ranks.assign(average=ranks.mean(axis=1)).sort_values("average", kind="stable").rename_axis(by)
+
+
+def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
+    """Read every layer curve, one per pooling of a head that reads several."""
+    curves: list[_LayerCurve] = []
+    for folder in open_runs(runs):
+        for system, result in _systems(folder):
+            if len(result.layers) > 1 and head in ("", result.name):
+                curves += _curves_of(system, result, folder.n_blocks)
+    if not curves:
+        raise HeadError(
+            f"no head{f' {head!r}' * bool(head)} of these runs scored single layers; name runs of heads that do."
+        )
+    return curves
+
+
+def _curves_of(system: dict[str, Any], result: HeadResult, n_blocks: int) -> Iterator[_LayerCurve]:
+    """Yield the layer curves of one head on validation, or else on another split that it was not fitted on."""
+    curves = [curve for curve in result.curves if curve.metric == result.metric and curve.split != "train"]
+    splits = [curve.split for curve in curves]
+    if not splits:
+        return
+    split = "validation" if "validation" in splits else splits[0]
+    curves = [curve for curve in curves if curve.split == split]
+    values, by_seed = np.fmax.reduce(np.array([curve.values for curve in curves], np.float64)), _by_seed(curves)
+    for pooling in dict.fromkeys(layer.rpartition("/")[0] for layer in result.layers):
+        columns = [k for k, layer in enumerate(result.layers) if layer.rpartition("/")[0] == pooling]
+        layers = tuple(result.layers[k].rpartition("/")[2] for k in columns)
+        depths = np.array(relative_depths(layers, n_blocks))
+        if np.isfinite(values[columns]).any():
+            of_curve = {**system, "metric": result.metric, "split": split, "pooling": pooling or system["pooling"]}
+            yield _LayerCurve(of_curve, layers, depths, values[columns], by_seed[:, columns])
+
+
+def _by_seed(curves: list[Curve]) -> Float[np.ndarray, "S L"]:
+    parts = [np.array(curve.by_seed, np.float64) for curve in curves]
+    is_whole = all(part.shape == parts[0].shape and part.ndim == 2 for part in parts)
+    return np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, len(curves[0].values)))
+
+
+def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
+    """Return layer to task to its score on the best of all curves."""
+    best: dict[str, _LayerCurve] = {}
+    for curve in _read_curves(runs, head):
+        task = curve.system["task"]
+        if task not in best or np.nanmax(curve.values) > np.nanmax(best[task].values):
+            best[task] = curve
+    table = {task: dict(zip(curve.layers, curve.values.tolist(), strict=True)) for task, curve in best.items()}
+    return _by_system(table)
+
+
+def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
+    """Return system to task to the score of the result that was selected there."""
+    results: dict[tuple[str, str], list[HeadResult]] = {}
+    for folder in open_runs(runs):
+        for system, result in _systems(folder):
+            if head in ("", result.name):
+                results.setdefault((system["task"], system[by]), []).append(result)
+    chosen = {key: best_result(candidates) for key, candidates in results.items()}
+    split = "test" if all("test" in result.summary for result in chosen.values()) else "validation"
+    table: dict[str, dict[str, float]] = {}
+    for (task, name), result in chosen.items():
+        table.setdefault(task, {})[name] = result.mean(split)
+    return _by_system(table)
+
+
+def _by_system(table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    systems = dict.fromkeys(name for scores in table.values() for name in scores)
+    return {name: {task: scores.get(name, float("nan")) for task, scores in table.items()} for name in systems}

@@ -40,7 +40,8 @@ from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.write import write_pretraining, write_run
-from probes.runs.folder import CONFIG, config_of, describe_cache, describe_program, open_folder, show_as
+from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
+from probes.runs.run_caches import config_of, show_as
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
 

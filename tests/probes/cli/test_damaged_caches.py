@@ -6,7 +6,7 @@ import pytest
 
 from extract.errors import CacheError
 from extract.store.cache import LatentCache
-from probes.runs.folder import open_named
+from probes.runs.run_caches import open_named
 from tests.extract.tiny_decoders import make_texts, write_cache
 
 

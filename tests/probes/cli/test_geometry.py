@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import CacheError, HeadError
 from probes.cli.main import main
-from probes.runs.folder import find_cache_of_run
+from probes.runs.folder import RunFolder
 from tests.probes.finished_run import Finished, edit_config
 
 
@@ -31,7 +31,7 @@ def test_a_run_shows_the_geometry_of_its_cache(
     gold = frame[frame["measure"] == "gold-pearson"]
     assert set(gold["n_rows"]) == {32}
     rows = frame[frame["measure"] == "norm"]["n_rows"].unique()
-    assert rows < len(find_cache_of_run(finished.folder))  # the first texts of pairs alone
+    assert rows < len(RunFolder(finished.folder).cache())  # the first texts of pairs alone
     assert len(gold) == len(frame[frame["measure"] == "norm"])
 
 
@@ -58,18 +58,18 @@ def test_caches_are_compared_by_what_was_asked_for(
 
 
 def test_the_cache_of_a_run_is_found_by_what_it_holds(finished: Finished, copy: Path, tmp_path: Path) -> None:
-    assert find_cache_of_run(finished.folder).path.samefile(finished.cache)
+    assert RunFolder(finished.folder).cache().path.samefile(finished.cache)
     moved = tmp_path / "caches"
     moved.mkdir()
     shutil.copy(finished.cache, moved / "renamed.h5")
     edit_config(copy, lambda config: config.update(caches=str(moved)))
-    assert find_cache_of_run(copy).path.name == "renamed.h5"
+    assert RunFolder(copy).cache().path.name == "renamed.h5"
     edit_config(copy, lambda config: config.update(caches=str(tmp_path / "nowhere")))
     with pytest.raises(CacheError, match=r"the cache '.*' of the run '.*copy' is not in '.*nowhere'; say where it is"):
-        find_cache_of_run(copy)
+        RunFolder(copy).cache()
     shutil.rmtree(copy / "manifests")
     with pytest.raises(HeadError, match=r"'.*copy' does not say which cache it read"):
-        find_cache_of_run(copy)
+        RunFolder(copy).cache()
 
 
 def test_a_task_that_is_gone_is_said_unless_gold_was_asked_for(

@@ -8,8 +8,7 @@ import yaml
 
 from probes.cli.config import read_config
 from probes.cli.main import main
-from probes.runs.folder import _read_decoder
-from probes.runs.folder import read_config as read_run_config
+from probes.runs.folder import RunFolder, _read_decoder
 from probes.runs.run_config import RunConfig
 from tests.extract.tiny_decoders import save_decoder
 
@@ -44,7 +43,7 @@ def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> 
     assert _read_decoder(written) == config.decoder
     assert "merge" not in RunConfig().to_dict()["decoder"]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
-    assert read_run_config(tmp_path) == config
+    assert RunFolder(tmp_path).config == config
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import yaml
 from extract.errors import CacheError, ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.export import hub_export as hub_module
 from probes.export.hub_export import push_run, stage_run
 from probes.export.sentence_transformers import PairScorer
+from probes.runs.folder import RunFolder
 from probes.runs.predict import load_run
 from tests.probes.finished_run import Finished
 
@@ -172,10 +172,10 @@ def test_nothing_is_sent_without_a_repository(
 def test_a_run_whose_cache_is_gone_can_be_sent_without_it(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_: Path) -> LatentCache:
+    def gone(_: RunFolder) -> LatentCache:
         raise CacheError("it is not there")
 
-    monkeypatch.setattr(hub_module, "find_cache_of_run", gone)
+    monkeypatch.setattr(RunFolder, "cache", gone)
     with pytest.raises(CacheError, match="not there"):
         stage_run(finished.folder, tmp_path / "staged")
     assert stage_run(finished.folder, tmp_path / "staged", has_cache=False)

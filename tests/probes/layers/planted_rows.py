@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probes.layers.views import LayerRows
+from probes.layers.views import LayerRows, ProbeRows
 from probes.metrics.bootstrap import class_scorer, correlation_scorer
 
 
@@ -32,7 +32,11 @@ def planted_rows(
         layer[:, : shown.shape[1]] += (signal * shown).astype(np.float32)
     for copy in copies:
         latents[copy] = latents[copies[0]]
-    train, scored = slice(0, n), slice(n, None)
+
+    def rows_of_split(part: slice) -> ProbeRows:
+        return ProbeRows(lambda k: latents[k, part][None], lambda k: latents[k, part], gold[part], np.arange(n))
+
+    scored = slice(n, None)
     scorer = (
         class_scorer(gold[scored], metric="accuracy")
         if n_classes
@@ -40,13 +44,9 @@ def planted_rows(
     )
     return LayerRows(
         tuple(f"block_{k + 1:02}" for k in range(len(signals))),
-        lambda k, is_train: latents[k, train if is_train else scored][None],
-        lambda k, is_train: latents[k, train if is_train else scored],
-        gold[train],
-        gold[scored],
+        rows_of_split(slice(n)),
+        rows_of_split(scored),
         n_classes,
-        np.arange(n),
-        np.arange(n),
         (lambda outputs: outputs.argmax(-1)) if n_classes else (lambda outputs: outputs[..., 0]),
         scorer,
     )

@@ -20,22 +20,22 @@ from tests.probes.layers.planted_rows import planted_rows
 def test_a_readout_is_ridge_regression_of_standardised_features() -> None:
     rows = planted_rows([0.0, 1.0, 0.3])
     readout = Readout.of(rows, components=6)
-    features = [reduce_layer(rows.features(k, True), rows.features(k, False), 6) for k in (1, 2)]
+    features = [reduce_layer(rows.train.features(k), rows.scored.features(k), 6) for k in (1, 2)]
     train, scored = (np.concatenate(side, axis=1) for side in zip(*features, strict=True))
-    ridge = Ridge(alpha=0.01 * len(rows.gold)).fit(train, rows.gold)
+    ridge = Ridge(alpha=0.01 * len(rows.train.gold)).fit(train, rows.train.gold)
     assert np.allclose(readout.outputs([1, 2], 0.01)[:, 0], ridge.predict(scored), atol=1e-4)
 
 
 def test_classes_are_read_by_discriminant_analysis_so_that_rare_ones_are_found() -> None:
     rows = planted_rows([1.2, 1.0], n=2000, n_classes=3, shares=(0.9, 0.06, 0.04))
     readout = Readout.of(rows, components=6)
-    features = [reduce_layer(rows.features(k, True), rows.features(k, False), 6) for k in (0, 1)]
+    features = [reduce_layer(rows.train.features(k), rows.scored.features(k), 6) for k in (0, 1)]
     train, scored = (np.concatenate(side, axis=1) for side in zip(*features, strict=True))
-    oracle = LinearDiscriminantAnalysis().fit(train, rows.gold)
+    oracle = LinearDiscriminantAnalysis().fit(train, rows.train.gold)
     found = readout.outputs([0, 1], 1e-9)
     assert np.allclose(found - found[:, :1], _log_odds(oracle, scored), atol=0.05)
     assert (found.argmax(1) == oracle.predict(scored)).mean() > 0.999
-    indicators = Ridge(alpha=1e-6).fit(train, np.eye(3)[rows.gold]).predict(scored)
+    indicators = Ridge(alpha=1e-6).fit(train, np.eye(3)[rows.train.gold]).predict(scored)
     assert set(indicators.argmax(1)) == {0}  # why regression on indicators alone will not do
     assert set(found.argmax(1)) == {0, 1, 2}
 
@@ -131,7 +131,7 @@ def test_information_of_a_linear_gaussian_is_its_closed_form() -> None:
 
 @pytest.mark.parametrize("n_classes", [0, 3])
 def test_a_mix_weighs_the_planted_layer_most(n_classes: int) -> None:
-    weights = learn_mix(planted_rows([0.0, 2.0, 0.0], n_classes=n_classes), seeds=(0, 1)).weights
+    weights = learn_mix(planted_rows([0.0, 2.0, 0.0], n_classes=n_classes), seeds=(0, 1))
     assert np.allclose(weights.sum(1), 1, atol=1e-6)
     assert (weights.argmax(1) == 1).all()
     assert weights[:, 1].min() > 0.5

@@ -14,7 +14,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from probes.layers.findings import FINDINGS, VIEWS, load_findings
+from probes.layers.findings import FINDINGS, VIEWS, Agreement, load_findings
 from probes.report.blocks import Document, Table
 from probes.report.layer_figures import (
     draw_agreement,
@@ -210,3 +210,16 @@ def test_findings_with_missing_numbers_are_drawn(tmp_path: Path) -> None:
     draw_findings(Album(tmp_path, (), pictures.keep), findings)
     assert len(pictures.take()) == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_views_that_rank_no_layers_have_no_agreement(tmp_path: Path) -> None:
+    """Layers of one score, as those of a head that predicts one tag, have no rank, so the correlation is no number."""
+    write_findings(tmp_path, make_findings())
+    values = json.loads((tmp_path / FINDINGS).read_text(encoding="utf-8"))
+    for pair in values["heads"][0]["agreement"]:
+        pair.update(value=None, low=None, high=None)
+    (tmp_path / FINDINGS).write_text(json.dumps(values), encoding="utf-8")
+    page = run_page(tmp_path, DOCUMENT, Pictures(), {})
+    assert page.parts[0].pictures[-1].table is not None
+    frame = pd.DataFrame([asdict(Agreement("alone", "shapley", math.nan, math.nan, math.nan))])
+    assert [text.get_text() for text in draw_agreement(panel(Figure()), frame).texts] == ["-", "-"]

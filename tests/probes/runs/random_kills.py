@@ -24,7 +24,7 @@ from extract.errors import CacheError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli import main, run_commands
 from probes.fitting import saved_fits as unfinished
-from probes.runs.folder import read_finished
+from probes.runs.predict import read_run_folder
 from tests.extract.tiny_decoders import read_arrays, save_decoder
 from tests.probes.finished_run import write_config
 
@@ -101,7 +101,7 @@ def stage_of(folder: Path) -> str:
         return "saving" if list((folder / "runs").rglob(".new-*")) else "fits"
     if any(path.parent.name == "tiny" for path in scores):
         try:
-            read_finished(scores[0].parent)
+            read_run_folder(scores[0].parent)
         except HeadError as error:
             raise AssertionError(f"a kill left scores that do not open: {error}") from error
     return "end" if list((folder / "runs").rglob("summary.md")) else "report"

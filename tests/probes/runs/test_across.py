@@ -11,7 +11,7 @@ import pytest
 from extract.errors import HeadError, UnknownNameError
 from probes.heads.result import Curve, HeadResult
 from probes.report.scores import SCORES_SCHEMA, seal_scores
-from probes.runs.compare import CENTRE_COLUMNS, CURVE_COLUMNS, centres_of_gravity, layers_across, rank_systems
+from probes.runs.results import CENTRE_COLUMNS, CURVE_COLUMNS, centres_of_gravity, layers_across, rank_systems
 from tests.probes.report.made_runs import make_result, make_summary
 
 LAYERS = ("embedding", "block_01", "block_02", "final_norm")

@@ -10,6 +10,7 @@ from extract.errors import HeadError
 from probes.heads.result import Curve
 from probes.metrics.bootstrap import Difference
 from probes.runs.compare import ComparedRun, Comparison, _settings_that_differ
+from probes.runs.folder import RunFolder
 from tests.probes.report.made_runs import make_result
 
 LAYERS = ("embedding", "block_01", "block_02", "block_03", "final_norm")
@@ -36,8 +37,9 @@ def make_run(
     (folder / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     curve = Curve("", "validation", "accuracy", VALIDATION.get(plan, VALIDATION["causal"]))
     result = make_result(layers=reads, chosen={"layer": layer} if layer else {}, curves=(curve,), pooling=pooling)
-    values = {"cache": {"plan": plan}, "decoder": {"name": "d", "n_layers": 3}}
-    return ComparedRun(folder.name, folder, values, result, {"made": result})
+    run = RunFolder(folder)
+    vars(run)["values"] = {"cache": {"plan": plan}, "decoder": {"name": "d", "n_layers": 3}}
+    return ComparedRun(folder.name, run, result)
 
 
 def compared(first: ComparedRun, run: ComparedRun, *, n_units: int = 500) -> Comparison:
@@ -61,7 +63,7 @@ def test_every_setting_that_differs_is_named_and_two_are_warned_of(tmp_path: Pat
 
 def test_a_run_without_settings_is_refused(tmp_path: Path) -> None:
     first, run = make_run(tmp_path / "a", "causal"), make_run(tmp_path / "b", "causal")
-    (run.folder / "config.yaml").write_text("[", encoding="utf-8")
+    (run.folder.path / "config.yaml").write_text("[", encoding="utf-8")
     with pytest.raises(HeadError, match=r"config\.yaml' cannot be read .*; run its config again"):
         compared(first, run)
 

@@ -57,7 +57,7 @@ def test_two_plans_are_compared_on_the_same_rows(
     [gain] = found.differences
     means = [run.result.mean("test") for run in found.runs]
     assert gain.value == pytest.approx(means[1] - means[0], abs=1e-6)
-    copies = [Path(shutil.copytree(run.folder, tmp_path / run.label)) for run in found.runs]
+    copies = [Path(shutil.copytree(run.folder.path, tmp_path / run.label)) for run in found.runs]
     for folder in copies:
         (folder / SCORED).unlink()
     [clipped] = compare(copies, head="cosine-mlp", n_resamples=200).differences

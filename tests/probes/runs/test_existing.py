@@ -14,7 +14,7 @@ from extract.inputs.template import InputTemplate
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
-from probes.runs.folder import config_of
+from probes.runs.run_caches import config_of
 from probes.runs.run_config import RunConfig, TaskSpec
 
 OTHER = ExtractionSpec(

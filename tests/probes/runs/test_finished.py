@@ -16,8 +16,8 @@ from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreE
 from extract.files import digest_json
 from probes.cli.main import main
 from probes.heads.context import load_head
-from probes.runs.folder import read_config, read_finished
-from probes.runs.predict import load_scorer
+from probes.runs.folder import RunFolder
+from probes.runs.predict import load_scorer, read_run_folder
 from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times
 
 PAIRS = [("Ice is cold.", "Snow is white.")]
@@ -59,7 +59,7 @@ def test_a_name_of_code_that_was_not_recorded_is_not_imported(
     else:
         edit_scores(copy, lambda scores: scores["heads"].update({name: scores["heads"]["layer-cosine"]}))
     with pytest.raises(HeadError, match="names 'smuggled:part', which is not among the code that it recorded"):
-        read_finished(copy)
+        read_run_folder(copy)
     assert not mark.exists()
 
 
@@ -121,7 +121,7 @@ def test_a_run_does_not_say_where_a_decoder_is_held(
 
     monkeypatch.setattr(probes.runs.predict, "load_decoder", refuse)
     assert main(["score", str(copy), "a", "b"]) == 1
-    for spec in (*asked, read_config(copy).decoder):
+    for spec in (*asked, RunFolder(copy).config.decoder):
         assert (spec.device_map, spec.max_memory, spec.offload_folder, spec.tp_plan) == ("auto", None, None, None)
     assert len(asked) == 1
 
@@ -136,7 +136,7 @@ def test_a_recorded_head_that_is_no_head_is_refused(name: str, copy: Path) -> No
 @pytest.mark.parametrize("seed", ["../../../elsewhere", "/elsewhere", 1.5, True, None, [0]])
 def test_a_recorded_seed_that_is_no_number_is_refused(seed: Any, copy: Path) -> None:
     edit_scores(copy, lambda scores: scores["heads"]["layer-cosine"]["seeds"][0].update(seed=seed))
-    with pytest.raises(HeadError, match=r"`heads.layer-cosine.seeds\[0\].seed` is .*, not a whole number"):
+    with pytest.raises(HeadError, match=r"`heads\.layer-cosine\.seeds\[0\]\.seed` is .*, not a whole number"):
         load_scorer(copy)
 
 
@@ -166,7 +166,7 @@ SPOILS: dict[str, Callable[[Path], object]] = {
 def test_what_is_damaged_is_one_sentence(spoil: str, copy: Path) -> None:
     SPOILS[spoil](copy)
     with pytest.raises(IcecoreError, match=r"holds no finished run|unknown|allowed"):
-        read_finished(copy)
+        read_run_folder(copy)
 
 
 @pytest.mark.parametrize(

@@ -173,14 +173,14 @@ def test_the_table_is_that_of_the_summary(loaded: LoadedRun) -> None:
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadError, match=r"holds no finished results \(.*scores\.json.*\); allowed: a folder made by"):
+    with pytest.raises(HeadError, match=r"holds no finished run \(.*scores\.json.*\); allowed: a folder made by"):
         results(tmp_path)
 
 
 def test_changed_results_are_refused(loaded: LoadedRun, tmp_path: Path) -> None:
     text = (loaded.folder / "scores.json").read_text(encoding="utf-8")
     (tmp_path / "scores.json").write_text(text.replace('"n_resamples": 100', '"n_resamples": 101'), encoding="utf-8")
-    with pytest.raises(HeadError, match=r"scores\.json was changed after it was written"):
+    with pytest.raises(HeadError, match=r"scores\.json was changed after the run had ended"):
         results(tmp_path)
 
 

@@ -18,8 +18,7 @@ from extract.poolings.pooling_table import POOLINGS, register_pooling
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
 from probes.heads.head_table import HEADS
-from probes.runs.folder import read_finished
-from probes.runs.predict import load_run
+from probes.runs.predict import load_run, read_run_folder
 from probes.runs.run import _warn_of_notebook_parts
 from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import write_config
@@ -116,7 +115,7 @@ def test_parts_of_the_user_are_known_by_their_code(place: Path, capsys: pytest.C
         "mask kind mine_parts:allow_near",
         "head tempered",
     }
-    assert read_finished(folder).scores.header.own.keys() == names
+    assert read_run_folder(folder).scores.header.own.keys() == names
     score = load_run(folder, allow_code="mine_parts").predict([PAIR], head="tempered")
     caches = {path.name for path in (place / "caches").glob("*.h5")}
     record = (folder / "heads" / "tempered" / "seed_0" / "head.json").read_bytes()

@@ -11,7 +11,8 @@ import pytest
 from extract.errors import HeadError, UnknownNameError
 from probes.metrics.significance import correct_p_values
 from probes.runs.compare import compare, paired_tests
-from probes.runs.results import expected_validation, read_scores, results
+from probes.runs.folder import RunFolder
+from probes.runs.results import expected_validation, results
 from tests.probes.finished_run import Finished, edit_scores
 
 FAST: dict[str, Any] = {"n_resamples": 200, "n_permutations": 199}
@@ -47,9 +48,7 @@ def test_runs_are_tested_as_they_are_compared(finished: Finished, tmp_path: Path
     found = paired_tests([copy, finished.folder], head="cosine-mlp", **FAST).iloc[0]
     assert (found["difference"], found["low"], found["high"]) == again.differences[0][:3] == (0, 0, 0)
     assert found["bootstrap"] == found["permutation"] == 1.0 == again.p_values[0]
-    with pytest.raises(
-        HeadError, match="by 'plan' take two systems or more with different names; found causal, causal"
-    ):
+    with pytest.raises(HeadError, match="by 'plan' take two systems or more with different names, not causal, causal"):
         paired_tests([copy, finished.folder], by="plan")
     with pytest.raises(UnknownNameError, match="unknown kind of system 'layer'"):
         paired_tests([copy, finished.folder], by="layer")
@@ -134,20 +133,20 @@ def test_the_expected_validation_score_ends_at_the_best_layer(finished: Finished
     assert found[found["head"] == "cosine-mlp"]["n"].tolist() == [1]
     by_run = expected_validation([finished.folder], by=("run", "plan"), n_resamples=50)
     assert set(by_run["n_tried"]) == {len(curves) + 2}
-    with pytest.raises(UnknownNameError, match="unknown column to tell systems apart 'layer'"):
+    with pytest.raises(UnknownNameError, match="unknown column of systems 'layer'"):
         expected_validation(finished.folder, by=("layer",))
 
 
 def test_runs_of_other_metrics_are_not_tuned_together(finished: Finished, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
 
-    def score_otherwise(scores: Any) -> None:
+    def rename(scores: dict[str, Any]) -> None:
         for head in scores["heads"].values():
             head["metric"] = "accuracy"
-            for summary in head["summary"].values():
-                summary["accuracy"] = summary["pearson"]
+            for split in head["summary"].values():
+                split["accuracy"] = split["pearson"]
 
-    edit_scores(copy, score_otherwise)
-    assert read_scores(copy)
+    edit_scores(copy, rename)
+    assert RunFolder(copy).values
     with pytest.raises(HeadError, match="scored by accuracy, pearson"):
         expected_validation([finished.folder, copy])

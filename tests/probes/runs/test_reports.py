@@ -15,7 +15,8 @@ from probes.report import run_figures as heads
 from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans
 from probes.report.write import without_nan, write_plans
-from probes.runs.compare import run_page_of, write_report
+from probes.runs.folder import RunFolder
+from probes.runs.run_pages import page_of, write_report
 from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
@@ -107,7 +108,7 @@ def test_the_page_of_a_sweep_or_a_search_is_made_again(what: str, tmp_path: Path
     [
         (lambda folder: (folder / "predictions.csv").unlink(), "predictions.csv' cannot be read (FileNotFoundError"),
         (lambda folder: (folder / "predictions.csv").write_text("split,row\n"), "no page can be made of the scores"),
-        (lambda folder: (folder / "scores.json").write_text("{}"), "holds no finished results"),
+        (lambda folder: (folder / "scores.json").write_text("{}"), "holds no finished run"),
         (lambda folder: edit_scores(folder, lambda values: values.pop("cache")), "(KeyError: 'cache')"),
         (lambda folder: edit_scores(folder, lambda values: values.update(kind="songs")), "(KeyError: 'songs')"),
     ],
@@ -134,4 +135,4 @@ def test_a_sweep_that_names_code_it_did_not_record_imports_nothing(tmp_path: Pat
     (tmp_path / "config.yaml").write_text("{}", encoding="utf-8")
     edit_scores(tmp_path, lambda values: values.update(plans=shown["plans"]))
     with pytest.raises(HeadError, match=r"'stranger[.]module:mask', which is not among the code that it recorded"):
-        run_page_of(tmp_path, Pictures())
+        page_of(RunFolder(tmp_path), Pictures())

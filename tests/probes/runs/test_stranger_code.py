@@ -25,7 +25,7 @@ from probes.cli.main import main
 from probes.export.hub_export import stage_run
 from probes.export.sentence_transformers import PairScorer
 from probes.heads.head_table import HEADS
-from probes.runs.folder import read_config
+from probes.runs.folder import RunFolder
 from tests.probes.finished_run import Finished, edit_config, edit_scores
 
 MODULE = "named_by_a_folder"
@@ -200,7 +200,7 @@ def functions(run: Path, cache: str, out: Path) -> list[Callable[[], object]]:
         *(lambda head=head: icecore.load_head(head) for head in sorted(run.glob("heads/*/seed_0"))),
         lambda: PairScorer(run).predict(pairs),
         lambda: stage_run(run, out / "staged-too"),
-        lambda: read_config(run),
+        lambda: RunFolder(run).config,
     ]
 
 

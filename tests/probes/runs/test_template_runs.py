@@ -10,8 +10,9 @@ from extract.inputs.template import InputTemplate
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache, MeanCache
 from probes.cli.main import main
-from probes.runs.folder import config_of, find_cache_of, find_cache_of_run, read_config, without_absolute_paths
+from probes.runs.folder import RunFolder, without_absolute_paths
 from probes.runs.run import load_run_task, run
+from probes.runs.run_caches import config_of, find_cache_of
 from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished
 
@@ -20,7 +21,7 @@ NAME = "prompt-eol+kv-embedding"
 
 def averaged(finished: Finished, base: Path) -> RunConfig:
     """Make the tiny run read the mean of two prompts, with one head."""
-    config = read_config(finished.folder)
+    config = RunFolder(finished.folder).config
     spec = ExtractionSpec(template=InputTemplate(name=NAME), poolings=("last",))
     return replace(
         config,
@@ -43,9 +44,9 @@ def test_a_run_reads_the_mean_of_several_templates(finished: Finished, tmp_path:
     assert len(template["mean_of"]) == 2
     settings = yaml.safe_load((result.folder / "config.yaml").read_text(encoding="utf-8"))
     assert settings["extraction"]["template"]["name"] == NAME
-    assert read_config(result.folder).extraction.template == config.extraction.template
+    assert RunFolder(result.folder).config.extraction.template == config.extraction.template
     assert "name 'prompt-eol+kv-embedding'" in (result.folder / "summary.md").read_text(encoding="utf-8")
-    found = find_cache_of_run(result.folder, str(tmp_path / "caches"))
+    found = RunFolder(result.folder).cache(str(tmp_path / "caches"))
     assert isinstance(found, MeanCache)
     assert found.manifest.id == result.record.cache["id"]
     by_config = find_cache_of(config, load_run_task(config))
@@ -61,7 +62,7 @@ def test_a_run_reads_the_mean_of_several_templates(finished: Finished, tmp_path:
 def test_old_settings_are_written_as_before(finished: Finished) -> None:
     written = yaml.safe_load((finished.folder / "config.yaml").read_text(encoding="utf-8"))
     assert list(written["extraction"]["template"]) == ["bos", "instruction", "max_tokens", "on_long", "spans"]
-    config = read_config(finished.folder)
+    config = RunFolder(finished.folder).config
     more = replace(config, extraction=replace(config.extraction, template=InputTemplate(name="echo")))
     assert set(more.to_dict()["extraction"]["template"]) - set(written["extraction"]["template"]) == {
         "name",

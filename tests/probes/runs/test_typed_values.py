@@ -12,8 +12,7 @@ from extract.inputs.template import InputTemplate
 from extract.records import given
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.cli.config import read_config
-from probes.runs.folder import open_folder
-from probes.runs.folder import read_config as read_recorded
+from probes.runs.folder import RunFolder, open_folder
 from probes.runs.run_config import RunConfig, TaskSpec, describe_sources
 
 WORDS: dict[str, Any] = {"task": TaskSpec("words-sample"), "heads": {"token-classifier": {}}}
@@ -100,7 +99,7 @@ def test_a_recorded_configuration_reads_back_as_itself(typed: list[tuple[str, st
     config = read_config(typed)
     folder = open_folder(str(tmp_path), "r", config.to_dict(), sources=describe_sources(config))
     assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) == config.to_dict()
-    for again in (read_recorded(folder), read_config([], file=str(folder / "config.yaml"))):
+    for again in (RunFolder(folder).config, read_config([], file=str(folder / "config.yaml"))):
         assert again == config
         assert again.extraction.template.members == config.extraction.template.members
 

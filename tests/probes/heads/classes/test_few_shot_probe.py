@@ -16,6 +16,7 @@ from probes.latents.text_latents import ClassFeatures, channels_of
 from probes.metrics.bootstrap import Resampling
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.runs.compare import ComparedRun, _side_by_side, read_rows
+from probes.runs.folder import RunFolder
 from probes.runs.task_kinds import KINDS
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
@@ -63,7 +64,9 @@ def test_all_draws_are_compared_and_not_the_first_alone(tmp_path: Path) -> None:
     heads = {name: evaluate(name, FEW if name == names[0] else {"pooling": "mean"}, setting) for name in names}
     write_predictions(tmp_path / PREDICTIONS, task, heads, KINDS["classes"].report)
     write_scored(tmp_path / SCORED, heads)
-    runs = [ComparedRun(name, tmp_path, {"heads": heads}, result, heads) for name, result in heads.items()]
+    folder = RunFolder(tmp_path)
+    vars(folder)["values"] = {"heads": heads}
+    runs = [ComparedRun(name, folder, result) for name, result in heads.items()]
     rows = read_rows(runs)
     assert [len(fits) for fits in rows.predicted] == [3, 1]
     values, resampled = rows.scores(Resampling(50))

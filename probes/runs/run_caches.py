@@ -1,0 +1,207 @@
+"""Caches without their decoder: finding that of a configuration, and a configuration that says what a cache holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from extract.decoders.decoder_spec import DECODER_ALIASES, DecoderSpec, select_layers
+from extract.errors import CacheError, ConfigError
+from extract.files import digest_rows
+from extract.inputs.joined_text import JoinedText, digest_texts
+from extract.inputs.template import InputTemplate
+from extract.poolings.pooling_table import REBA, RebaOptions, select_word_poolings
+from extract.records import complete, forget_defaults
+from extract.registry import describe_own, import_own
+from extract.run.extraction import own_names, unique_texts
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
+from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over, whole_caches
+from extract.store.reader import INDEX
+from probes.data.task import Corpus, Task
+from probes.fitting.fit_options import find_protocol
+from probes.runs.folder import RunFolder
+from probes.runs.run_config import RunConfig
+
+
+def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
+    """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
+    members = config.extraction.members
+    if len(members) > 1:
+        parts = [find_cache_of(replace(config, extraction=member), source) for member in members]
+        window = {"window": parts[0].identity["template"]["window"]}
+        template = {**config.extraction.template.to_dict(), **window}
+        return MeanCache(parts, identity={**parts[0].identity, "template": template})
+    texts = source.texts()
+    matches = []
+    for cache in whole_caches(Path(config.caches)):
+        match = show_as(cache, config.extraction) if _is_from(cache, config.decoder) else None
+        if match is not None and _has_texts(match, texts):
+            with passing_over(cache.path):
+                match.verify()
+                matches.append(match)
+    if len(matches) > 1:  # of several that hold these texts, the one that holds no others
+        digest = digest_rows(digest_texts(unique_texts(texts)))
+        matches = [cache for cache in matches if cache.identity["text_digest"] == digest] or matches
+    if len(matches) != 1:
+        names = ", ".join(cache.path.name for cache in matches) or "none"
+        raise CacheError(
+            f"{len(matches)} caches in {config.caches!r} fit {source.name!r} in this configuration ({names}); "
+            "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
+        )
+    return matches[0]
+
+
+def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
+    """Whether a cache holds all of these texts, with their words where they come with them."""
+    try:
+        if isinstance(texts[0], JoinedText):
+            cache.words_of([text for text in texts if isinstance(text, JoinedText)])
+        else:
+            cache.rows_of([text for text in texts if isinstance(text, str)])
+    except CacheError:
+        return False
+    return True
+
+
+def open_named(source: str | Path) -> LatentCache:
+    """Open a cache file, shards, or the cache that a run read, and compare it with its checksums.
+
+    Raises as `open_cache` and `RunFolder.cache`.
+    """
+    if is_run(Path(source)):
+        return RunFolder(Path(source)).cache()
+    cache = open_cache(source)
+    cache.verify()
+    return cache
+
+
+def is_run(source: Path) -> bool:
+    """Whether a path is that of a run, not of a cache file or of a folder of shards."""
+    return source.is_dir() and not (source / INDEX).is_file()
+
+
+def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
+    """Return a configuration that says of decoder and extraction what a cache holds; unchanged where it does already.
+
+    Raises:
+        ConfigError: The protocol extracts something else.
+    """
+    if _is_from(cache, config.decoder) and show_as(cache, config.extraction) is not None:
+        return config
+    decoder = config.decoder
+    if not _is_from(cache, decoder):
+        recorded = cache.manifest.provenance["decoder"]
+        adapter = recorded["adapter"] or None
+        decoder = replace(decoder, name=recorded["name"], adapter=adapter, dtype=recorded["dtype"], revision=None)
+    import_own(cache.manifest.provenance.get("own", {}), folder=cache.path)
+    spec = complete(_spec_of(cache, config.extraction), _decided_by_protocol(config))
+    rest = {key: source for key, source in config.sources.items() if key.partition(".")[0] != "extraction"}
+    sources = {**rest, "extraction": f"cache {cache.path.name}"}
+    adapted = replace(config, decoder=decoder, extraction=spec, sources=sources)
+    if show_as(cache, adapted.extraction) is None:
+        raise ConfigError(
+            f"cache {cache.path.name!r} does not hold what protocol {config.protocol!r} extracts; extract it under the "
+            "protocol: icecore extract CONFIG."
+        )
+    return adapted
+
+
+def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
+    """Return the extraction that a cache records; what it does not record is as typed."""
+    identity, template = cache.identity, _template_of(cache)
+    if typed.template.to_dict()["spans"] == template["spans"]:
+        template["spans"] = typed.template.spans  # a file, of which the cache holds a digest
+    poolings: dict[str, Any] = {"poolings": cache.poolings, "words": typed.words}
+    if cache.is_words:
+        words = WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"])
+        poolings = {"words": forget_defaults(words)}
+    return forget_defaults(
+        ExtractionSpec(
+            plan=identity["plan"],
+            template=forget_defaults(InputTemplate.from_dict(template)),
+            layers=tuple(cache.layers),
+            reba=RebaOptions(**identity.get("reba", {})),
+            storage_dtype=identity["storage_dtype"],
+            batch_tokens=typed.batch_tokens,
+            **poolings,
+        )
+    )
+
+
+def _decided_by_protocol(config: RunConfig) -> dict[str, Any]:
+    """Return the values of the extraction that a protocol decides, as the configuration has them."""
+    decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
+    return {
+        part: {name: getattr(getattr(config.extraction, part), name) for name in value}
+        if isinstance(value, Mapping)
+        else getattr(config.extraction, part)
+        for part, value in decided.items()
+    }
+
+
+def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
+    """Whether a cache names the decoder of a configuration; its weights are not at hand to compare."""
+    decoder = cache.manifest.provenance.get("decoder")
+    if decoder is None:
+        return False
+    folder = Path(spec.name).expanduser()
+    names = {spec.name, folder.name, folder.resolve().name, DECODER_ALIASES.get(spec.name.lower(), spec.name.lower())}
+    adapters = {spec.adapter, Path(spec.adapter).name} if spec.adapter else {""}
+    is_as_held = decoder.get("quantization") == spec.quantization and spec.dtype in ("auto", decoder["dtype"])
+    return decoder["name"] in names and decoder["adapter"] in adapters and is_as_held
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What latents are of; a cache holds what a configuration extracts if these are equal."""
+
+    plan: str
+    template: dict[str, Any]
+    storage_dtype: str
+    words: tuple[bool, str] | None
+    """Shift and treatment of lost words; None for whole texts."""
+    custom: dict[str, str]
+    """Digests of the user's code."""
+    reba: dict[str, Any]
+
+
+def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
+    """Return what a configuration extracts of a cache that may hold more; None where it does not hold all of it."""
+    identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
+    layers, poolings = select_layers(spec.layers, n_blocks), spec.poolings
+    if cache.is_words:
+        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+    names = own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)
+    custom = {key: part["sha256"] for key, part in describe_own(names).items()}
+    reba = asdict(spec.reba) if REBA & set(poolings) else {}
+    wanted = _Content(
+        plan=spec.mask_plan.text,
+        template=spec.template.to_dict(),
+        storage_dtype=spec.storage_dtype,
+        words=(spec.words.shift, spec.words.on_lost) if cache.is_words else None,
+        custom=custom,
+        reba=reba,
+    )
+    recorded = _Content(
+        plan=identity["plan"],
+        template=_template_of(cache),
+        storage_dtype=identity["storage_dtype"],
+        words=(identity["words"]["shift"], identity["words"]["on_lost"]) if cache.is_words else None,
+        custom={key: digest for key, digest in identity.get("own", {}).items() if key in custom},
+        reba=identity.get("reba", {}) if reba else {},
+    )
+    if recorded != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
+        return None
+    changed: dict[str, Any] = {"poolings": list(poolings)}
+    if cache.is_words:
+        changed = {"words": {**identity["words"], **changed}}
+    widths = {layer: width for layer, width in identity.get("widths", {}).items() if layer in layers}
+    optional = {"own": custom, "reba": reba, "widths": widths}
+    rest = {key: value for key, value in identity.items() if key not in optional}
+    used = {key: value for key, value in optional.items() if value}
+    return cache.shown_as({**rest, "layers": list(layers), **changed, **used})
+
+
+def _template_of(cache: LatentCache) -> dict[str, Any]:
+    """Return the template of a cache; the window beside it is the decoder's."""
+    return {"spans": "", **{key: value for key, value in cache.identity["template"].items() if key != "window"}}

@@ -1,0 +1,135 @@
+"""Pages of finished runs, made again from their folders: of one run, or of several side by side."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extract import code_gate as gate
+from extract.errors import HeadError, first_line
+from extract.registry import import_own, require_recorded
+from probes.report.predictions import read_predictions, with_predictions
+from probes.report.scores import read_plans
+from probes.runs.compare import Comparison, compare, unique_names
+from probes.runs.folder import RunFolder
+from probes.runs.results import Runs, open_runs
+from probes.runs.task_kinds import KINDS
+
+if TYPE_CHECKING:
+    from probes.report.blocks import Document
+    from probes.report.page import Page, Part, Pictures
+    from probes.report.style import Album
+
+MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, ArithmeticError)
+"""What scores that were made by hand may raise."""
+
+
+def write_report(runs: Runs, out: str | Path = "", *, allow_code: str | Iterable[str] = ()) -> Path:
+    """Write the page of a finished run, sweep or search, or one page of several side by side.
+
+    No task and no decoder is loaded: everything is in the folders.
+
+    Args:
+        runs: Run folders, or one.
+        out: The file. If empty, `report.html` in the run's folder, or in the working folder for several.
+        allow_code: Modules of your own masks that the plans of a sweep may import, as `my_parts`, or several.
+
+    Returns:
+        The file.
+
+    Raises:
+        HeadError: A folder without the results of this version, or no folder; says which.
+        CodeError: A plan names a module that is not allowed, or is not the one that was recorded.
+
+    Example:
+        >>> write_report("runs/demo")  # doctest: +SKIP
+        >>> write_report(["runs/causal", "runs/nosink"], "both.html")  # doctest: +SKIP
+    """
+    from probes.report.page import PAGE, Pictures, write_page
+
+    folders = open_runs(runs)
+    if not folders:
+        raise HeadError("a report takes a run folder, as runs/demo, or several.")
+    pictures = Pictures()
+    with gate.allow_code(allow_code):
+        page = page_of(folders[0], pictures) if len(folders) == 1 else _page_of_several(folders, pictures)
+    path = Path(out) if out else (folders[0].path if len(folders) == 1 else Path()) / PAGE
+    write_page(path, page, pictures.classes)
+    return path
+
+
+def write_comparison(comparison: Comparison, path: Path) -> None:
+    """Write the page of a comparison: the runs side by side, then each of them."""
+    from probes.report.page import Pictures, write_page
+
+    pictures = Pictures()
+    page = _page_of_several([run.folder for run in comparison.runs], pictures, comparison)
+    write_page(path, page, pictures.classes)
+
+
+def page_of(folder: RunFolder, pictures: "Pictures") -> "Page":
+    """Make the page of a finished run, sweep or search from its folder."""
+    from probes.report.page import run_page
+    from probes.report.style import Album
+
+    values = folder.values
+    try:
+        document = _draw(folder, Album(folder.path, (), pictures.keep))
+        return run_page(folder.path, document, pictures, values)
+    except MISFITS as error:
+        raise HeadError(
+            f"no page can be made of the scores in {str(folder.path)!r} ({first_line(error)}); run its config again."
+        ) from error
+
+
+def _draw(folder: RunFolder, album: "Album") -> "Document":
+    """Draw the figures of a finished run, sweep or search, and write its report."""
+    from probes.report.document import Context
+    from probes.report.write import report_plans, report_run
+
+    values = folder.values
+    report = KINDS[values["kind"]].report
+    if values["what"] == "run":
+        scores, rows = with_predictions(folder.scores, read_predictions(folder.path))
+        return report_run(album, Context(scores, rows, report))
+    custom = values.get("own", {})
+    require_recorded(custom, (row["plan"] for row in values["plans"]))
+    import_own(custom, folder=folder.path)
+    return report_plans(album, read_plans(values), report)
+
+
+def _page_of_several(
+    folders: Sequence[RunFolder], pictures: "Pictures", comparison: Comparison | None = None
+) -> "Page":
+    """Make one page of several runs: their comparison, if they are of the same rows, then each."""
+    from probes.report.page import Page, Part
+    from probes.report.style import Album
+
+    labels, complaint = unique_names([folder.path for folder in folders]), ""
+    parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
+    try:
+        comparison = comparison or compare(folders)
+    except HeadError as error:
+        complaint = f"Not compared: {error}"
+    if comparison:
+        comparison.draw_into(Album(Path(), (), pictures.keep))
+        parts.append(Part("Side by side", comparison.blocks(), pictures.take()))
+        answers += [*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]
+    for label, folder in zip(labels, folders, strict=True):
+        page = page_of(folder, pictures)
+        parts.append(_shorten(label, page))
+        for text in page.warnings:
+            warnings.setdefault(text, []).append(label)
+        data[label] = next(iter(page.data.values()))
+    title = f"{len(folders)} runs side by side"
+    question = f"What differs between {', '.join(labels[:-1])} and {labels[-1]}?"
+    shared = (f"{', '.join(runs)}: {text}" for text, runs in warnings.items())
+    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), data)
+
+
+def _shorten(label: str, page: "Page") -> "Part":
+    """Make one part of the page of a run: its answers, its first table, its figures."""
+    from probes.report.page import Part
+
+    first = next(part for part in page.parts if part.is_main)
+    pictures = tuple(picture for part in page.parts for picture in part.pictures)
+    return Part(label, (*page.answers, *first.blocks), pictures)
