@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.data.domains import load_banking77, load_fiqa, load_phrasebank
-from tests.probes.tasks.classes.tiny_files import counts, save_parquet
+from tests.probes.data.tiny_files import counts, save_parquet
 
 
 def test_phrasebank(tmp_path: Path) -> None:
