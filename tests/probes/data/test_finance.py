@@ -81,7 +81,7 @@ def test_fiqa_with_a_bad_score(tmp_path: Path, score: str) -> None:
 
 
 def test_fiqa_without_files(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="holds no JSON file: give the folder of the FiQA challenge's task 1"):
+    with pytest.raises(TaskError, match="has no JSON file: give the folder of the FiQA challenge's task 1"):
         load_fiqa(tmp_path)
 
 
