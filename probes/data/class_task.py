@@ -28,6 +28,7 @@ from probes.data.table_files import (
     DEFAULT_FILES,
     MISSING_LABELS,
     CheckedRow,
+    Columns,
     Fields,
     FileOptions,
     Files,
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
 
 TEXT = ("text",)
 PAIR = ("text1", "text2")
-Columns = Mapping[str, Sequence[Any]]
-"""`label`, `text` (or `text1` and `text2`) and perhaps `group`, one entry per row."""
 
 
 def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tuple[str, ...]:
@@ -256,7 +255,7 @@ class ClassTask(Task):
         return rest.replaced(splits=build_class_splits(columns), class_names=names)
 
 
-def build_class_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+def build_class_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold checked columns of each split as a `ClassTask` wants them."""
     from datasets import Value
 
@@ -354,7 +353,7 @@ def assemble_task(
     )
 
 
-def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Sequence[str], *, task: str) -> None:
+def _require_seen(columns: Mapping[str, Columns], names: Sequence[str], *, task: str) -> None:
     """Refuse a split of which more than half of the rows have a label that train lacks, as no head could be right."""
     if "train" not in columns:
         return
@@ -652,7 +651,7 @@ class NumberTask(GradedTask):
         return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
 
 
-def build_number_splits(columns: Mapping[str, Mapping[str, Any]]) -> "datasets.DatasetDict":
+def build_number_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold the columns `text`, `number` and perhaps `group` of each split as a `NumberTask` wants them."""
     from datasets import Value
 

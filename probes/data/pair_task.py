@@ -18,6 +18,7 @@ from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
 from probes.data.table_files import (
     DEFAULT_FILES,
+    Columns,
     Fields,
     FileOptions,
     Files,
@@ -45,33 +46,33 @@ if TYPE_CHECKING:
 
 
 _FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
-Columns = Any
-"""Anything with `rows["sentence1"]`, `rows["sentence2"]`, `rows["score"]`: a `datasets.Dataset` or a dict of lists."""
+Pairs = Any
+"""Pairs `sentence1`, `sentence2` and `score`: a `datasets.Dataset`, or a dictionary of lists."""
 
 
-def pair_keys(rows: Columns) -> list[tuple[str, ...]]:
+def pair_keys(rows: Pairs) -> list[tuple[str, ...]]:
     """Name each pair so that (a, b) and (b, a) are the same pair."""
     return text_keys(rows, ("sentence1", "sentence2"))
 
 
-def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
+def repeats_earlier_pair(rows: Pairs) -> Bool[np.ndarray, " N"]:
     """Mark the rows whose pair is also in an earlier row of the same split, in either order."""
     first: dict[tuple[str, ...], int] = {}
     return np.array([first.setdefault(key, row) < row for row, key in enumerate(pair_keys(rows))], dtype=bool)
 
 
-def conflicting_pairs(rows: Columns) -> list[tuple[str, ...]]:
+def conflicting_pairs(rows: Pairs) -> list[tuple[str, ...]]:
     """List the unordered pairs of one split that have more than one gold score, each once, in the order first seen."""
     return conflicting(pair_keys(rows), rows["score"])
 
 
-def pair_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+def pair_is_in(rows: Pairs, other: Pairs) -> Bool[np.ndarray, " N"]:
     """Mark the rows whose pair, in either order, is also a pair of another split, usually train."""
     others = set(pair_keys(other))
     return np.array([key in others for key in pair_keys(rows)], dtype=bool)
 
 
-def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+def sentence_is_in(rows: Pairs, other: Pairs) -> Bool[np.ndarray, " N"]:
     """Mark the rows of which at least one sentence is also a sentence of another split, usually train.
 
     `~sentence_is_in(test, train)` is the clean subset of test.
@@ -80,7 +81,7 @@ def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
     return np.array([a in others or b in others for a, b in pair_keys(rows)], dtype=bool)
 
 
-def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+def final_punctuation(rows: Pairs) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
 
     Their last tokens differ, which matters to last-token pooling and hardly to mean pooling.
@@ -95,7 +96,7 @@ def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.nd
     return np.array(differs, dtype=bool), np.array(only, dtype=bool)
 
 
-def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
+def audit_notes(splits: Mapping[str, Pairs]) -> tuple[str, ...]:
     """Count duplicates, overlap between splits and final punctuation, and return the remarks with a count.
 
     Texts are compared exactly, pairs in either order; splits come in the order train, validation, test.
@@ -138,7 +139,7 @@ class PairTask(GradedTask):
 
     name: str
     splits: "datasets.DatasetDict"
-    """Columns `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
+    """Pairs `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
     (string: test is scored for each by itself, too)."""
     score_range: tuple[float, float]
     """Lowest and highest gold the task can hold, in the original units."""
@@ -171,7 +172,7 @@ class PairTask(GradedTask):
         return {"score_range": list(self.score_range), "n_pairs": self.n_rows()}
 
 
-def build_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+def build_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold the columns `sentence1`, `sentence2`, `score` and perhaps `subset` of each split for a `PairTask`."""
     from datasets import Value
 
@@ -453,7 +454,7 @@ DROPS = {
 }
 
 
-def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
+def subsets(rows: Pairs, train: Pairs) -> dict[str, Bool[np.ndarray, " N"]]:
     """Mark the rows of each of `SUBSETS` in a split, to be scored by themselves."""
     keys = pair_keys(rows)
     counts = Counter(keys)

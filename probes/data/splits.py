@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -26,7 +26,7 @@ _FILE_MARKS: dict[Split, tuple[str, ...]] = {
 Table = TypeVar("Table")
 
 
-def order_splits(splits: Mapping[str, Any]) -> list[str]:
+def order_splits(splits: Mapping[str, object]) -> list[str]:
     """Order split names: train, validation, test, then any other."""
     return [*(split for split in SPLITS if split in splits), *(split for split in splits if split not in SPLITS)]
 

@@ -358,7 +358,7 @@ def unknown_column(column: str, table: RawTable) -> UnknownNameError:
     return unknown_name("column", column, columns, hint=f"{hint}.")
 
 
-def check_split(column: str, value: Any) -> str:
+def check_split(column: str, value: object) -> str:
     """Return train, validation or test for the name of a split, or an alias such as `dev`."""
     split = canonical_split(value)
     if split is None:
@@ -368,7 +368,7 @@ def check_split(column: str, value: Any) -> str:
     return split
 
 
-def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
+def check_text(column: str, value: object, *, blank: str | None = None) -> str:
     """Return a text unchanged that is a string, valid Unicode and not blank; `blank` is as for `str.strip`."""
     if value is None:
         raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
@@ -387,7 +387,7 @@ def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
     return value
 
 
-def check_gold(column: str, value: Any, limits: tuple[float, float] = ANY_NUMBER) -> float:
+def check_gold(column: str, value: object, limits: tuple[float, float] = ANY_NUMBER) -> float:
     """Return a finite score within the limits, given as a number or a text."""
     low, high = limits
     need = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
@@ -410,7 +410,7 @@ MISSING_LABELS = ("", "n/a", "N/A", "nan", "NaN", "null")
 """Values that mean a missing label; `none` and `NA` may be classes."""
 
 
-def check_label(column: str, value: Any, missing: Sequence[str] = MISSING_LABELS) -> Label:
+def check_label(column: str, value: object, missing: Sequence[str] = MISSING_LABELS) -> Label:
     """Return the label of a class: a text without white space around it, or a whole number; not one of `missing`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -434,7 +434,7 @@ def check_label(column: str, value: Any, missing: Sequence[str] = MISSING_LABELS
     return value
 
 
-def check_group(column: str, value: Any) -> str:
+def check_group(column: str, value: object) -> str:
     """Return the name of a group of rows as a text."""
     if value is None or not str(value).strip():
         raise BadRow(
@@ -458,9 +458,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _as_number(value: Any) -> float | None:
-    is_text = isinstance(value, str) and "_" not in value  # float() reads "1_0" as 10
-    if not is_text and not is_number(value):
+def _as_number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        return None
+    if isinstance(value, str) and "_" in value:  # float() reads "1_0" as 10
         return None
     try:
         return float(value)
@@ -472,8 +473,12 @@ def _as_number(value: Any) -> float | None:
 
 Files = Mapping[str, str | Path] | str | Path
 """Split to its file, or one file."""
-Fields = Mapping[str, tuple[str | None, Callable[[str, Any], Any]]]
+Fields = Mapping[str, tuple[str | None, Callable[[str, object], object]]]
 """Column of a task to its column in the file (None leaves it out) and the check of its values."""
+
+
+Columns = Mapping[str, Sequence[Any]]
+"""Columns of the rows of one split."""
 
 
 @dataclass(frozen=True)
@@ -500,9 +505,11 @@ class FileRows(NamedTuple):
 
 def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
     """Read and check the rows of one file a split, or of one file, perhaps with a column of splits."""
-    paths: Mapping[Any, Path] = (
-        files_by_split(files) if isinstance(files, Mapping) else {None: Path(files).expanduser()}
-    )
+    paths: dict[str | None, Path] = {}
+    if isinstance(files, Mapping):
+        paths.update(files_by_split(files))
+    else:
+        paths[None] = Path(files).expanduser()
     tables = {split: read_raw(path, options) for split, path in paths.items()}
     split_column = options.split_column
     if split_column is None and None in tables and "split" in tables[None].columns:
@@ -550,12 +557,12 @@ def check_rows(
     return rows, tuple(notes)
 
 
-def columns_of(rows: Sequence[CheckedRow]) -> dict[str, list[Any]]:
+def columns_of(rows: Sequence[CheckedRow]) -> Columns:
     """Gather rows, at least one, column by column."""
     return {name: [row.values[name] for row in rows] for name in rows[0].values}
 
 
-def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, dict[str, list[Any]]]:
+def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, Columns]:
     """Gather the rows of each split column by column."""
     parts = {split: [row for row in rows if row.split == split] for split in SPLITS}
     return {split: columns_of(part) for split, part in parts.items() if part}
@@ -661,13 +668,13 @@ def _check_token_row(table: RawTable, columns: TokenColumns, row: RawRow) -> Sen
     return Sentence(words, tag_names, name, [True] * len(words), [row.number] * len(words))
 
 
-def _check_list(column: str, value: Any) -> list[Any]:
+def _check_list(column: str, value: object) -> list[Any]:
     if not isinstance(value, list):
         raise BadRow("no list", f"column {column!r} holds {shorten(value)}, but a list is needed")
     return value
 
 
-def _check_word(column: str, value: Any, *, is_alone: bool) -> None:
+def _check_word(column: str, value: object, *, is_alone: bool) -> None:
     """Reject a word that a file of columns cannot hold, because the predictions of a run are written as one."""
     word = check_text(column, value, blank=BLANK)
     if any(blank in word for blank in "\t\r\n"):
@@ -685,9 +692,9 @@ def _check_word(column: str, value: Any, *, is_alone: bool) -> None:
         )
 
 
-def _name_tag(column: str, tag: Any, names: Sequence[str]) -> str:
-    is_number_of_name = names and isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names)
-    name = names[tag] if is_number_of_name else tag
+def _name_tag(column: str, tag: object, names: Sequence[str]) -> str:
+    is_number_of_name = isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names)
+    name = names[tag] if isinstance(tag, int) and is_number_of_name else tag
     if not isinstance(name, str) or not name.strip():
         allowed = f"a whole number from 0 to {len(names) - 1}" if names else "a text"
         raise BadRow("no tag", f"column {column!r} holds the tag {tag!r}, but {allowed} is needed")

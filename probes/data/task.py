@@ -18,7 +18,7 @@ from extract.errors import TaskError, unknown_name
 from extract.registry import later
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
-from probes.data.table_files import CheckedRow, RawTable, columns_of, read_lines, read_raw, unknown_column
+from probes.data.table_files import CheckedRow, Columns, RawTable, columns_of, read_lines, read_raw, unknown_column
 from probes.data.task_table import TASKS, call_loader, load_task
 from probes.data.units import Units, find_units, plain_form
 
@@ -238,7 +238,7 @@ def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]
     return list(seen)
 
 
-def hold_columns(columns: Mapping[str, Mapping[str, Any]], features: Mapping[str, Any]) -> "datasets.DatasetDict":
+def hold_columns(columns: Mapping[str, Columns], features: Mapping[str, object]) -> "datasets.DatasetDict":
     """Hold columns of each split in memory, in the usual order of splits; columns without a feature are left out."""
     from datasets import Dataset, DatasetDict, Features
 
@@ -263,7 +263,7 @@ MIN_SPLIT_ROWS = 8
 
 def split_graded(
     rows: Sequence[CheckedRow], rule: SplitRule, *, columns: Sequence[str], name: str
-) -> tuple[dict[str, dict[str, list[Any]]], str]:
+) -> tuple[dict[str, Columns], str]:
     """Gather the rows of each split column by column, drawing splits that are missing; see `draw_missing`.
 
     Rows of one group, and rows linked by shared texts (`plain_form`), stay together. Where that links more than a fifth

@@ -12,7 +12,7 @@ from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import cut_at_tokens
 from probes.data.splits import SplitRule, draw_missing, hold_out_any, order_splits
-from probes.data.table_files import Sentence, SentenceTable
+from probes.data.table_files import Columns, Sentence, SentenceTable
 from probes.data.task import MOST_GOLDS, Task, conflict_notes, hold_columns
 from probes.data.units import plain_form
 from probes.metrics.span_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
@@ -295,7 +295,7 @@ class WordTask(Task):
             raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least 1 sentence.")
 
 
-def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> "datasets.DatasetDict":
+def build_word_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold the columns `words`, `tags`, `document` and `space_after` of each split for a `WordTask`."""
     from datasets import List, Value
 
@@ -427,7 +427,7 @@ def build_task(
         tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, locate=locate)
     elif scheme != "auto":
         raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
-    columns: dict[str, dict[str, list[Any]]] = {}
+    columns: dict[str, Columns] = {}
     rest = iter(tags)
     for split, table in ordered.items():
         columns[split] = {

@@ -19,6 +19,7 @@ from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order
 from probes.data.table_files import (
     BadRow,
     CheckedRow,
+    Columns,
     Fields,
     FileOptions,
     FileRows,
@@ -103,11 +104,11 @@ class ZeroShotTask(Task):
         """Count the latents of a split that are compared, without the corpus."""
         return len(self.rows(split))
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the prediction of a perfect head for each row, by default a score of 1."""
         return [1.0] * len(self.rows(split))
 
-    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+    def inputs_shown(self, split: str) -> dict[str, Sequence[object]]:
         """Return the texts of each row, as predictions show them."""
         rows = self.rows(split)
         columns = ("id", *self.text_columns) if "id" in self.columns else self.text_columns
@@ -247,9 +248,7 @@ def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOp
     return task.replaced(notes=(*file_rows.notes, *filter(None, [drawn]), *task.audit()))
 
 
-def hold_task_columns(
-    kind: type[ZeroShotTask], columns: Mapping[str, Mapping[str, Sequence[Any]]]
-) -> "datasets.DatasetDict":
+def hold_task_columns(kind: type[ZeroShotTask], columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold the columns of each split with the types of a kind of task."""
     from datasets import List, Value
 
@@ -269,7 +268,7 @@ class ClusteringTask(ZeroShotTask):
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
     columns: ClassVar[Mapping[str, str]] = {"text": "text", "label": "text"}
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the label of each row."""
         return list(self.rows(split)["label"])
 
@@ -310,7 +309,7 @@ class PairClassTask(ZeroShotTask):
         """Return 1 for each pair of a split that is alike, else 0."""
         return np.asarray(self.rows(split)["label"], np.int64)
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the label of each row."""
         return list(self.rows(split)["label"])
 
@@ -383,11 +382,11 @@ class OddOneOutTask(ZeroShotTask):
         """Count the sentences of a split."""
         return sum(map(len, self.rows(split)["sentences"]))
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the name of each answer."""
         return [answer_names(answer + 1)[-1] for answer in self.answers(split).tolist()]
 
-    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+    def inputs_shown(self, split: str) -> dict[str, Sequence[object]]:
         """Return the sentences of each question, the marked word in brackets."""
         marked = (
             " | ".join(f"{one.text[:a]}[{one.text[a:b]}]{one.text[b:]}" for one in question for a, b in one.spans)
@@ -506,7 +505,7 @@ def read_bitext_files(
     return build_task(BitextTask, read_rows(files, fields, options), name=name, options=options)
 
 
-def check_marked(column: str, value: Any) -> tuple[str, int, int]:
+def check_marked(column: str, value: object) -> tuple[str, int, int]:
     """Return a sentence without the brackets around its one marked word, and the start and end of the word.
 
     Example:
@@ -721,7 +720,7 @@ def _read_names(path: Path, *, with_title: bool = False) -> dict[str, str]:
     return texts
 
 
-def _as_is(_: str, value: Any) -> str:
+def _as_is(_: str, value: object) -> str:
     return "" if value is None else str(value)
 
 
