@@ -463,9 +463,9 @@ def _read(
     names = _find_columns(table.columns, columns, loaded.scorer(head).n_texts, where=name)
     for row in table.rows:
         if row.problem:
-            raise InputError(f"{table.place(row)}: {row.problem}.")
+            raise InputError(f"{table.location(row)}: {row.problem}.")
     reads_words = loaded.scorer(head).reads_words
-    rows = [_row(row.values, names, table.place(row), reads_words=reads_words) for row in table.rows]
+    rows = [_row(row.values, names, table.location(row), reads_words=reads_words) for row in table.rows]
     return [row.values for row in table.rows], rows
 
 

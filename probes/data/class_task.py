@@ -25,9 +25,13 @@ from probes.data.splits import (
     split_three_ways,
 )
 from probes.data.table_files import (
+    DEFAULT_FILES,
     MISSING_LABELS,
     CheckedRow,
+    Columns,
     Fields,
+    FileOptions,
+    Files,
     Label,
     check_gold,
     check_group,
@@ -35,8 +39,7 @@ from probes.data.table_files import (
     check_rows,
     check_text,
     columns_of,
-    find_split_column,
-    read_tables,
+    read_rows,
 )
 from probes.data.task import (
     GradedTask,
@@ -57,33 +60,31 @@ if TYPE_CHECKING:
     import datasets
 
 
-# Duplicates, conflicting labels, overlap and thin classes, counted for the reader; nothing is removed.
-
-Columns = Mapping[str, Sequence[Any]]
-"""`label`, `text` (or `text1` and `text2`) and perhaps `group`, one entry per row."""
+TEXT = ("text",)
+PAIR = ("text1", "text2")
 
 
 def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tuple[str, ...]:
-    """Count duplicates, conflicting labels, overlap between splits and thin classes; keep only what there is.
+    """Count duplicates, conflicting labels, overlap between splits and thin classes, and return remarks with a count.
 
     Texts are compared exactly, pairs in either order; splits come in the order train, validation, test.
     """
     # one read of the columns: a datasets column decodes again on every access
     tables = {split: {name: list(rows[name]) for name in rows} for split, rows in splits.items()}
     is_text = all("text" in rows for rows in tables.values())
-    what, names = ("text", ("text",)) if is_text else ("pair", ("text1", "text2"))
-    keys = {split: text_keys(rows, names) for split, rows in tables.items()}
+    noun, columns = ("text", TEXT) if is_text else ("pair", PAIR)
+    keys = {split: text_keys(rows, columns) for split, rows in tables.items()}
     counts = []
-    for split, found in keys.items():
-        n_repeats = len(found) - len(set(found))
+    for split, texts in keys.items():
+        n_repeats = len(texts) - len(set(texts))
         labels = [class_names[label] for label in tables[split]["label"]]
-        n_conflicts, conflicts = conflict_notes(found, labels, what, "labels")
+        n_conflicts, conflicts = conflict_notes(texts, labels, noun, "labels")
         counts += [
-            (n_repeats, f"{split}: {n_repeats} of {len(found)} rows repeat the {what}s of an earlier row"),
+            (n_repeats, f"{split}: {n_repeats} of {len(texts)} rows repeat the {noun}s of an earlier row"),
             (n_conflicts, f"{split}: {conflicts}"),
         ]
     for split, other, n in overlaps(keys):
-        counts.append((n, f"{split}: the {what} of {n} of {len(keys[split])} rows is also in {other}"))
+        counts.append((n, f"{split}: the {noun} of {n} of {len(keys[split])} rows is also in {other}"))
         shared = set(tables[split].get("group", ())) & set(tables[other].get("group", ()))
         counts.append((len(shared), f"{split}: {len(shared)} groups also have rows in {other}"))
     return remarks([*counts, *_thin_classes(tables, class_names)])
@@ -106,12 +107,8 @@ def _thin_classes(tables: Mapping[str, Columns], class_names: Sequence[str]) -> 
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:5]]
-    return ", ".join([*shown, *(["..."] if len(names) > 5 else [])])
-
-
-TEXT = ("text",)
-PAIR = ("text1", "text2")
+    shortened = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:5]]
+    return ", ".join([*shortened, *(["..."] if len(names) > 5 else [])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,20 +132,20 @@ class ClassTask(Task):
 
     name: str
     splits: "datasets.DatasetDict"
-    """Columns `text`, or `text1` and `text2` (string), `label` (int64, a place in `class_names`), `row` (int64, place
-    in the source, over all splits) and perhaps `group` (string: rows that must not be torn apart, such as the sentences
-    of one abstract). Train is always there."""
+    """Columns `text`, or `text1` and `text2` (string), `label` (int64, index into `class_names`), `row` (int64, index
+    into the source, over all splits) and perhaps `group` (string: rows of one split, such as the sentences of one
+    abstract). Train is required."""
     class_names: tuple[str, ...]
-    """Name of each class; its place is its number."""
+    """Name of each class, by number."""
     metrics: tuple[str, ...]
     """Keys of `CLASS_METRICS`; the first is the one to choose by."""
     source: str
     licence: str = "unknown"
-    """One line: under which terms the rows are published."""
+    """One line: the terms under which the rows are published."""
     is_sample: bool = False
     notes: tuple[str, ...] = ()
     look_both_ways_rows: int | None = None
-    """How many rows, from the first, the code released with Look Both Ways takes; None is all of them."""
+    """Number of rows, from the first, that the code released with Look Both Ways uses; None is all of them."""
 
     def __post_init__(self) -> None:
         for metric in self.metrics:
@@ -156,8 +153,8 @@ class ClassTask(Task):
         if self.splits:
             self.check_splits((*self.text_columns, "label", "row"))
         if not self.metrics or "train" not in self.splits:
-            what = "no metric; give one or more of CLASS_METRICS" if not self.metrics else "no training split"
-            raise TaskError(f"task {self.name!r} has {what} (its splits: {', '.join(self.splits) or 'none'}).")
+            problem = "no metric; give one or more of CLASS_METRICS" if not self.metrics else "no training split"
+            raise TaskError(f"task {self.name!r} has {problem} (its splits: {', '.join(self.splits) or 'none'}).")
         for split in self.splits:
             labels = self.labels(split)
             if labels.min() < 0 or labels.max() >= self.n_classes:
@@ -169,7 +166,7 @@ class ClassTask(Task):
         if len(present) < 2:
             raise TaskError(
                 f"every training row of task {self.name!r} is of the one class {self.class_names[present[0]]!r}, so "
-                "there is nothing to tell apart: give rows of two classes or more."
+                "there is nothing to learn: give rows of two classes or more."
             )
 
     @property
@@ -215,7 +212,7 @@ class ClassTask(Task):
         return class_notes({split: rows[:] for split, rows in self.splits.items()}, self.class_names)
 
     def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the class names, and the columns of texts, labels and groups, but not the place in the source."""
+        """Return the class names, and the columns of texts, labels and groups, but not the row in the source."""
         return self.class_names, (*self.text_columns, "label", "group")
 
     def describe_kind(self) -> dict[str, Any]:
@@ -258,15 +255,13 @@ class ClassTask(Task):
         return rest.replaced(splits=build_class_splits(columns), class_names=names)
 
 
-def build_class_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+def build_class_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold checked columns of each split as a `ClassTask` wants them."""
     from datasets import Value
 
     features = {name: Value("string") for name in (*TEXT, *PAIR)}
     return hold_columns(columns, {**features, "label": Value("int64"), "row": Value("int64"), "group": Value("string")})
 
-
-# Checked rows to a task: classes numbered, missing splits drawn, and every decision written into the notes.
 
 WITH_COPIES = ", equal texts together"
 """End of the note about splits drawn from rows that repeat texts (case, blanks and final punctuation aside)."""
@@ -279,7 +274,7 @@ def class_fields(
     group: str | None = None,
     missing_labels: Sequence[str] = MISSING_LABELS,
 ) -> Fields:
-    """Name the columns of one text, or of two, of the class and of a group of rows that are never torn apart."""
+    """Name the columns of one text, or of two, of the class and of a group of rows that stay in one split."""
     texts = {"text": text} if text2 is None else {"text1": text, "text2": text2}
     return {
         **{name: (column, check_text) for name, column in texts.items()},
@@ -300,24 +295,22 @@ def assemble_task(
     rule: SplitRule | None = None,
     notes: Sequence[str] = (),
 ) -> ClassTask:
-    """Build a task: official splits are kept, missing ones are drawn by the rule.
+    """Build a task from checked rows in source order: official splits stay, missing ones are drawn by the rule.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
-    Groups stay whole; else the draw is stratified.
+    Groups stay whole; else the draw is stratified. The notes name rows drawn and dropped, duplicates, conflicts,
+    overlap and thin classes.
 
     Args:
-        rows: Checked rows in source order, with the columns of `class_fields`.
+        rows: With the columns of `class_fields`.
         name: As in `ClassTask`, like the four that follow.
-        source: One line: where the rows came from.
-        metrics: The first is the one to choose by.
-        licence: One line: under which terms the rows are published.
+        source: As in `ClassTask`.
+        metrics: As in `ClassTask`.
+        licence: As in `ClassTask`.
         class_names: Names in the order of their numbers; None takes the labels that occur.
-        look_both_ways_rows: How many rows the code released with Look Both Ways takes.
+        look_both_ways_rows: As in `ClassTask`.
         rule: How to draw splits; None is seed 0.
-        notes: Remarks of the reader, kept in front.
-
-    Returns:
-        The task, its notes naming what was drawn and dropped, duplicates, conflicts, overlap and thin classes.
+        notes: Remarks to put first.
 
     Raises:
         TaskError: There are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
@@ -329,25 +322,25 @@ def assemble_task(
     if not rows:
         raise TaskError(f"task {name!r} has no rows: give at least three texts of each of two classes.")
     labels, names = number_classes(rows, class_names)
-    said: list[str] = []
+    new_notes: list[str] = []
     if rule.split == "auto" and {row.split for row in rows} <= {None, "train"}:
         if rare_classes(labels, _copies(rows)):
             rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
             labels, names = number_classes(rows, class_names)
-            said.append(note)
+            new_notes.append(note)
         parts, note = _draw_all(rows, labels, rule)
     else:
         parts, note = _keep_official(rows, labels, task=name, rule=rule)
     columns = {
         split: {
-            **columns_of([rows[place] for place in places]),
-            "label": [labels[place] for place in places],
-            "row": places.tolist(),  # the place in the source
+            **columns_of([rows[index] for index in indices]),
+            "label": [labels[index] for index in indices],
+            "row": indices.tolist(),
         }
-        for split, places in parts.items()
+        for split, indices in parts.items()
     }
     _require_seen(columns, names, task=name)
-    said += [note, *class_notes(columns, names)]
+    new_notes += [note, *class_notes(columns, names)]
     return ClassTask(
         name,
         build_class_splits(columns),
@@ -355,13 +348,13 @@ def assemble_task(
         metrics,
         source,
         licence,
-        notes=(*notes, *filter(None, said)),
+        notes=(*notes, *filter(None, new_notes)),
         look_both_ways_rows=look_both_ways_rows,
     )
 
 
-def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Sequence[str], *, task: str) -> None:
-    """Refuse a split of which more than half of the rows have a label that train lacks: no head could be right."""
+def _require_seen(columns: Mapping[str, Columns], names: Sequence[str], *, task: str) -> None:
+    """Refuse a split of which more than half of the rows have a label that train lacks, as no head could be right."""
     if "train" not in columns:
         return
     in_train = set(columns["train"]["label"])
@@ -370,12 +363,12 @@ def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Seq
         if 2 * unseen.total() <= len(rows["label"]):
             continue
         listed = ", ".join(f"{names[label]!r}: {n}" for label, n in unseen.most_common(5)) + ", ..." * (len(unseen) > 5)
-        known = {_plain_label(names[label]): names[label] for label in in_train}
-        alike = [(names[label], known.get(_plain_label(names[label]))) for label in unseen]
+        by_form = {_plain_label(names[label]): names[label] for label in in_train}
+        alike = [(names[label], by_form.get(_plain_label(names[label]))) for label in unseen]
         cause = (
             f"they are those of train but for case or number format, as {alike[0][0]!r} and {alike[0][1]!r}; write "
             "them alike"
-            if all(theirs is not None for _, theirs in alike)
+            if all(name is not None for _, name in alike)
             else f"train has {', '.join(repr(names[label]) for label in sorted(in_train)[:5])}"
             f"{', ...' * (len(in_train) > 5)}; give files with the same classes"
         )
@@ -386,7 +379,7 @@ def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Seq
 
 
 def _plain_label(name: str) -> str | float:
-    """Return what is left of a label when case and the format of numbers do not count."""
+    """Return a label without case and number format."""
     try:
         return float(name)
     except ValueError:
@@ -403,21 +396,20 @@ def _drop_rare(
             f"task {task!r} has {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}), which cannot "
             "be in train, validation and test: add rows, set `rare: drop`, or give files that are split already."
         )
-    kept = [row for row, label in zip(rows, labels, strict=True) if label not in rare]
-    if not kept:
+    rest = [row for row, label in zip(rows, labels, strict=True) if label not in rare]
+    if not rest:
         raise TaskError(f"task {task!r} has no class of {MIN_CLASS_ROWS} rows or more ({listed}): add rows.")
-    n_dropped = len(rows) - len(kept)
-    return kept, f"{len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}) dropped, {n_dropped} rows in all"
+    n_dropped = len(rows) - len(rest)
+    return rest, f"{len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}) dropped, {n_dropped} rows in all"
 
 
 def _draw_all(
     rows: Sequence[CheckedRow], labels: Sequence[int], rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    groups = _groups(rows)
-    copies = _copies(rows)
+    groups, copies = _groups(rows), _copies(rows)
     parts = split_three_ways(np.asarray(labels, dtype=np.int64), seed=rule.seed, groups=groups, copies=copies)
-    how = "stratified by class" if groups is None else f"{len(set(groups))} groups kept whole"
-    return parts, f"{SPLIT_NOTE}80/10/10 with seed {rule.seed}, {how}{WITH_COPIES if copies else ''}"
+    method = "stratified by class" if groups is None else f"{len(set(groups))} groups kept whole"
+    return parts, f"{SPLIT_NOTE}80/10/10 with seed {rule.seed}, {method}{WITH_COPIES if copies else ''}"
 
 
 def _keep_official(
@@ -425,24 +417,24 @@ def _keep_official(
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
     parts: dict[str, NDArray[np.int64]] = {}
     for split in (*SPLITS, None):
-        places = [place for place, row in enumerate(rows) if row.split == split]
-        if places and split is None:
+        indices = [index for index, row in enumerate(rows) if row.split == split]
+        if indices and split is None:
             raise TaskError(
-                f"task {task!r} has {len(places)} rows without a split beside others with one (the first in "
-                f"{rows[places[0]].place}): give every row a split, or none."
+                f"task {task!r} has {len(indices)} rows without a split beside others with one (the first in "
+                f"{rows[indices[0]].location}): give every row a split, or none."
             )
-        if places and split is not None:
-            parts[split] = np.asarray(places, dtype=np.int64)
+        if indices and split is not None:
+            parts[split] = np.asarray(indices, dtype=np.int64)
     if rule.split == "given" or "validation" in parts or "train" not in parts:
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
-    in_train = [rows[place] for place in train]
+    in_train = [rows[index] for index in train]
     groups, copies = _groups(in_train), _copies(in_train)
-    # Numbered by train alone: a class that only test has would move the numbers, and with them the draw.
+    # numbered by train alone: a class that only test has would move the numbers, and with them the draw
     _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
     marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups, copies=copies)
-    how = ("stratified by class" if groups is None else "groups kept whole") + (WITH_COPIES if copies else "")
-    note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {how}"
+    method = ("stratified by class" if groups is None else "groups kept whole") + (WITH_COPIES if copies else "")
+    note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {method}"
     return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note
 
 
@@ -472,25 +464,23 @@ def number_classes(
 ) -> tuple[list[int], tuple[str, ...]]:
     """Number the class of each row independently of the order of the rows; also return the names.
 
-    `class_names` are in the order of their numbers, and whole-number labels are places in it; None takes the labels
-    that occur, numbers by value and texts by the alphabet. Labels of mixed type, and labels that are not in
-    `class_names`, are rejected.
+    `class_names` are in the order of their numbers, and whole-number labels are indices into it; None takes the labels
+    that occur, numbers by value and texts by the alphabet. Labels of mixed type, or not in `class_names`, are rejected.
     """
-    first_of_kind: dict[str, CheckedRow] = {}
+    first_of_type: dict[type, CheckedRow] = {}
     for row in rows:
-        first_of_kind.setdefault(_kind(row.values["label"]), row)
-    if len(first_of_kind) > 1:
-        found = " and ".join(f"{kind} ({row.place}: {row.values['label']!r})" for kind, row in first_of_kind.items())
-        raise TaskError(f"labels are of mixed type, {found}: write all of them as texts, or all as numbers.")
+        first_of_type.setdefault(type(row.values["label"]), row)
+    if len(first_of_type) > 1:
+        nouns = {bool: "true/false", int: "numbers", str: "texts"}
+        types = " and ".join(
+            f"{nouns[kind]} ({row.location}: {row.values['label']!r})" for kind, row in first_of_type.items()
+        )
+        raise TaskError(f"labels are of mixed type, {types}: write all of them as texts, or all as numbers.")
     if class_names is None:
         labels = _sorted_labels({row.values["label"] for row in rows})
         numbers = {label: number for number, label in enumerate(labels)}
         return [numbers[row.values["label"]] for row in rows], tuple(str(label) for label in labels)
     return [_number(row, class_names) for row in rows], tuple(class_names)
-
-
-def _kind(label: Label) -> str:
-    return {bool: "true/false", int: "numbers", str: "texts"}[type(label)]
 
 
 def _sorted_labels(labels: set[Label]) -> list[Label]:
@@ -503,66 +493,50 @@ def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
     label: Label = row.values["label"]
     if isinstance(label, str):
         if label not in class_names:
-            raise unknown_name("class", label, class_names, hint=f"It is in {row.place}.")
+            raise unknown_name("class", label, class_names, hint=f"It is in {row.location}.")
         return list(class_names).index(label)
     if not 0 <= label < len(class_names):
         raise TaskError(
-            f"{row.place}: label {label} is not a place in the {len(class_names)} class names (0 to "
+            f"{row.location}: label {label} is not the number of one of the {len(class_names)} class names (0 to "
             f"{len(class_names) - 1}): name every class, or leave `class_names` out."
         )
     return int(label)
 
 
-# Classification tasks from local files, from the hub by column names, and the sample that ships with the project.
-
 _NO_HUB = "check the name and the connection, or give local files to task 'class-files'"
 
 
 def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path,
+    files: Files,
     *,
     name: str = "class-files",
     text: str = "text",
     label: str = "label",
     text2: str | None = None,
     group: str | None = None,
-    split_column: str | None = None,
     split: str = "auto",
     class_names: Sequence[str] | None = None,
     metric: str = "accuracy",
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
-    seed: int = 0,
-    validation_fraction: float = 0.1,
     rare: str = "error",
     missing_labels: Sequence[str] = MISSING_LABELS,
+    options: FileOptions = DEFAULT_FILES,
 ) -> ClassTask:
     r"""Read a classification task from one file per split, or from one file with or without a split column.
 
     Args:
         files: Split (train, validation or dev, test) to its file; or one file. The format goes by the suffix: .csv,
             .tsv, .tab, .jsonl, .ndjson, .json, .parquet.
-        name: What reports call the task.
+        name: Name of the task in reports.
         text: Column of the text.
         label: Column of the class: texts, or whole numbers.
         text2: Column of a second text, for pairs.
-        group: Column that names rows which must not be torn apart (a document, an author).
-        split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
+        group: Column that names rows of one split (a document, an author).
         split: `auto` draws the splits that are missing, stratified by class; `given` draws none.
         class_names: Names in the order of their numbers; None takes the labels that occur.
         metric: The metric to choose by, a key of `CLASS_METRICS`.
-        header: The first row of delimited text names the columns.
-        columns: Column names, in order, of delimited text without a header.
-        delimiter: One character; None goes by the suffix.
-        quoting: False takes quotes for plain characters (TSV with unbalanced quotes).
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-        seed: Seed of splits that the files lack.
-        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
-        missing_labels: What stands for no label, which makes a bad row.
+        missing_labels: Values that mean a missing label, which makes a bad row.
+        options: How the files are read and split; options of the task by their own names.
 
     Returns:
         The task, its texts exactly as in the files.
@@ -580,11 +554,8 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         >>> read_class_files(path).class_names
         ('even', 'odd')
     """
-    rule = SplitRule(seed, validation_fraction, rare, split)
-    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
-    fields = class_fields(text, label, text2, group, missing_labels)
-    column = find_split_column(tables, split_column)
-    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
+    rule = SplitRule(options.seed, options.validation_fraction, rare, split)
+    rows, source, notes = read_rows(files, class_fields(text, label, text2, group, missing_labels), options)
     return assemble_task(
         rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
     )
@@ -609,9 +580,8 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
 ) -> ClassTask:
     """Load a classification dataset by its column names through `datasets`; the source names the commit.
 
-    `hub_id` is a dataset of the hub, or a local folder laid out like one; `config` its configuration, where it keeps
-    several in folders of their own; `revision` a branch, tag or commit. The other options are those of
-    `read_class_files`.
+    `hub_id` is a dataset of the hub, or a local folder laid out like one; `config` its configuration, where it has
+    several; `revision` a branch, tag or commit. The other options are those of `read_class_files`.
 
     Raises:
         TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
@@ -634,11 +604,8 @@ def load_class_sample() -> ClassTask:
         >>> load_class_sample().n_classes
         6
     """
-    read = partial(read_class_files, name="class-sample", label="topic", split_column="split", metric="f1-macro")
+    read = partial(read_class_files, name="class-sample", label="topic", metric="f1-macro")
     return replace(load_shipped("samples/classes.csv", read), licence="Apache-2.0")
-
-
-# Texts with one number each, such as a rating: the task every regression probe is trained and scored on.
 
 
 @dataclass(frozen=True, eq=False)
@@ -652,8 +619,7 @@ class NumberTask(GradedTask):
 
     name: str
     splits: "datasets.DatasetDict"
-    """Columns `text` (string), `number` (float64, in its own units) and perhaps `group` (string: rows that must not be
-    torn apart)."""
+    """Columns `text` (string), `number` (float64, in its own units) and perhaps `group` (string: rows of one split)."""
     source: str
     is_sample: bool = False
     notes: tuple[str, ...] = ()
@@ -665,12 +631,12 @@ class NumberTask(GradedTask):
     def audit(self) -> tuple[str, ...]:
         """Count repeated texts, and texts that two splits share; texts are compared exactly."""
         texts = {split: list(rows["text"]) for split, rows in self.splits.items()}
-        repeats = {split: len(found) - len(set(found)) for split, found in texts.items()}
+        repeats = {split: len(column) - len(set(column)) for split, column in texts.items()}
         counts = [
             (n, f"{split}: {n} of {len(texts[split])} rows repeat an earlier text") for split, n in repeats.items()
         ]
-        for split, found in texts.items():
-            n_conflicts, conflicts = conflict_notes(found, self.rows(split)["number"], "text", "numbers")
+        for split, column in texts.items():
+            n_conflicts, conflicts = conflict_notes(column, self.rows(split)["number"], "text", "numbers")
             counts.append((n_conflicts, f"{split}: {conflicts}"))
         for split, other, n in overlaps(texts):
             counts.append((n, f"{split}: {n} of {len(texts[split])} texts are also in {other}"))
@@ -685,46 +651,34 @@ class NumberTask(GradedTask):
         return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
 
 
-def build_number_splits(columns: Mapping[str, Mapping[str, Any]]) -> "datasets.DatasetDict":
+def build_number_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold the columns `text`, `number` and perhaps `group` of each split as a `NumberTask` wants them."""
     from datasets import Value
 
     return hold_columns(columns, {"text": Value("string"), "number": Value("float64"), "group": Value("string")})
 
 
-# Number tasks from local files by column names, and the sample that ships with the project.
-
-
-def read_number_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path,
+def read_number_files(
+    files: Files,
     *,
     name: str = "number-files",
     text: str = "text",
     number: str = "number",
     group: str | None = None,
-    split_column: str | None = None,
     split: str | None = None,
-    seed: int = 0,
-    validation_fraction: float = 0.1,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
+    options: FileOptions = DEFAULT_FILES,
 ) -> NumberTask:
-    """Read texts with numbers; options as for `read_class_files` and, of splits, `read_pair_files`.
+    """Read texts with numbers; options as for `read_class_files`, and `split` as for `read_pair_files`.
 
     Raises:
         TaskError: A file is broken, a row is bad, a split has fewer than 8 rows, or its numbers are all equal.
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
     """
-    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields: Fields = {"text": (text, check_text), "number": (number, check_gold), "group": (group, check_group)}
-    column = find_split_column(tables, split_column)
-    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
-    rule = SplitRule(seed, validation_fraction, split=split)
-    columns_of_splits, drawn = split_graded(rows, rule, columns=NumberTask.text_columns, name=name)
-    task = NumberTask(name, build_number_splits(columns_of_splits), source)
+    rows, source, notes = read_rows(files, fields, options)
+    rule = SplitRule(options.seed, options.validation_fraction, split=split)
+    columns, drawn = split_graded(rows, rule, columns=NumberTask.text_columns, name=name)
+    task = NumberTask(name, build_number_splits(columns), source)
     return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
 
 

@@ -1,4 +1,4 @@
-"""Files of columns, as the CoNLL shared tasks publish them: one word a line, sentences parted by blank lines."""
+"""Words with tags in the files of the CoNLL shared tasks (columns) and of Universal Dependencies (CoNLL-U)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -24,17 +24,17 @@ _COMMENTS = ", or set `has_comments: true` if lines that begin with # are commen
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """How a file of columns is written; checked when built."""
+    """The format of a file of columns: one word a line, with a blank line after each sentence; checked when built."""
 
     columns: tuple[str, ...]
     """Names in the order of the file, `word` among them."""
     separator: str = "auto"
-    """`tab` or `space` (any number of them); `whitespace` takes both; `auto` takes what the first line has and rejects
-    lines that have the other."""
+    """`tab` or `space` (any number of them); `whitespace` takes both; `auto` takes that of the first line and rejects
+    lines with the other."""
     has_comments: bool = False
     """True skips lines that start with #. False takes # for a word, as it is one in tweets."""
     fallback_encoding: str | None = None
-    """Encoding to read a file to use for a file that is not UTF-8; None rejects such a file."""
+    """Encoding of a file that is not UTF-8; None rejects such a file."""
 
     def __post_init__(self) -> None:
         if WORD not in self.columns:
@@ -83,12 +83,12 @@ def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> Sentenc
             block = Sentence([], [], str(n_documents or ""), [], [])
     if not sentences:
         raise TaskError(f"{path} has no words, only blank lines, comments or {DOCUMENT_START} lines.")
-    notes = count_note(str(path), n_comments, "comment line skipped", plural="comment lines skipped")
+    notes = count_note(str(path), n_comments, "comment line skipped", "comment lines skipped")
     return SentenceTable(str(path), "line", sentences, notes)
 
 
 def _split_lines(path: Path, lines: Sequence[str], file_format: ColumnFormat) -> Iterator[tuple[int, list[str] | None]]:
-    """Yield number and columns of each line: none for a blank line, None for the start of a document."""
+    """Yield the number and columns of each line: no columns for a blank line, None for the start of a document."""
     columns, separator, first = file_format.columns, file_format.separator, 0
     for number, line in enumerate((*lines, ""), start=1):
         has_tab = "\t" in line
@@ -103,12 +103,12 @@ def _split_lines(path: Path, lines: Sequence[str], file_format: ColumnFormat) ->
         if separator == "auto":
             separator, first = "tab" if has_tab else "space", number
         elif has_tab if separator == "space" else first and " " in line and not has_tab:
-            parted = "a tab" if has_tab else "spaces and no tab"
+            blanks = "a tab" if has_tab else "spaces and no tab"
             on_line = f" on line {first}" if first else ""
             may_be_comment = line.startswith("#") or (first > 0 and lines[first - 1].startswith("#"))
             raise TaskError(
-                f"{path}, line {number}: {line[:60]!r} has {parted}, but {separator}s part the columns{on_line}: use "
-                "one of them, or set `separator: whitespace` if no word holds a space"
+                f"{path}, line {number}: {line[:60]!r} has {blanks}, but {separator}s separate the columns{on_line}: "
+                "use one of them, or set `separator: whitespace` if no word holds a space"
                 f"{_COMMENTS if may_be_comment else ''}."
             )
         if separator == "tab":
@@ -117,11 +117,11 @@ def _split_lines(path: Path, lines: Sequence[str], file_format: ColumnFormat) ->
             blanks = line.replace("\t", " ") if separator == "whitespace" else line
             fields = [part for part in blanks.split(" ") if part]
         if len(fields) != len(columns) or "" in fields or (separator == "tab" and " " in line):
-            _check(f"{path}, line {number}", fields, columns)
+            _check_fields(f"{path}, line {number}", fields, columns)
         yield number, fields
 
 
-def _check(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
+def _check_fields(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
     if len(fields) != len(columns):
         hint = _COMMENTS if fields[0].startswith("#") else ""
         raise TaskError(
@@ -133,24 +133,20 @@ def _check(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
             raise TaskError(f"{where}: column {name!r} is empty in {shorten(list(fields))}: give every word a value.")
         if name != WORD and " " in value:
             raise TaskError(
-                f"{where}: column {name!r} holds {value[:60]!r}, but a tag has no space: part the columns by tabs."
+                f"{where}: column {name!r} holds {value[:60]!r}, but a tag has no space: separate the columns by tabs."
             )
 
-
-# CoNLL-U, the format of Universal Dependencies: ten columns, comments, ranges of words and empty nodes.
 
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 TAG_COLUMNS = ("upos", "xpos", "deprel")
 _ID = re.compile(r"([0-9]+)(?:([-.])([0-9]+))?")
-_UNSPECIFIED = "_"
-
 Lines = Sequence[tuple[int, str]]
 """Lines with their numbers, from 1."""
 
 
 @dataclass(frozen=True)
 class _Range:
-    """A stretch of the text that several words make up, such as `didn't`."""
+    """A part of the text that several words make up, such as `didn't`."""
 
     first: int
     last: int
@@ -200,16 +196,16 @@ class _Reader:
         tag_index = COLUMNS.index(self.tags)
         for number, line in rows:
             fields = line.split("\t")
-            found = _ID.fullmatch(fields[0])
-            is_due = found is not None and (found[2] == "." or int(found[1]) == len(sentence.words) + 1)
-            if len(fields) != len(COLUMNS) or found is None or not is_due or not fields[1].strip(BLANK):
+            match = _ID.fullmatch(fields[0])
+            is_next = match is not None and (match[2] == "." or int(match[1]) == len(sentence.words) + 1)
+            if len(fields) != len(COLUMNS) or match is None or not is_next or not fields[1].strip(BLANK):
                 raise self._bad_line(number, fields, len(sentence.words) + 1)
             has_space = "SpaceAfter=No" not in fields[9].split("|")
-            if found[2] == ".":
+            if match[2] == ".":
                 self.n_empty += 1
-            elif found[2] == "-":
-                ranges.append(_Range(int(found[1]), int(found[3]), fields[1], has_space, number))
-            elif fields[tag_index] in ("", _UNSPECIFIED):
+            elif match[2] == "-":
+                ranges.append(_Range(int(match[1]), int(match[3]), fields[1], has_space, number))
+            elif fields[tag_index] in ("", "_"):
                 raise TaskError(
                     f"{self.path}, line {number}: column {self.tags!r} is {fields[tag_index]!r}, which means "
                     f"unspecified: use another of {', '.join(TAG_COLUMNS)}."
@@ -223,21 +219,20 @@ class _Reader:
                 sentence.space_after.append(has_space)
         return sentence, ranges
 
-    def _bad_line(self, number: int, fields: Sequence[str], due: int) -> TaskError:
+    def _bad_line(self, number: int, fields: Sequence[str], next_id: int) -> TaskError:
         where = f"{self.path}, line {number}"
         if len(fields) != len(COLUMNS):
-            shown = "\t".join(fields)[:60]
+            line = "\t".join(fields)[:60]
             return TaskError(
-                f"{where}: {len(fields)} instead of {len(COLUMNS)} columns in {shown!r}: CoNLL-U needs "
-                f"{', '.join(COLUMNS)}, parted by tabs."
+                f"{where}: {len(fields)} instead of {len(COLUMNS)} columns in {line!r}: CoNLL-U needs "
+                f"{', '.join(COLUMNS)}, separated by tabs."
             )
         if not fields[1].strip(BLANK):
             return TaskError(f"{where}: word {fields[0]} has the empty form {fields[1]!r}: give every word a form.")
-        return TaskError(f"{where}: id {fields[0]!r}, but word {due} comes next: fix the sentence.")
+        return TaskError(f"{where}: id {fields[0]!r}, but word {next_id} comes next: fix the sentence.")
 
-    # The words of a range are written without a space where they spell it (did + n't), and with one where they do not
-    # (German zu + dem for zum), because then no stretch of the text belongs to each of them.
     def _join(self, sentence: Sentence, span: _Range) -> None:
+        """Join words that spell their range (did + n't) without a space; others (German zu + dem) keep it."""
         if not span.first < span.last <= len(sentence.words):
             raise TaskError(
                 f"{self.path}, line {span.line}: the range {span.first}-{span.last} does not fit a sentence of "
@@ -251,14 +246,14 @@ class _Reader:
         sentence.space_after[span.last - 1] = span.has_space
 
     def notes(self) -> tuple[str, ...]:
-        """Count what was skipped, and sentences whose text cannot be rebuilt."""
-        found = (
+        """Count skipped lines, and sentences whose text cannot be rebuilt."""
+        counts = (
             (self.n_ranges, "range of words (such as 1-2) skipped", "ranges of words (such as 1-2) skipped"),
             (self.n_empty, "empty node (such as 1.1) skipped", "empty nodes (such as 1.1) skipped"),
             (self.n_unspelled, "range is not spelled by its words", "ranges are not spelled by their words"),
             (self.n_other_text, "sentence differs from its `# text`", "sentences differ from their `# text`"),
         )
-        return tuple(note for n, one, many in found for note in count_note(str(self.path), n, one, plural=many))
+        return tuple(note for n, one, many in counts for note in count_note(str(self.path), n, one, many))
 
 
 def read_conllu(path: Path, tags: str) -> SentenceTable:

@@ -1,4 +1,4 @@
-"""Medical tasks of Look Both Ways (Appendix A): PubMedQA, ChemProt, medical question pairs, PubMed RCT."""
+"""Published classification tasks of medicine, finance and law, most of them from Look Both Ways (Appendix A)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,6 @@ from extract.errors import TaskError, unknown_name
 from probes.data.class_task import ClassTask, assemble_task, build_class_splits, class_fields
 from probes.data.sources import (
     PUBMEDQA_FORMS,
-    LocalFolder,
     data_hint,
     find_local,
     fiqa_table,
@@ -24,7 +23,7 @@ from probes.data.sources import (
     rename_labels,
 )
 from probes.data.splits import MIN_CLASS_ROWS, SPLIT_NOTE, SplitRule, name_splits, rare_classes
-from probes.data.table_files import FileFormat, RawRow, RawTable, check_rows, read_raw, shorten
+from probes.data.table_files import FileOptions, RawRow, RawTable, check_rows, read_raw, shorten
 
 PUBMEDQA_FILES = ("ori_pqal.json", "test_ground_truth.json")
 PUBMEDQA_CLASSES = ("yes", "no", "maybe")
@@ -63,14 +62,14 @@ def load_pubmedqa(
     """Read PubMedQA's labelled set: does the abstract answer the question with yes, no or maybe.
 
     The long answer, which reveals the decision, is left out, as in Look Both Ways. 500 test records as published; of
-    the other 500, by default 400 to train and 100 to validation.
+    the other 500, by default 400 are train and 100 validation.
 
     Args:
         folder: Where `ori_pqal.json` and `test_ground_truth.json` are; None is `$ICECORE_DATA/pubmedqa`.
         text_form: `look-both-ways` (question and contexts glued as by the released code) or `plain` (spaces between).
         validation_fraction: Part of the training half that becomes validation.
         seed: Seed of that draw.
-        bad_rows: `error` stops at a record that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
     """
     if text_form not in PUBMEDQA_FORMS:
         raise unknown_name("text_form", text_form, PUBMEDQA_FORMS)
@@ -105,12 +104,12 @@ def load_chemprot(
             SciBERT ships as .txt, renamed); None is `$ICECORE_DATA/chemprot` where it exists, else the hub.
         hub_id: A dataset of the hub with the same columns.
         revision: Its branch, tag or commit.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
     """
     local = find_local("chemprot", folder)
     if local is None:
-        found, source = read_hub(hub_id, revision=revision, help_text=data_hint("chemprot", "train.jsonl"))
-        tables = name_splits(found, source)
+        tables, source = read_hub(hub_id, revision=revision, help_text=data_hint("chemprot", "train.jsonl"))
+        tables = name_splits(tables, source)
     else:
         tables, source = local.read(CHEMPROT_FILES, read_raw)
     rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
@@ -132,10 +131,10 @@ def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str =
     header: doctor, question, question, label); None is `$ICECORE_DATA/mqp`.
     """
     local = need_local("mqp", folder, example="mqp.csv")
-    table = read_raw(local.find("mqp.csv"), FileFormat(header=False, columns=MQP_COLUMNS))
-    named = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
+    table = read_raw(local.find("mqp.csv"), FileOptions(header=False, columns=MQP_COLUMNS))
+    table = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
     fields = class_fields("question_1", text2="question_2", group="question_1")
-    rows, notes = check_rows({None: named}, fields, bad_rows=bad_rows)
+    rows, notes = check_rows({None: table}, fields, bad_rows=bad_rows)
     return assemble_task(
         rows,
         name="mqp",
@@ -167,8 +166,6 @@ def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> Cl
     )
 
 
-# Financial tasks: PhraseBank and FiQA sentiment (Look Both Ways, Appendix A), and Banking77 intents (MTEB).
-
 SENTIMENTS = ("negative", "neutral", "positive")
 PHRASEBANK_FILES = {agree: f"Sentences_{agree}Agree.txt" for agree in ("All", "75", "66", "50")}
 FIQA_HUB_ID = "ChanceFocus/flare-fiqasa"
@@ -185,7 +182,7 @@ def load_phrasebank(
         agreement: Which of the four nested files, from 2,264 sentences (`All` annotators agreed) over `75` and `66` per
             cent to 4,846 (`50`).
         seed: Seed of the 80/10/10 split; there is no official one.
-        bad_rows: `error` stops at a line that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
     """
     if agreement not in PHRASEBANK_FILES:
         raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
@@ -227,23 +224,27 @@ def load_fiqa(
         revision: Its branch, tag or commit.
         text: Text column of the hub's copy: `text`, or `query` as in the released code.
         seed: Seed of the split; files only.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
     """
     local = find_local("fiqa-sa", folder)
     if local is None:
         help_text = data_hint("fiqa-sa", "*.json (the challenge's files)")
-        found, source = read_hub(hub_id, revision=revision, help_text=help_text)
-        known = name_splits(found, source)
-        # the order in which the released code of Look Both Ways puts them together
-        tables = {split: known[split] for split in ("train", "test", "validation") if split in known}
+        raw, source = read_hub(hub_id, revision=revision, help_text=help_text)
+        raw = name_splits(raw, source)
+        # in the order of the code released with Look Both Ways
+        tables = {split: raw[split] for split in ("train", "test", "validation") if split in raw}
         rows, notes = check_rows(tables, class_fields(text, "answer"), bad_rows=bad_rows)
     else:
-        paths = _fiqa_files(local)
+        paths = sorted(local.path.glob("*.json"))
+        if not paths:
+            raise TaskError(
+                f"{local.name} has no JSON file: give the folder of the FiQA challenge's task 1 as `folder`."
+            )
         rows, notes = [], ()
         for path in paths:
             table = fiqa_table(path, neutral=neutral)
-            found_here, dropped = check_rows({None: table}, class_fields(group="sentence"), bad_rows=bad_rows)
-            rows, notes = [*rows, *found_here], (*notes, *dropped)
+            file_rows, dropped = check_rows({None: table}, class_fields(group="sentence"), bad_rows=bad_rows)
+            rows, notes = [*rows, *file_rows], (*notes, *dropped)
         source = f"{local.source(*paths)}, neutral within {neutral:g}"
     return assemble_task(
         rows,
@@ -254,15 +255,6 @@ def load_fiqa(
         rule=SplitRule(seed),
         notes=notes,
     )
-
-
-def _fiqa_files(local: LocalFolder) -> list[Path]:
-    paths = sorted(local.path.glob("*.json"))
-    if not paths:
-        raise TaskError(
-            f"{local.called} holds no JSON file: give the folder of the FiQA challenge's task 1 as `folder`."
-        )
-    return paths
 
 
 def load_banking77(
@@ -286,8 +278,6 @@ def load_banking77(
         notes=notes,
     )
 
-
-# Legal tasks of Look Both Ways (Appendix A), as LexGLUE holds them: SCOTUS issue areas and unfair terms of service.
 
 LEXGLUE_HUB_ID = "coastalcph/lex_glue"
 LEXGLUE_LICENCE = "CC BY 4.0"
@@ -353,16 +343,16 @@ def load_unfair_tos(
     Args:
         hub_id: As for `load_scotus`; a folder holds `unfair_tos/*.parquet`.
         target: `type` for nine classes (none, or the term), `any` for unfair or not, or the name of one term for that
-            term or not; eight such tasks are the multi-label task, one against the rest.
+            term or not; the eight such tasks together are the multi-label task, one against the rest.
         revision: Branch, tag or commit of the hub's copy.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
     """
     if target not in ("type", "any", *UNFAIR_TERMS):
         raise unknown_name("target", target, ("type", "any", *UNFAIR_TERMS))
-    found, source = _read_lexglue(hub_id, "unfair_tos", revision)
-    tables = {split: _one_label(table, target) for split, table in found.items()}
+    raw, source = _read_lexglue(hub_id, "unfair_tos", revision)
+    tables = {split: _one_label(table, target) for split, table in raw.items()}
     rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
-    n_several = sum(len(row.values.get("labels") or ()) > 1 for table in found.values() for row in table.rows)
+    n_several = sum(len(row.values.get("labels") or ()) > 1 for table in raw.values() for row in table.rows)
     if target == "type" and n_several:
         notes = (*notes, f"{n_several} rows are of several unfair terms; each counts as the first of them")
     names = {"type": (FAIR, *UNFAIR_TERMS), "any": (FAIR, UNFAIR)}.get(target, (f"no {target}", target))
@@ -379,22 +369,24 @@ def load_unfair_tos(
 
 def _read_lexglue(hub_id: str, config: str, revision: str | None) -> tuple[dict[str, RawTable], str]:
     local = find_local("lex_glue")
-    place = str(local.path) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
-    tables, source = read_hub(place, config, revision=revision, help_text=_HELP)
+    repository = str(local.path) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
+    tables, source = read_hub(repository, config, revision=revision, help_text=_HELP)
     return name_splits(tables, source), source
 
 
 def _one_label(table: RawTable, target: str) -> RawTable:
-    """Cut the list `labels` down to the one class `label`."""
+    """Turn the list `labels` into the one class `label`."""
     if "labels" not in table.columns:
         return table  # the missing column is named when the rows are checked
-    rows = [_cut_row(row, target) for row in table.rows]
+    rows = [_label_row(row, target) for row in table.rows]
     return replace(table, columns=(*table.columns, "label"), rows=rows)
 
 
-def _cut_row(row: RawRow, target: str) -> RawRow:
+def _label_row(row: RawRow, target: str) -> RawRow:
     labels: Any = row.values.get("labels")
-    if not _are_terms(labels):
+    if not isinstance(labels, Sequence) or not all(
+        isinstance(number, int) and 0 <= number < len(UNFAIR_TERMS) for number in labels
+    ):
         problem = f"labels are not terms: {shorten(labels)}, but a list of numbers from 0 to {len(UNFAIR_TERMS) - 1}"
         return replace(row, values={}, problem=f"{problem} is needed")
     terms = [UNFAIR_TERMS[number] for number in labels]
@@ -407,28 +399,19 @@ def _cut_row(row: RawRow, target: str) -> RawRow:
     return replace(row, values={**row.values, "label": label})
 
 
-def _are_terms(labels: Any) -> bool:
-    return isinstance(labels, Sequence) and all(
-        isinstance(number, int) and 0 <= number < len(UNFAIR_TERMS) for number in labels
-    )
-
-
-# The one split of the code released with Look Both Ways, so that its numbers can be held against ours.
-
 SEED = 42
 TEST_SHARE = 0.2
 
 
 def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
-    """Split a task as the released code does, without regard to its official splits and its groups.
+    """Split a task as the code released with Look Both Ways does, whatever its official splits and groups.
 
     All rows in source order (the first `look_both_ways_rows` of them), classes of fewer than 3 rows dropped, 80/20
     stratified by scikit-learn; rows stay in the order drawn, on which SMOTE depends. There is no validation split: a
-    protocol that chooses on the test rows is optimistic, and so is one that tears the rows of a group apart; both are
-    marked.
+    protocol that chooses on the test rows is optimistic, and so is one that splits a group; both are marked.
     Source: `evaluations/utils.py` of the released code.
 
-    Rejects a task of which fewer than two classes are left, or whose test part has fewer rows than there are classes.
+    Rejects a task with fewer than two classes, or fewer test rows than classes, after that.
     """
     from datasets import concatenate_datasets
     from sklearn.model_selection import train_test_split
@@ -437,19 +420,19 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     pool = rows.select(np.argsort(rows["row"], kind="stable")[: task.look_both_ways_rows])
     labels = np.asarray(pool["label"], dtype=np.int64)
     rare = rare_classes(labels.tolist())
-    kept = np.flatnonzero(~np.isin(labels, list(rare)))
-    present = np.unique(labels[kept]).tolist()
-    if len(present) < 2 or ceil(TEST_SHARE * len(kept)) < len(present):
+    common = np.flatnonzero(~np.isin(labels, list(rare)))
+    present = np.unique(labels[common]).tolist()
+    if len(present) < 2 or ceil(TEST_SHARE * len(common)) < len(present):
         raise TaskError(
-            f"task {task.name!r} has {len(kept)} rows in {len(present)} classes of {MIN_CLASS_ROWS} rows or more, but "
-            "the 80/20 split of Look Both Ways needs two classes and a test row for each: use another protocol."
+            f"task {task.name!r} has {len(common)} rows in {len(present)} classes of {MIN_CLASS_ROWS} rows or more, "
+            "but the 80/20 split of Look Both Ways needs two classes and a test row for each: use another protocol."
         )
-    train, test = train_test_split(kept, test_size=TEST_SHARE, random_state=seed, stratify=labels[kept])
+    train, test = train_test_split(common, test_size=TEST_SHARE, random_state=seed, stratify=labels[common])
     columns = {
-        split: {**pool.select(drawn)[:], "label": np.searchsorted(present, labels[drawn]).tolist()}
-        for split, drawn in {"train": train, "test": test}.items()
+        split: {**pool.select(sample)[:], "label": np.searchsorted(present, labels[sample]).tolist()}
+        for split, sample in {"train": train, "test": test}.items()
     }
-    n_dropped = len(labels) - len(kept)
+    n_dropped = len(labels) - len(common)
     dropped = f"; {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({n_dropped} rows) dropped" if rare else ""
     note = f"split as by the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
     remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))

@@ -17,14 +17,17 @@ from extract.errors import TaskError, unknown_name
 from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
 from probes.data.table_files import (
+    DEFAULT_FILES,
+    Columns,
     Fields,
+    FileOptions,
+    Files,
     check_gold,
     check_rows,
     check_text,
     columns_by_split,
-    find_split_column,
     is_number,
-    read_tables,
+    read_rows,
     read_text,
 )
 from probes.data.task import (
@@ -42,48 +45,46 @@ if TYPE_CHECKING:
     import datasets
 
 
-# Duplicates, overlap between splits and final punctuation of pairs, counted for the reader; nothing is removed.
-
 _FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
-Columns = Any
-"""Anything with `rows["sentence1"]`, `rows["sentence2"]`, `rows["score"]`: a `datasets.Dataset` or a dict of lists."""
+Pairs = Any
+"""Pairs `sentence1`, `sentence2` and `score`: a `datasets.Dataset`, or a dictionary of lists."""
 
 
-def pair_keys(rows: Columns) -> list[tuple[str, ...]]:
+def pair_keys(rows: Pairs) -> list[tuple[str, ...]]:
     """Name each pair so that (a, b) and (b, a) are the same pair."""
     return text_keys(rows, ("sentence1", "sentence2"))
 
 
-def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
+def repeats_earlier_pair(rows: Pairs) -> Bool[np.ndarray, " N"]:
     """Mark the rows whose pair is also in an earlier row of the same split, in either order."""
     first: dict[tuple[str, ...], int] = {}
     return np.array([first.setdefault(key, row) < row for row, key in enumerate(pair_keys(rows))], dtype=bool)
 
 
-def conflicting_pairs(rows: Columns) -> list[tuple[str, ...]]:
+def conflicting_pairs(rows: Pairs) -> list[tuple[str, ...]]:
     """List the unordered pairs of one split that have more than one gold score, each once, in the order first seen."""
     return conflicting(pair_keys(rows), rows["score"])
 
 
-def pair_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+def pair_is_in(rows: Pairs, other: Pairs) -> Bool[np.ndarray, " N"]:
     """Mark the rows whose pair, in either order, is also a pair of another split, usually train."""
-    known = set(pair_keys(other))
-    return np.array([key in known for key in pair_keys(rows)], dtype=bool)
+    others = set(pair_keys(other))
+    return np.array([key in others for key in pair_keys(rows)], dtype=bool)
 
 
-def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+def sentence_is_in(rows: Pairs, other: Pairs) -> Bool[np.ndarray, " N"]:
     """Mark the rows of which at least one sentence is also a sentence of another split, usually train.
 
     `~sentence_is_in(test, train)` is the clean subset of test.
     """
-    known = {*other["sentence1"], *other["sentence2"]}
-    return np.array([a in known or b in known for a, b in pair_keys(rows)], dtype=bool)
+    others = {*other["sentence1"], *other["sentence2"]}
+    return np.array([a in others or b in others for a, b in pair_keys(rows)], dtype=bool)
 
 
-def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+def final_punctuation(rows: Pairs) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
 
-    The last token is then another one in either text, which last-token pooling sees and mean pooling hardly does.
+    Their last tokens differ, which matters to last-token pooling and hardly to mean pooling.
     """
     differs, only = [], []
     for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
@@ -95,11 +96,10 @@ def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.nd
     return np.array(differs, dtype=bool), np.array(only, dtype=bool)
 
 
-def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
-    """Count duplicates, overlap between splits and final punctuation.
+def audit_notes(splits: Mapping[str, Pairs]) -> tuple[str, ...]:
+    """Count duplicates, overlap between splits and final punctuation, and return the remarks with a count.
 
-    Texts are compared exactly, pairs in either order; splits come in the order train, validation, test. Returns only
-    the remarks whose count is not zero.
+    Texts are compared exactly, pairs in either order; splits come in the order train, validation, test.
     """
     # one read of the columns: a datasets column decodes again on every access
     tables = {
@@ -115,11 +115,11 @@ def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
         counts.append((n_conflicts, f"{split}: {conflicts}"))
         n_differ = int(final_punctuation(rows)[0].sum())
         counts.append((n_differ, f"{split}: the texts of {n_differ} of {n_rows} rows end in different punctuation"))
-    for (other, known), (split, rows) in combinations(tables.items(), 2):
+    for (other, earlier), (split, rows) in combinations(tables.items(), 2):
         n_rows = len(rows["score"])
-        n_pairs = int(pair_is_in(rows, known).sum())
+        n_pairs = int(pair_is_in(rows, earlier).sum())
         counts.append((n_pairs, f"{split}: {n_pairs} of {n_rows} pairs are also in {other}"))
-        n_shared = int(sentence_is_in(rows, known).sum())
+        n_shared = int(sentence_is_in(rows, earlier).sum())
         counts.append((n_shared, f"{split}: {n_shared} of {n_rows} rows share a sentence with {other}"))
     return remarks(counts)
 
@@ -139,7 +139,7 @@ class PairTask(GradedTask):
 
     name: str
     splits: "datasets.DatasetDict"
-    """Columns `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
+    """Pairs `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
     (string: test is scored for each by itself, too)."""
     score_range: tuple[float, float]
     """Lowest and highest gold the task can hold, in the original units."""
@@ -147,10 +147,10 @@ class PairTask(GradedTask):
     is_sample: bool = False
     notes: tuple[str, ...] = ()
     has_inferred_range: bool = False
-    """Whether the score range was taken from the rows."""
+    """Whether the score range is that of the rows."""
 
     def inferred_options(self) -> dict[str, Any]:
-        """Return the score range, where it was taken from the rows."""
+        """Return the score range, where it is that of the rows."""
         return {"score_range": list(self.score_range)} if self.has_inferred_range else {}
 
     def gold01(self, split: str) -> Float32[np.ndarray, " N"]:
@@ -172,7 +172,7 @@ class PairTask(GradedTask):
         return {"score_range": list(self.score_range), "n_pairs": self.n_rows()}
 
 
-def build_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+def build_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
     """Hold the columns `sentence1`, `sentence2`, `score` and perhaps `subset` of each split for a `PairTask`."""
     from datasets import Value
 
@@ -187,8 +187,6 @@ def build_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "dataset
     )
 
 
-# Pair tasks from local files by column names, STS Benchmark, and the sample that ships with the project.
-
 STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
 STSB_HUB_ID = "sentence-transformers/stsb"
 _NO_HUB = (
@@ -197,46 +195,32 @@ _NO_HUB = (
 )
 
 
-def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path,
+def read_pair_files(
+    files: Files,
     *,
     name: str = "pair-files",
     sentence1: str = "sentence1",
     sentence2: str = "sentence2",
     score: str = "score",
-    split_column: str | None = None,
     split: str | None = None,
-    seed: int = 0,
-    validation_fraction: float = 0.1,
     score_range: Sequence[float | int] | None = None,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
+    options: FileOptions = DEFAULT_FILES,
 ) -> PairTask:
     r"""Read a pair task from one file per split, or from one file with or without a split column.
 
     Args:
         files: Split (train, validation or dev, test) to its file; or one file that holds all splits. The format goes
             by the suffix: .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet.
-        name: What reports call the task.
+        name: Name of the task in reports.
         sentence1: Column of the first text.
         sentence2: Column of the second text.
         score: Column of the gold similarity.
-        split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
         split: `auto` draws the splits that are missing, equal pairs together: all three (80/10/10) of rows in train or
             in no split, validation where there is train and test. `given` draws none. None is `auto` where a file has
             no splits.
-        seed: Seed of that draw.
-        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         score_range: Lowest and highest gold allowed; scales the gold to [0, 1]. None takes the lowest and highest of
             train (of all rows, where there is no train), and a note says so.
-        header: The first row of delimited text names the columns.
-        columns: Column names, in order, of delimited text without a header.
-        delimiter: One character; None goes by the suffix.
-        quoting: False takes quotes for plain characters (TSV with unbalanced quotes).
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        options: How the files are read and split; options of the task by their own names.
 
     Returns:
         The task, its texts exactly as in the files, its notes naming rows dropped, duplicates and overlap.
@@ -255,38 +239,30 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         ['text 0', 'other 0']
     """
     limits = None if score_range is None else parse_score_range(score_range)
-    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
-    fields = _fields(sentence1, sentence2, score, limits=limits)
-    column = find_split_column(tables, split_column)
-    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
-    rule = SplitRule(seed, validation_fraction, split=split)
-    columns_of_splits, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
-    splits = build_splits(columns_of_splits)
-    where = "train" if "train" in splits else "all rows"
-    scores = splits["train"]["score"] if "train" in splits else [x for rows in splits.values() for x in rows["score"]]
-    observed = (min(scores), max(scores))
-    told = (
-        f"score_range is {observed[0]:g} to {observed[1]:g}, the scores of {where}; set score_range for another scale"
-    )
+    check_score = partial(check_gold, limits=limits) if limits else check_gold
+    fields: Fields = {
+        "sentence1": (sentence1, check_text),
+        "sentence2": (sentence2, check_text),
+        "score": (score, check_score),
+    }
+    rows, source, notes = read_rows(files, fields, options)
+    rule = SplitRule(options.seed, options.validation_fraction, split=split)
+    columns, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
+    splits = build_splits(columns)
+    if limits is None:
+        where, ranged = ("train", [splits["train"]]) if "train" in splits else ("all rows", list(splits.values()))
+        scores = [gold for rows in ranged for gold in rows["score"]]
+        low, high = min(scores), max(scores)
+        note = f"score_range is {low:g} to {high:g}, the scores of {where}; set score_range for another scale"
+        notes = (*notes, note)
     return PairTask(
         name,
         splits,
-        limits or observed,
+        limits or (low, high),
         source,
         has_inferred_range=limits is None,
-        notes=(*notes, *[told] * (limits is None), *filter(None, [drawn]), *audit_notes(splits)),
+        notes=(*notes, *filter(None, [drawn]), *audit_notes(splits)),
     )
-
-
-def _fields(
-    sentence1: str = "sentence1",
-    sentence2: str = "sentence2",
-    score: str = "score",
-    *,
-    limits: tuple[float, float] | None,
-) -> Fields:
-    gold = partial(check_gold, limits=limits) if limits else check_gold
-    return {"sentence1": (sentence1, check_text), "sentence2": (sentence2, check_text), "score": (score, gold)}
 
 
 def parse_score_range(value: object) -> tuple[float, float]:
@@ -298,14 +274,11 @@ def parse_score_range(value: object) -> tuple[float, float]:
 
 
 def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error") -> PairTask:
-    """Read the English STS Benchmark from its three headerless CSV files, gold 0 to 5.
+    """Read the English STS Benchmark, gold 0 to 5: 5,749 training, 1,500 validation and 1,379 test pairs.
 
     Args:
         folder: Where `stsb-en-train.csv`, `stsb-en-dev.csv` and `stsb-en-test.csv` are; None is `$ICECORE_DATA/stsb`.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        5,749 training, 1,500 validation and 1,379 test pairs.
+        bad_rows: As in `FileOptions`.
 
     Raises:
         TaskError: `ICECORE_DATA` is not set, or a file is missing or broken.
@@ -314,10 +287,8 @@ def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error"
     task = read_pair_files(
         {split: local.find(file) for split, file in STSB_FILES.items()},
         name="stsb",
-        header=False,
-        columns=("sentence1", "sentence2", "score"),
         score_range=(0.0, 5.0),
-        bad_rows=bad_rows,
+        options=FileOptions(header=False, columns=("sentence1", "sentence2", "score"), bad_rows=bad_rows),
     )
     return replace(task, source=local.source(*STSB_FILES.values()))
 
@@ -336,7 +307,7 @@ def load_stsb_hub(
             out like one.
         revision: Branch, tag or commit; None is the main branch.
         score_range: Lowest and highest gold the dataset can hold.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
 
     Returns:
         The task; its source names the commit.
@@ -347,7 +318,12 @@ def load_stsb_hub(
     """
     limits = parse_score_range(score_range)
     tables, source = read_hub(hub_id, revision=revision, help_text=_NO_HUB)
-    rows, notes = check_rows(name_splits(tables, source), _fields(limits=limits), bad_rows=bad_rows)
+    fields: Fields = {
+        "sentence1": ("sentence1", check_text),
+        "sentence2": ("sentence2", check_text),
+        "score": ("score", partial(check_gold, limits=limits)),
+    }
+    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
     splits = build_splits(columns_by_split(rows))
     name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
     return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
@@ -362,8 +338,6 @@ def load_sample() -> PairTask:
     """Load the pairs written for this project and shipped with it, gold 0 to 5: a sample, not a benchmark."""
     return load_shipped("samples/sts.csv", partial(read_pair_files, name="sts-sample", score_range=(0.0, 5.0)))
 
-
-# STS12 to STS17 and SICK-R in the files they were published as; scored by subset.
 
 SICK = "SICK.txt"
 SICK_SPLITS = {"TRAIN": "train", "TRIAL": "validation", "TEST": "test"}
@@ -381,8 +355,8 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
 
     Args:
         folder: Where the files are.
-        name: What reports call the task; the folder's name when empty.
-        choose_on: `stsb` or `sts-sample`: whose train and validation are taken; not used for SICK-R.
+        name: Name of the task in reports; the folder's name when empty.
+        choose_on: `stsb` or `sts-sample`: the task whose train and validation are taken; not used for SICK-R.
 
     Raises:
         TaskError: No such files, a file without its partner, files of unequal length, or a broken line.
@@ -441,18 +415,17 @@ def _read_subset(path: Path) -> Iterator[tuple[str, str, float, str]]:
 
 def _read_sick(path: Path) -> Iterator[tuple[str, tuple[str, str, float, str]]]:
     header, *lines = (line.split("\t") for line in _lines(path))
-    places = {key: header.index(key) for key in header}
-    missing = {"sentence_A", "sentence_B", "relatedness_score", "SemEval_set"} - set(places)
+    missing = {"sentence_A", "sentence_B", "relatedness_score", "SemEval_set"} - set(header)
     if missing:
         raise TaskError(f"{path} lacks the column {min(missing)!r}: give SICK.txt as it was published.")
     for number, line in enumerate(lines, start=2):
-        if len(line) != len(header) or line[places["SemEval_set"]] not in SICK_SPLITS:
+        values = dict(zip(header, line, strict=False))
+        if len(line) != len(header) or values["SemEval_set"] not in SICK_SPLITS:
             raise TaskError(
                 f"{path}, line {number}: {len(header)} columns and a set of TRAIN, TRIAL or TEST are needed."
             )
-        score = _number(line[places["relatedness_score"]], path, number, 1.0)
-        row = (line[places["sentence_A"]], line[places["sentence_B"]], score, "SICK-R")
-        yield SICK_SPLITS[line[places["SemEval_set"]]], row
+        score = _number(values["relatedness_score"], path, number, 1.0)
+        yield SICK_SPLITS[values["SemEval_set"]], (values["sentence_A"], values["sentence_B"], score, "SICK-R")
 
 
 def _number(text: str, path: Path, number: int, lowest: float) -> float:
@@ -464,8 +437,6 @@ def _number(text: str, path: Path, number: int, lowest: float) -> float:
         raise TaskError(f"{path}, line {number}: the gold is {text.strip()!r}, but {lowest:g} to 5 is needed.")
     return value
 
-
-# Overlap between splits: subsets to score apart, and training rows to leave out.
 
 SUBSETS = {
     "full": "every row",
@@ -483,8 +454,8 @@ DROPS = {
 }
 
 
-def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
-    """Mark the rows of a split that should be scored apart, by the names of `SUBSETS`."""
+def subsets(rows: Pairs, train: Pairs) -> dict[str, Bool[np.ndarray, " N"]]:
+    """Mark the rows of each of `SUBSETS` in a split, to be scored by themselves."""
     keys = pair_keys(rows)
     counts = Counter(keys)
     conflicting = set(conflicting_pairs(rows))
@@ -503,9 +474,9 @@ def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
 
 
 def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
-    """Leave out the training rows that overlap with validation or test, and say so in the notes.
+    """Leave out the training rows that overlap with validation or test by a name from `DROPS`, and note their number.
 
-    `by` is a name from `DROPS`. A task without training rows stays as it is; one of which too few are left is refused.
+    A task without training rows stays as it is; one of which too few are left is refused.
     """
     if by not in DROPS:
         raise unknown_name("rows to drop", by, DROPS)

@@ -1,4 +1,4 @@
-"""Rows of a dataset repository: from the hub, asked once and quickly, from its cache, or from a local folder."""
+"""Sources of rows: dataset repositories (the hub, its cache or a folder), local copies, and published formats."""
 
 import json
 import os
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Tables = dict[str, RawTable]
 UNDECLARED = "default"
-"""What `datasets` calls the one configuration of a repository that declares none."""
+"""Name in `datasets` of the one configuration of a repository that declares none."""
 
 
 def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, help_text: str) -> tuple[Tables, str]:
@@ -41,7 +41,7 @@ def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, he
         config: The configuration, declared in README.md or kept in a folder of that name (LexGLUE, GLUE); None where
             the repository has one only, or a default.
         revision: Branch, tag or commit; None is the main branch. A folder has none.
-        help_text: What else to do when the hub cannot be reached, as the end of a sentence.
+        help_text: Advice for when the hub cannot be reached, as the end of a sentence.
 
     Returns:
         Split to its rows, and one line that says where they came from (with the commit, for the hub).
@@ -63,8 +63,8 @@ def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, he
         snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
         if (snapshot / config).is_dir():  # else it is declared, or unknown
             tables, _ = _read_folder(snapshot / config, None, None, root=_root_of(snapshot))
-            named = {split: replace(table, where=f"{hub_id}/{config} ({split})") for split, table in tables.items()}
-            return named, f"{hub_id}/{config} {came_from}"
+            tables = {split: replace(table, where=f"{hub_id}/{config} ({split})") for split, table in tables.items()}
+            return tables, f"{hub_id}/{config} {came_from}"
     return _read_repository(hub_id, config, revision=revision, help_text=help_text)
 
 
@@ -74,10 +74,10 @@ def declared_configurations(repository: str, revision: str | None = None) -> tup
 
     try:
         with quiet_datasets():
-            found = datasets.get_dataset_config_names(repository, revision=revision)
+            names = datasets.get_dataset_config_names(repository, revision=revision)
     except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
         raise TaskError(f"dataset {repository!r} cannot be read ({first_line(error.__cause__ or error)}).") from error
-    return () if found == [UNDECLARED] else tuple(found)
+    return () if names == [UNDECLARED] else tuple(names)
 
 
 def _read_repository(
@@ -91,8 +91,8 @@ def _read_repository(
             return tables, f"{named} at {commit} of the Hugging Face hub"
     if revision is not None:
         raise TaskError(
-            f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache cannot tell "
-            f"revisions apart; {help_text}."
+            f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache does not "
+            f"distinguish revisions; {help_text}."
         )
     with quiet_datasets(), _datasets_offline():
         try:
@@ -113,7 +113,7 @@ def _ask_hub(repository: str, revision: str | None) -> tuple[str | None, str]:
 
 
 def _fetch_config(hub_id: str, config: str, *, revision: str | None, help_text: str) -> tuple[Path, str]:
-    """Download one folder of a repository into the hub's own cache; without the hub, take what is there."""
+    """Download one folder of a repository into the hub's own cache; without the hub, use the cached folder."""
     from huggingface_hub import snapshot_download
 
     fetch = partial(snapshot_download, hub_id, repo_type="dataset", allow_patterns=[f"{config}/*"])
@@ -134,7 +134,7 @@ def _fetch_config(hub_id: str, config: str, *, revision: str | None, help_text: 
 
 
 def _config_folder(repository: Path, config: str, hub_id: str) -> Path:
-    folders = sorted(each.name for each in repository.iterdir() if each.is_dir() and not each.name.startswith("."))
+    folders = sorted(path.name for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
     if config not in folders:
         raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
     return repository / config
@@ -150,7 +150,7 @@ def _read_folder(folder: Path, revision: str | None, config: str | None, *, root
 
 
 def _root_of(folder: Path) -> Path:
-    """Resolve what the files of a folder may lie in: itself, or for a snapshot of the hub's cache, its repository."""
+    """Return the folder that must contain all files: itself, or for a snapshot of the hub's cache, its repository."""
     inner = folder.resolve()
     return next((up.parent for up in inner.parents if up.name == "snapshots" and (up.parent / "blobs").is_dir()), inner)
 
@@ -169,10 +169,10 @@ def _check_card(folder: Path, root: Path) -> None:
         if plain.is_file():
             declared.append((yaml.safe_load(plain.read_text(encoding="utf-8")) or {}).get("configs"))
         entries = [entry for entries in declared for entry in entries or ()]
-        named = [path for entry in entries for path in _paths_in(entry.get("data_files"), entry.get("data_dir"))]
+        paths = [path for entry in entries for path in _paths_in(entry.get("data_files"), entry.get("data_dir"))]
     except Exception:  # `datasets` reads the same files in the same way, and its error is reported
         return
-    for path in named:
+    for path in paths:
         parts = PurePosixPath(path)
         if urlsplit(path).scheme or "::" in path or parts.is_absolute() or ".." in parts.parts:
             raise _outside(str(folder), path)
@@ -222,8 +222,8 @@ def _load(
     if is_checked:
         _check_configuration(repository, commit, config)
     try:
-        named = {} if config is None else {"name": config}
-        builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **named)
+        name = {} if config is None else {"name": config}
+        builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **name)
         for files in (builder.config.data_files or {}).values():
             _check_files(repository, files, root)
         builder.download_and_prepare()
@@ -240,18 +240,18 @@ def _check_configuration(repository: str, commit: str | None, config: str | None
     import datasets
 
     try:
-        known = declared_configurations(repository, commit)
+        names = declared_configurations(repository, commit)
     except TaskError:
-        return  # loading fails as well, and says what else can be done
-    if config is not None and config not in known:
-        raise unknown_name("configuration", config, known, hint=f"These are what {repository} declares.")
-    if config is None and len(known) > 1:
+        return  # loading fails as well, with advice
+    if config is not None and config not in names:
+        raise unknown_name("configuration", config, names, hint=f"These are the configurations of {repository}.")
+    if config is None and len(names) > 1:
         with quiet_datasets():
             default = datasets.get_dataset_default_config_name(repository, revision=commit)
         if default is None:
             raise TaskError(
-                f"dataset {repository!r} has {len(known)} configurations, none of them the default: name one as "
-                f"`config`, of {', '.join(known)}."
+                f"dataset {repository!r} has {len(names)} configurations, none of them the default: name one as "
+                f"`config`, of {', '.join(names)}."
             )
 
 
@@ -275,10 +275,8 @@ def _datasets_offline() -> Iterator[None]:
         config.HF_HUB_OFFLINE = was_offline
 
 
-# Local copies of published data: a folder the user names, else one in `$ICECORE_DATA`.
-
 DATA_VARIABLE = "ICECORE_DATA"
-Files = Mapping[str, Sequence[str]]
+FileNames = Mapping[str, Sequence[str]]
 """Split to the names its file may have, the published name first."""
 Table = TypeVar("Table")
 
@@ -288,28 +286,28 @@ class LocalFolder:
     """A folder of published files."""
 
     path: Path
-    called: str
-    """What reports call it: a path only where the user gave one."""
+    name: str
+    """Its name in reports: a path only where the user gave one."""
 
     def find(self, *names: str) -> Path:
-        """Find a file by the first of its possible names that is there, as it is or with .gz appended."""
-        allowed = [self.path / f"{name}{suffix}" for name in names for suffix in ("", PACKED)]
-        found = next((path for path in allowed if path.is_file()), None)
-        if found is None:
-            raise TaskError(
-                f"{self.path / names[0]} does not exist: give the folder that holds {' or '.join(names)}, packed "
-                f"({PACKED}) or not, as `folder`."
-            )
-        return found
+        """Find a file by the first of its possible names that exists, as it is or with .gz appended."""
+        for name in names:
+            for path in (self.path / name, self.path / f"{name}{PACKED}"):
+                if path.is_file():
+                    return path
+        raise TaskError(
+            f"{self.path / names[0]} does not exist: give the folder that holds {' or '.join(names)}, packed "
+            f"({PACKED}) or not, as `folder`."
+        )
 
-    def read(self, files: Files, read: Callable[[Path], Table]) -> tuple[dict[str, Table], str]:
-        """Read the file of each split, and say in one line where they came from."""
+    def read(self, files: FileNames, read: Callable[[Path], Table]) -> tuple[dict[str, Table], str]:
+        """Read the file of each split; also return their source."""
         paths = {split: self.find(*names) for split, names in files.items()}
         return {split: read(path) for split, path in paths.items()}, self.source(*paths.values())
 
     def source(self, *files: str | Path) -> str:
-        """Return one line that says where files came from."""
-        return f"{', '.join(Path(file).name for file in files)} in {self.called}"
+        """Name files and folder in one line."""
+        return f"{', '.join(Path(file).name for file in files)} in {self.name}"
 
 
 def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | None:
@@ -317,26 +315,24 @@ def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | Non
     if folder is not None:
         return LocalFolder(Path(folder).expanduser(), str(folder))
     data = os.environ.get(DATA_VARIABLE)
-    found = Path(data).expanduser() / name if data else None
-    return LocalFolder(found, f"${DATA_VARIABLE}/{name}") if found is not None and found.is_dir() else None
+    path = Path(data).expanduser() / name if data else None
+    return LocalFolder(path, f"${DATA_VARIABLE}/{name}") if path is not None and path.is_dir() else None
 
 
 def need_local(name: str, folder: str | Path | None, *, example: str) -> LocalFolder:
     """Find a local copy of a dataset that has no other source; the error names `example`, one of its files."""
-    found = find_local(name, folder)
-    if found is None:
+    local = find_local(name, folder)
+    if local is None:
         data = os.environ.get(DATA_VARIABLE)
         state = f"${DATA_VARIABLE} ({data}) has no folder {name}" if data else f"{DATA_VARIABLE} is not set"
         raise TaskError(f"{state}: set it to the folder that holds {name}/{example}, or give `folder`.")
-    return found
+    return local
 
 
 def data_hint(name: str, example: str = "") -> str:
-    """Say what to do where the hub cannot be reached, as the end of a sentence."""
+    """Return advice for when the hub cannot be reached, as the end of a sentence."""
     return f"set {DATA_VARIABLE} to a folder that holds {name}/{example}, or give `folder`"
 
-
-# Published files that are not tables: PubMedQA and FiQA (JSON objects), PubMed RCT and PhraseBank (text lines).
 
 ABSTRACT_MARK = "###"
 PHRASEBANK_ENCODING = "latin-1"
@@ -369,7 +365,7 @@ def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable
     unknown = [key for key in test if key not in rows]
     if unknown:
         raise TaskError(f"{test_ids} names {len(unknown)} records that {records} lacks, the first {unknown[0]!r}.")
-    glue = PUBMEDQA_FORMS[text_form]
+    join = PUBMEDQA_FORMS[text_form]
     table = []
     for number, (key, record) in enumerate(rows.items(), start=1):
         missing = [name for name in ("QUESTION", "CONTEXTS", "final_decision") if name not in record]
@@ -378,7 +374,7 @@ def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable
             table.append(RawRow(number, {}, f"broken record: {key} lacks {lacks}"))
             continue
         values = {
-            "text": glue(record["QUESTION"], record["CONTEXTS"]),
+            "text": join(record["QUESTION"], record["CONTEXTS"]),
             "label": record["final_decision"],
             "split": "test" if key in test else "train",
         }
@@ -386,19 +382,11 @@ def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable
     return RawTable(str(records), "row", ("text", "label", "split"), table)
 
 
-def _glue_as_released(question: str, contexts: list[str]) -> str:
-    return f"Question:{question}Context{''.join(contexts)}"
-
-
-def _glue_with_spaces(question: str, contexts: list[str]) -> str:
-    return " ".join([question, *contexts])
-
-
 PUBMEDQA_FORMS: dict[str, Callable[[str, list[str]], str]] = {
-    "look-both-ways": _glue_as_released,
-    "plain": _glue_with_spaces,
+    "look-both-ways": lambda question, contexts: f"Question:{question}Context{''.join(contexts)}",
+    "plain": lambda question, contexts: " ".join([question, *contexts]),
 }
-"""How question and contexts become one text."""
+"""Ways to join question and contexts to one text."""
 
 
 def _are_texts(value: object) -> bool:
@@ -446,8 +434,8 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
         for target in record.get("info") or [{}]:
             score = _as_score(target.get("sentiment_score"))
             if score is None:
-                found = shorten(target.get("sentiment_score"))
-                row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {found}, but a number is needed")
+                value = shorten(target.get("sentiment_score"))
+                row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {value}, but a number is needed")
             else:
                 label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
                 values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}

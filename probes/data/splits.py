@@ -1,4 +1,4 @@
-"""Names of splits, and which file or table holds which split."""
+"""Splits: their names, their files, and the draw of those that a dataset lacks."""
 
 import re
 import warnings
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -22,11 +22,11 @@ _FILE_MARKS: dict[Split, tuple[str, ...]] = {
     "validation": ("dev", "devel", "development", "val", "valid", "validation", "testa"),
     "test": ("test", "testing", "testb"),
 }
-"""Parts of a file name that tell its split. A part is a run of letters, without `set` at its end."""
+"""Parts of a file name that name its split; a part is a run of letters, without `set` at its end."""
 Table = TypeVar("Table")
 
 
-def order_splits(splits: Mapping[str, Any]) -> list[str]:
+def order_splits(splits: Mapping[str, object]) -> list[str]:
     """Order split names: train, validation, test, then any other."""
     return [*(split for split in SPLITS if split in splits), *(split for split in splits if split not in SPLITS)]
 
@@ -38,15 +38,15 @@ def canonical_split(value: object) -> Split | None:
 
 
 def name_splits(
-    found: Mapping[str, Table], source: str, splits: Mapping[str, str] | None = None, *, hint: str = ""
+    tables: Mapping[str, Table], source: str, splits: Mapping[str, str] | None = None, *, hint: str = ""
 ) -> dict[str, Table]:
     """Name the splits of a repository as train, validation and test.
 
     Args:
-        found: What the repository calls each split, to its table.
+        tables: Name of each split in the repository, to its table.
         source: The repository, for messages.
-        splits: Split to what the repository calls it; None takes the usual names and leaves other splits out.
-        hint: What to do where no split has a usual name, as the end of a sentence.
+        splits: Split to its name in the repository; None takes the usual names and leaves other splits out.
+        hint: Advice where no split has a usual name, as the end of a sentence.
 
     Returns:
         Split to its table, in the order of the repository, or of `splits`.
@@ -56,31 +56,28 @@ def name_splits(
         UnknownNameError: `splits` names an unknown split.
     """
     if splits is None:
-        named: dict[str, Table] = {split: found[name] for name in found if (split := canonical_split(name))}
+        named: dict[str, Table] = {split: tables[name] for name in tables if (split := canonical_split(name))}
         if not named:
             raise TaskError(
-                f"{source} has no split named train, validation or test; its splits: {', '.join(found)}{hint}."
+                f"{source} has no split named train, validation or test; its splits: {', '.join(tables)}{hint}."
             )
         return named
     if not isinstance(splits, Mapping) or not splits:
         raise TaskError(f"`splits` is {splits!r}, but a mapping is needed, such as {{train: train, test: unseen}}.")
-    for theirs in splits.values():
-        if theirs not in found:
-            raise unknown_name("split", theirs, found, hint=f"These are the splits of {source}.")
-    named_by_user = by_split(splits, option="splits", what="its name in the repository")
-    return {split: found[theirs] for split, theirs in named_by_user.items()}
+    for name in splits.values():
+        if name not in tables:
+            raise unknown_name("split", name, tables, hint=f"These are the splits of {source}.")
+    names = by_split(splits, option="splits", noun="its name in the repository")
+    return {split: tables[name] for split, name in names.items()}
 
 
-def by_split(given: Mapping[str, Table], *, option: str, what: str) -> dict[str, Table]:
-    """Replace aliases such as `dev` in an option that maps splits to something; rejects two keys for one split.
-
-    `option` and `what` it maps a split to are for messages.
-    """
+def by_split(values: Mapping[str, Table], *, option: str, noun: str) -> dict[str, Table]:
+    """Replace aliases such as `dev` in an option that maps splits to a `noun`; rejects two keys for one split."""
     named: dict[str, Table] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         split = canonical_split(key)
         if split is None:
-            raise unknown_name("split", key, SPLITS, hint=f"`{option}` maps a split to {what}.")
+            raise unknown_name("split", key, SPLITS, hint=f"`{option}` maps a split to {noun}.")
         if split in named:
             raise TaskError(f"`{option}` names the {split} split twice ({named[split]} and {value}): leave one out.")
         named[split] = value
@@ -91,8 +88,8 @@ def files_by_split(files: Mapping[str, str | Path]) -> dict[str, Path]:
     """Read an option that maps each split, or an alias such as `dev`, to its file; at least one."""
     if not files:
         raise TaskError(f"`files` names no file: give at least one of {', '.join(SPLITS)}.")
-    named = by_split(files, option="files", what="its file")
-    return {split: Path(path).expanduser() for split, path in named.items()}
+    paths = by_split(files, option="files", noun="its file")
+    return {split: Path(path).expanduser() for split, path in paths.items()}
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
@@ -101,8 +98,10 @@ def find_split_files(folder: Path) -> dict[str, Path]:
     Rejects a folder in which no file, or more than one, fits a split, or a file fits two.
     """
     if not folder.is_dir():
-        what = "is a file" if folder.is_file() else "does not exist"
-        raise TaskError(f"{folder} {what}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its file.")
+        problem = "is a file" if folder.is_file() else "does not exist"
+        raise TaskError(
+            f"{folder} {problem}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its file."
+        )
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         split = None if path.name.startswith(".") or not path.is_file() else _split_of(path)
@@ -123,16 +122,14 @@ def find_split_files(folder: Path) -> dict[str, Path]:
 
 def _split_of(path: Path) -> Split | None:
     parts = [part.removesuffix("set") for part in re.split("[^a-z]+", path.name.lower())]
-    found = [split for split, marks in _FILE_MARKS.items() if any(part in marks for part in parts)]
-    if len(found) > 1:
+    splits = [split for split, marks in _FILE_MARKS.items() if any(part in marks for part in parts)]
+    if len(splits) > 1:
         raise TaskError(
-            f"{path} may be the {found[0]} or the {found[1]} split by its name: map each split to its file with "
+            f"{path} may be the {splits[0]} or the {splits[1]} split by its name: map each split to its file with "
             "`files`."
         )
-    return found[0] if found else None
+    return splits[0] if splits else None
 
-
-# Draws of splits that a dataset lacks: stratified by class, or by group where rows belong together.
 
 MIN_CLASS_ROWS = 3
 """A class with fewer rows cannot be in train, validation and test."""
@@ -145,16 +142,16 @@ RARE, SPLIT = ("error", "drop"), ("auto", "given")
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How splits that the source lacks are drawn."""
+    """The draw of splits that the source lacks."""
 
     seed: int = 0
     """Seed of the draw."""
     validation_fraction: float = 0.1
     """Part of the training rows that becomes validation when there is a test split and no validation split."""
     rare: str = "error"
-    """What to do with classes of fewer than 3 rows when all splits are drawn: `error` or `drop`."""
+    """Classes of fewer than 3 rows, when all splits are drawn: `error` or `drop`."""
     split: str | None = "auto"
-    """`auto` draws them, `given` leaves the splits as they are in the source; None is `auto` where there are none."""
+    """`auto` draws, `given` leaves the splits as they are in the source; None is `auto` where there are none."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("rare", RARE), ("split", (*SPLIT, None))):
@@ -169,44 +166,42 @@ class SplitRule:
             )
 
 
-def place_rows(
-    given: Sequence[str | None], keys: Sequence[Hashable], rule: SplitRule, *, task: str, fewest: int = 1
+def draw_missing(
+    splits: Sequence[str | None], keys: Sequence[Hashable], rule: SplitRule, *, task: str, fewest: int = 1
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    """Place rows in splits, drawing those that are not given; rows of one key stay together.
+    """Return the rows of each split, in their order, with a note if splits were missing and drawn.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
 
     Args:
-        given: The split of each row; None for none.
-        keys: What names each row: equal keys never end up in two drawn splits.
+        splits: The split of each row; None for none.
+        keys: Names of the rows; equal ones never end up in two drawn splits.
         rule: How to draw.
         task: Name of the task, for messages.
         fewest: Fewest rows of a drawn split.
 
-    Returns:
-        Split to its rows, in their order, and a note about what was drawn; empty where nothing was.
-
     Raises:
         TaskError: Too few rows, or rows without a split under `given`.
     """
+    named = set(splits)
     parts: dict[str, NDArray[np.int64]] = {
-        split: np.flatnonzero([each == split for each in given]) for split in SPLITS if split in given
+        split: np.flatnonzero([name == split for name in splits]) for split in SPLITS if split in named
     }
-    named = set(given)
     is_auto = rule.split == "auto" or (rule.split is None and named == {None})
-    if not is_auto or not (named <= {None, "train"} or named == {"train", "test"}):
+    draws_all = named <= {None, "train"}
+    if not is_auto or not (draws_all or named == {"train", "test"}):
         if None in named:
             raise TaskError(f"task {task!r} has rows without a split: name their column, or set `split: auto`.")
         return parts, ""
-    share = 1 / N_FOLDS if named <= {None, "train"} else rule.validation_fraction
-    source = np.arange(len(given)) if named <= {None, "train"} else parts["train"]
-    places: dict[Hashable, list[int]] = {}
+    share = 1 / N_FOLDS if draws_all else rule.validation_fraction
+    source = np.arange(len(splits)) if draws_all else parts["train"]
+    rows_of_key: dict[Hashable, list[int]] = {}
     for row in source.tolist():
-        places.setdefault(keys[row], []).append(row)
-    order = np.random.default_rng(rule.seed).permutation(len(places))
-    rest = [list(places.values())[k] for k in order]
+        rows_of_key.setdefault(keys[row], []).append(row)
+    groups = list(rows_of_key.values())
+    rest = [groups[k] for k in np.random.default_rng(rule.seed).permutation(len(groups))]
     n_held = max(fewest, round(len(source) * share))
-    for split in ("test", "validation") if named <= {None, "train"} else ("validation",):
+    for split in ("test", "validation") if draws_all else ("validation",):
         held: list[int] = []
         while rest and len(held) < n_held:
             held += rest.pop()
@@ -214,8 +209,8 @@ def place_rows(
     parts["train"] = np.sort(np.array([row for rows in rest for row in rows], dtype=np.int64))
     if len(parts["train"]) < fewest or min(map(len, parts.values())) < fewest:
         raise TaskError(
-            f"task {task!r} has {len(source)} rows in {len(places)} different ones, too few to draw splits of at least "
-            f"{fewest} rows each: add rows, or give files that are split already."
+            f"task {task!r} has {len(source)} rows, {len(groups)} of them different, too few to draw splits of at "
+            f"least {fewest} rows each: add rows, or give files that are split already."
         )
     counted = ", ".join(f"{len(parts[split])} {split}" for split in SPLITS if split in parts)
     return {split: parts[split] for split in SPLITS if split in parts}, f"{SPLIT_NOTE}{counted} with seed {rule.seed}"
@@ -310,19 +305,16 @@ def hold_out_any(
 
 
 def draw_order(labels: Int[np.ndarray, " N"], *, seed: int) -> Int[np.ndarray, " N"]:
-    """Order rows so that every beginning of the order is a stratified draw, one row of each class first.
-
-    A longer beginning holds every shorter one.
-    """
-    place = np.empty(len(labels))
+    """Order rows so that the first n, for every n, are a stratified draw, one row of each class first."""
+    position = np.empty(len(labels))
     for rows in _shuffled_classes(labels, seed):
-        place[rows] = np.arange(len(rows)) / len(rows)
+        position[rows] = np.arange(len(rows)) / len(rows)
     ties = np.random.default_rng([seed, len(labels)]).random(len(labels))
-    return np.asarray(np.lexsort((ties, place)))
+    return np.asarray(np.lexsort((ties, position)))
 
 
 def _shuffled_classes(labels: NDArray[np.integer], seed: int) -> list[NDArray[np.int64]]:
-    """Row numbers of each class in a random order that does not depend on the other classes."""
+    """Shuffle the row numbers of each class, independently of the other classes."""
     return [
         np.random.default_rng([seed, int(label)]).permutation(np.flatnonzero(labels == label))
         for label in np.unique(labels)
@@ -341,7 +333,7 @@ def _group_folds(labels: NDArray[np.integer], groups: Sequence[str], *, n_folds:
         )
     folds = np.zeros(len(labels), dtype=np.int64)
     with warnings.catch_warnings():
-        # A class with fewer rows than folds is absent from some; the task's notes say which.
+        # the task's notes name the classes that are absent from a fold
         warnings.filterwarnings("ignore", message="The least populated class")
         cut = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed).split(labels, labels, groups)
         for number, (_, rows) in enumerate(cut):

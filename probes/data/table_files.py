@@ -1,4 +1,4 @@
-"""Raw rows of local files, each with its line number. No value is interpreted here."""
+"""Rows of local files with their line numbers, and checks that name file, line and column of a value."""
 
 import csv
 import glob
@@ -16,12 +16,10 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from extract.errors import TaskError, UnknownNameError, first_line, unknown_name
 from probes.data.splits import SPLITS, canonical_split, files_by_split
-
-# Text files as bytes, text or lines; files that end in .gz are unpacked.
 
 PACKED = ".gz"
 
@@ -29,8 +27,8 @@ PACKED = ".gz"
 def read_bytes(path: Path) -> bytes:
     """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
     if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {what}: give the path of a file.")
+        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise TaskError(f"{path} {problem}: give the path of a file.")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -47,7 +45,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def inner_suffix(path: Path) -> str:
-    """Return the suffix that tells the format of a file in lower case: the one before .gz where that is the last."""
+    """Return the lower-case suffix that names the format of a file: the one before .gz where that is the last."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix == PACKED else suffix
 
@@ -81,12 +79,9 @@ def read_lines(path: Path, *, fallback: str | None = None) -> list[str]:
     return [line.rstrip("\r\n") for line in split_lines(read_text(path, fallback=fallback))]
 
 
-# Rows through the `datasets` builders, without progress bars, log lines or files in the user's folders.
-
-
 @contextmanager
 def quiet_datasets() -> Iterator[None]:
-    """Silence the progress bars and the log of `datasets` inside the block, and leave both as they were found."""
+    """Silence the progress bars and the log of `datasets` inside the block."""
     import datasets
 
     # with the environment variable set, the user has chosen, and toggling would warn
@@ -110,7 +105,7 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
 
     with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         try:
-            # the path is taken as a glob pattern otherwise
+            # `data_files` are glob patterns
             files = {"train": glob.escape(str(path.absolute()))}
             table = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
             return tuple(table.column_names), table.to_list()
@@ -149,23 +144,31 @@ class RawTable:
     is_delimited: bool = False
     """True for delimited text, whose first row may be a header or not."""
 
-    def place(self, row: RawRow) -> str:
+    def location(self, row: RawRow) -> str:
         """Name the file and line (or row) of a row."""
         return f"{self.where}, {self.unit} {row.number}"
 
 
 @dataclass(frozen=True)
-class FileFormat:
-    """How delimited text is written; the other formats need none of it."""
+class FileOptions:
+    """How a user's files are read and split: options of every task that reads rows by column names."""
 
+    split_column: str | None = None
+    """Column of the split, where one file holds all splits; None takes `split` if the file has it."""
     header: bool = True
-    """The first row names the columns."""
-    columns: tuple[str, ...] | None = None
-    """Column names of a file without a header."""
+    """The first row of delimited text names the columns."""
+    columns: Sequence[str] | None = None
+    """Column names, in order, of delimited text without a header."""
     delimiter: str | None = None
-    """One character; None means by suffix."""
+    """One character; None goes by the suffix."""
     quoting: bool = True
-    """False: quotes are plain characters, as in most TSV benchmark files."""
+    """False takes quotes for plain characters, as most TSV benchmark files need."""
+    bad_rows: str = "error"
+    """`error` stops at a row that cannot be used, `drop` leaves it out and counts it in the notes."""
+    validation_fraction: float = 0.1
+    """Part of the rows that becomes validation where only that split is missing."""
+    seed: int = 0
+    """Seed of the draw of splits that the files lack."""
 
     def __post_init__(self) -> None:
         if self.header and self.columns is not None:
@@ -177,10 +180,10 @@ class FileFormat:
             raise TaskError(f"`delimiter` is {self.delimiter!r}, but one character is needed, such as ',' or a tab.")
 
 
-WITH_HEADER = FileFormat()
+DEFAULT_FILES = FileOptions()
 
 
-def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
+def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
 
     Raises:
@@ -188,8 +191,8 @@ def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
         UnknownNameError: The suffix is none of those above and no delimiter is given.
     """
     if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {what}: give the path of a CSV, TSV, JSON Lines or Parquet file.")
+        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise TaskError(f"{path} {problem}: give the path of a CSV, TSV, JSON Lines or Parquet file.")
     suffix = path.suffix.lower()
     if path.stat().st_size == 0:
         raise TaskError(f"{path} is empty: it has no rows to read.")
@@ -199,13 +202,12 @@ def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
         table = RawTable(str(path), "row", columns, rows)
     elif inner_suffix(path) in JSON_SUFFIXES:
         table = _read_json(path)
-    elif suffix in DELIMITERS or file_format.delimiter is not None:
-        table = _read_delimited(path, file_format)
+    elif suffix in DELIMITERS or options.delimiter is not None:
+        table = _read_delimited(path, options)
     else:
-        known = [*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES]
-        raise unknown_name(
-            "file suffix", suffix, known, hint=f"{path} can be read as delimited text if `delimiter` is given."
-        )
+        suffixes = [*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES]
+        hint = f"{path} can be read as delimited text if `delimiter` is given."
+        raise unknown_name("file suffix", suffix, suffixes, hint=hint)
     if not table.rows:
         raise TaskError(f"{path} has no rows (only a header, blank lines or an empty list).")
     return table
@@ -213,13 +215,11 @@ def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
 
 # Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where
 # "None", "NA" and "nan" become missing, "007" becomes 7, a ragged row is padded in silence, and lines are not counted.
-def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line a record starts on and its fields, blank lines skipped."""
-    delimiter = file_format.delimiter or DELIMITERS[path.suffix.lower()]
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if file_format.quoting else csv.QUOTE_NONE
-    # as open(newline="") gives them: lines end at \n, \r\n or \r, and not at U+2028 or a form feed
-    lines = split_lines(read_text(path))
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+def _records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line that each record starts on and its fields, without blank lines."""
+    delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
+    reader = csv.reader(split_lines(read_text(path)), delimiter=delimiter, quoting=quoting, strict=True)
     start = 1
     try:
         for fields in reader:
@@ -233,12 +233,13 @@ def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[st
         ) from error
 
 
-def _read_delimited(path: Path, file_format: FileFormat) -> RawTable:
-    records = _records(path, file_format)
-    columns = file_format.columns
-    if file_format.header:
+def _read_delimited(path: Path, options: FileOptions) -> RawTable:
+    records = _records(path, options)
+    if options.header:
         columns = tuple(field.strip() for field in next(records, (0, []))[1])
-    if columns is None:
+    elif options.columns is not None:
+        columns = tuple(options.columns)
+    else:
         raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
     repeated = sorted({column for column in columns if columns.count(column) > 1})
     if repeated:
@@ -259,12 +260,12 @@ def _read_json(path: Path) -> RawTable:
     text = read_text(path)
     is_list = text.lstrip().startswith("[")
     try:
-        parsed = list(enumerate(json.loads(text), start=1)) if is_list else list(_json_lines(path, text))
+        values = enumerate(json.loads(text), start=1) if is_list else _json_lines(path, text)
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
     rows = []
     columns: dict[str, None] = {}
-    for number, value in parsed:
+    for number, value in values:
         if isinstance(value, dict):
             columns.update(dict.fromkeys(value))
             rows.append(RawRow(number, value))
@@ -288,16 +289,14 @@ def shorten(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# Checks of raw rows: a value that cannot be used is reported with file, line, column, and what is allowed.
-
-BAD_ROWS = ("error", "drop")  # checked here, because the value comes from a YAML file
+BAD_ROWS = ("error", "drop")
 ANY_NUMBER = (-math.inf, math.inf)
 Label = str | int | bool
 Checked = TypeVar("Checked")
 
 
 class BadRow(Exception):  # noqa: N818  (never shown to a user as it is: `check_table` catches it)
-    """A row that cannot be used: a short reason, the same for all rows with the same fault, and the detail."""
+    """A row that cannot be used: a short reason, equal for rows with the same fault, and the detail."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -311,17 +310,13 @@ def check_table(
     *,
     bad_rows: str | None,
 ) -> tuple[list[Checked], tuple[str, ...]]:
-    """Check every row of a table by a function that raises `BadRow`; columns that are None need not be there.
+    """Check every row of a table by a function that raises `BadRow`, and return the good rows and a note on the others.
 
     Args:
         table: Rows with their line or row numbers.
-        columns: Columns that must be there; None is skipped.
-        check: Turns a row into what is wanted, or raises `BadRow`.
-        bad_rows: `error` stops at bad rows; `drop` leaves them out and counts them in a note; None stops too, for
-            tasks that do not offer the choice.
-
-    Returns:
-        The good rows in order, and at most one note about those dropped.
+        columns: Columns that the table must have; None is skipped.
+        check: Turns a row into the checked one, or raises `BadRow`.
+        bad_rows: `error` stops at a bad row, `drop` leaves it out; None stops too, for tasks without the choice.
 
     Raises:
         TaskError: A row is bad and may not be dropped; names file, line, column and value.
@@ -347,7 +342,7 @@ def check_table(
     if bad_rows != "drop":
         more = f" ({len(problems)} such rows in this file)" if len(problems) > 1 else ""
         hint = "" if bad_rows is None else " Fix the file, or set `bad_rows: drop` to leave such rows out."
-        raise TaskError(f"{table.place(first)}: {problem}{more}.{hint}")
+        raise TaskError(f"{table.location(first)}: {problem}{more}.{hint}")
     reasons = Counter(bad.reason for _, bad in problems)
     listed = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
     where = f"first at {table.unit} {first.number}"
@@ -355,15 +350,15 @@ def check_table(
 
 
 def unknown_column(column: str, table: RawTable) -> UnknownNameError:
-    """Build the error for a column that a table does not have; it names the columns that are there."""
-    shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in table.columns]
+    """Build the error for a column that a table lacks, with the columns that it has."""
+    columns = [name if len(name) <= 60 else f"{name[:57]}..." for name in table.columns]
     hint = f"These are the columns of {table.where}"
     if table.is_delimited:
         hint += "; if its first row is not a header, set `header: false` and give `columns`"
-    return unknown_name("column", column, shown, hint=f"{hint}.")
+    return unknown_name("column", column, columns, hint=f"{hint}.")
 
 
-def check_split(column: str, value: Any) -> str:
+def check_split(column: str, value: object) -> str:
     """Return train, validation or test for the name of a split, or an alias such as `dev`."""
     split = canonical_split(value)
     if split is None:
@@ -373,7 +368,7 @@ def check_split(column: str, value: Any) -> str:
     return split
 
 
-def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
+def check_text(column: str, value: object, *, blank: str | None = None) -> str:
     """Return a text unchanged that is a string, valid Unicode and not blank; `blank` is as for `str.strip`."""
     if value is None:
         raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
@@ -392,30 +387,30 @@ def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
     return value
 
 
-def check_gold(column: str, value: Any, limits: tuple[float, float] = ANY_NUMBER) -> float:
+def check_gold(column: str, value: object, limits: tuple[float, float] = ANY_NUMBER) -> float:
     """Return a finite score within the limits, given as a number or a text."""
     low, high = limits
-    wanted = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
+    need = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {wanted}")
+        raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {need}")
     gold = _as_number(value)
     if gold is None:
         header = "; is this a header row (`header: true`)?" if value == column else ""
-        raise BadRow("gold is not a number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
+        raise BadRow("gold is not a number", f"column {column!r} holds {shorten(value)}, {need}{header}")
     if not math.isfinite(gold):
-        raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {wanted}")
+        raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {need}")
     if not low <= gold <= high:
         raise BadRow(
-            "gold out of range", f"column {column!r} holds {shorten(value)}, {wanted} (or another `score_range`)"
+            "gold out of range", f"column {column!r} holds {shorten(value)}, {need} (or another `score_range`)"
         )
     return gold
 
 
 MISSING_LABELS = ("", "n/a", "N/A", "nan", "NaN", "null")
-"""What stands for no label; `none` and `NA` may be classes."""
+"""Values that mean a missing label; `none` and `NA` may be classes."""
 
 
-def check_label(column: str, value: Any, missing: Sequence[str] = MISSING_LABELS) -> Label:
+def check_label(column: str, value: object, missing: Sequence[str] = MISSING_LABELS) -> Label:
     """Return the label of a class: a text without white space around it, or a whole number; not one of `missing`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -439,7 +434,7 @@ def check_label(column: str, value: Any, missing: Sequence[str] = MISSING_LABELS
     return value
 
 
-def check_group(column: str, value: Any) -> str:
+def check_group(column: str, value: object) -> str:
     """Return the name of a group of rows as a text."""
     if value is None or not str(value).strip():
         raise BadRow(
@@ -449,7 +444,7 @@ def check_group(column: str, value: Any) -> str:
 
 
 def tag_problem(column: str, tag: str) -> str:
-    """Say in one clause why a file of columns cannot hold a tag; empty for a tag that it can hold."""
+    """Explain in one clause why a file of columns cannot hold a tag; empty for a tag that it can hold."""
     if tag and " " not in tag and tag.isprintable():
         return ""
     return (
@@ -459,13 +454,14 @@ def tag_problem(column: str, tag: str) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Tell numbers from other values; true and false are not numbers."""
+    """Return whether a value is a number; true and false are not."""
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _as_number(value: Any) -> float | None:
-    is_text = isinstance(value, str) and "_" not in value  # float() reads "1_0" as 10
-    if not is_text and not is_number(value):
+def _as_number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        return None
+    if isinstance(value, str) and "_" in value:  # float() reads "1_0" as 10
         return None
     try:
         return float(value)
@@ -475,10 +471,14 @@ def _as_number(value: Any) -> float | None:
         return None
 
 
-# Rows of files or of a repository, read by column names: every value of a task's columns is checked.
+Files = Mapping[str, str | Path] | str | Path
+"""Split to its file, or one file."""
+Fields = Mapping[str, tuple[str | None, Callable[[str, object], object]]]
+"""Column of a task to its column in the file (None leaves it out) and the check of its values."""
 
-Fields = Mapping[str, tuple[str | None, Callable[[str, Any], Any]]]
-"""Column of a task to the column it is read from (None leaves it out) and the check of its values."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""Columns of the rows of one split."""
 
 
 @dataclass(frozen=True)
@@ -488,28 +488,34 @@ class CheckedRow:
     values: Mapping[str, Any]
     """By the columns of the task."""
     split: str | None = None
-    """train, validation or test; None when there are no splits yet."""
-    place: str = ""
+    """train, validation or test; None before splits are drawn."""
+    location: str = ""
     """File and line, for messages."""
 
 
-def read_tables(
-    files: Mapping[str, str | Path] | str | Path,
-    *,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-) -> tuple[dict[str | None, RawTable], str]:
-    """Read the file of each split, or one file, whose split is None; also name the files in one line.
+class FileRows(NamedTuple):
+    """The checked rows of a task's files."""
 
-    The options are the fields of `FileFormat`.
-    """
-    file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
-    paths: Mapping[Any, Path] = (
-        files_by_split(files) if isinstance(files, Mapping) else {None: Path(files).expanduser()}
-    )
-    return {split: read_raw(path, file_format) for split, path in paths.items()}, ", ".join(map(str, paths.values()))
+    rows: list[CheckedRow]
+    source: str
+    """One line: the files."""
+    notes: tuple[str, ...]
+    """Rows dropped, file by file."""
+
+
+def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
+    """Read and check the rows of one file a split, or of one file, perhaps with a column of splits."""
+    paths: dict[str | None, Path] = {}
+    if isinstance(files, Mapping):
+        paths.update(files_by_split(files))
+    else:
+        paths[None] = Path(files).expanduser()
+    tables = {split: read_raw(path, options) for split, path in paths.items()}
+    split_column = options.split_column
+    if split_column is None and None in tables and "split" in tables[None].columns:
+        split_column = "split"
+    rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=options.bad_rows)
+    return FileRows(rows, ", ".join(map(str, paths.values())), notes)
 
 
 def check_rows(
@@ -521,7 +527,7 @@ def check_rows(
         tables: Split to its rows; None for rows without splits, or with those of the split column.
         fields: The columns to read.
         split_column: Column of the split in a table of None.
-        bad_rows: `error` stops at bad rows; `drop` leaves them out and counts them in a note.
+        bad_rows: `error` stops at a bad row, `drop` leaves it out and counts it in a note.
 
     Returns:
         The good rows, table after table, and the notes about rows dropped.
@@ -530,56 +536,40 @@ def check_rows(
         TaskError: A row is bad and `bad_rows` is `error` (with file, line, column and value), or no row is left.
         UnknownNameError: A column is missing, or `bad_rows` is neither of the two.
     """
-    named = {name: (column, check) for name, (column, check) in fields.items() if column is not None}
+    used = {name: (column, check) for name, (column, check) in fields.items() if column is not None}
+    columns = [column for column, _ in used.values()]
+
+    def check_row(row: RawRow, table: RawTable, split: str | None) -> CheckedRow:
+        if split is None and split_column is not None:
+            split = check_split(split_column, row.values.get(split_column))
+        values = {name: check(column, row.values.get(column)) for name, (column, check) in used.items()}
+        return CheckedRow(values, split, table.location(row))
+
     rows: list[CheckedRow] = []
     notes: list[str] = []
     for split, table in tables.items():
-        own_split = split_column if split is None else None
-        needed = (*(column for column, _ in named.values()), own_split)
-
-        check = partial(_check_row, table=table, fields=named, split=split, split_column=own_split)
-        found, dropped = check_table(table, needed, check, bad_rows=bad_rows)
-        if not found:
+        needed = (*columns, split_column if split is None else None)
+        good, dropped = check_table(table, needed, partial(check_row, table=table, split=split), bad_rows=bad_rows)
+        if not good:
             raise TaskError(f"{dropped[0]}, so no row is left: fix the file.")
-        rows += found
+        rows += good
         notes += dropped
     return rows, tuple(notes)
 
 
-def _check_row(
-    row: RawRow,
-    *,
-    table: RawTable,
-    fields: Mapping[str, tuple[str, Callable[[str, Any], Any]]],
-    split: str | None,
-    split_column: str | None,
-) -> CheckedRow:
-    if split_column is not None:
-        split = check_split(split_column, row.values.get(split_column))
-    values = {name: check(column, row.values.get(column)) for name, (column, check) in fields.items()}
-    return CheckedRow(values, split, table.place(row))
-
-
-def find_split_column(tables: Mapping[Any, RawTable], named: str | None) -> str | None:
-    """Return the column of the split of one file: as named, else `split` where the file has it, else none."""
-    table = tables.get(None)
-    return "split" if named is None and table is not None and "split" in table.columns else named
-
-
-def columns_of(rows: Sequence[CheckedRow]) -> dict[str, list[Any]]:
+def columns_of(rows: Sequence[CheckedRow]) -> Columns:
     """Gather rows, at least one, column by column."""
     return {name: [row.values[name] for row in rows] for name in rows[0].values}
 
 
-def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, dict[str, list[Any]]]:
+def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, Columns]:
     """Gather the rows of each split column by column."""
-    return {split: columns_of(own) for split in SPLITS if (own := [row for row in rows if row.split == split])}
+    parts = {split: [row for row in rows if row.split == split] for split in SPLITS}
+    return {split: columns_of(part) for split, part in parts.items() if part}
 
-
-# Sentences of a file: words, one column of tags, and the line each word came from.
 
 BLANK = " \t\r\n"
-"""Characters of an empty line or word. Unlike for `str.strip()`, a no-break space is (part of) a word."""
+"""Characters of an empty line or word; unlike for `str.strip()`, a no-break space belongs to a word."""
 DOCUMENT_START = "-DOCSTART-"
 
 
@@ -590,9 +580,9 @@ class Sentence:
     words: list[str]
     tags: list[str]
     document: str
-    """Names the document within its file; empty where the file marks none."""
+    """Name of the document within its file; empty where the file marks none."""
     space_after: list[bool]
-    """Whether a space followed the word in the text; true where the file does not say."""
+    """Whether a space follows the word in the text; true where the file does not say."""
     numbers: list[int]
     """Line (or row) of each word, from 1."""
 
@@ -608,17 +598,14 @@ class SentenceTable:
     notes: tuple[str, ...] = ()
     """What was skipped, and how often."""
 
-    def place(self, sentence: int, word: int) -> str:
+    def location(self, sentence: int, word: int) -> str:
         """Name the file and line (or row) of a word."""
         return f"{self.where}, {self.unit} {self.sentences[sentence].numbers[word]}"
 
 
-def count_note(where: str, n: int, what: str, *, plural: str = "") -> tuple[str, ...]:
-    """Count in one note what was skipped or found in a file; none for a count of zero. An empty plural appends an s."""
-    return (f"{where}: {n} {what if n == 1 else plural or what + 's'}",) if n else ()
-
-
-# Rows that hold a list of words and a list of tags: JSON Lines, and token datasets in hub layout.
+def count_note(where: str, n: int, singular: str, plural: str) -> tuple[str, ...]:
+    """Write a count as a note about a file; none for a count of zero."""
+    return (f"{where}: {n} {singular if n == 1 else plural}",) if n else ()
 
 
 @dataclass(frozen=True)
@@ -628,7 +615,7 @@ class TokenColumns:
     words: str = "tokens"
     tags: str = "tags"
     document: str | None = "document"
-    """Used where the rows have it; None looks for none."""
+    """Used where the rows have it; None is no column."""
     needs_document: bool = False
     """True rejects rows without that column."""
 
@@ -641,13 +628,13 @@ def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:
 def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:
     """Turn rows that hold a list of words and one of tags into sentences.
 
-    Whole-number tags get the names that the table knows. Rows without words are skipped and counted, and a row of
-    -DOCSTART- alone opens a document.
+    Whole-number tags get the names that the table declares. Rows without words are skipped and counted, and a row of
+    -DOCSTART- alone begins a document.
 
     Raises:
-        TaskError: A row has no such lists of one length, or a word or tag that a file of columns cannot hold; with
+        TaskError: A row lacks such lists of one length, or has a word or tag that a file of columns cannot hold; with
             file, row, column and value.
-        UnknownNameError: A column is not there.
+        UnknownNameError: A column is missing.
     """
     needed = (columns.words, columns.tags, columns.document if columns.needs_document else None)
     checked, _ = check_table(table, needed, partial(_check_token_row, table, columns), bad_rows=None)
@@ -663,7 +650,7 @@ def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:
             sentences.append(replace(sentence, document=document))
     if not sentences:
         raise TaskError(f"{table.where} has no row with words in column {columns.words!r}.")
-    notes = count_note(table.where, n_empty, "row without words skipped", plural="rows without words skipped")
+    notes = count_note(table.where, n_empty, "row without words skipped", "rows without words skipped")
     return SentenceTable(table.where, table.unit, sentences, notes)
 
 
@@ -675,21 +662,20 @@ def _check_token_row(table: RawTable, columns: TokenColumns, row: RawRow) -> Sen
     for word in words:
         _check_word(columns.words, word, is_alone=len(words) == 1)
     names = table.value_names.get(columns.tags, ())
-    named = [_name_tag(columns.tags, tag, names) for tag in tags]
+    tag_names = [_name_tag(columns.tags, tag, names) for tag in tags]
     document = None if columns.document is None else row.values.get(columns.document)
-    return Sentence(
-        words, named, "" if document is None else str(document), [True] * len(words), [row.number] * len(words)
-    )
+    name = "" if document is None else str(document)
+    return Sentence(words, tag_names, name, [True] * len(words), [row.number] * len(words))
 
 
-def _check_list(column: str, value: Any) -> list[Any]:
+def _check_list(column: str, value: object) -> list[Any]:
     if not isinstance(value, list):
         raise BadRow("no list", f"column {column!r} holds {shorten(value)}, but a list is needed")
     return value
 
 
-# What a file of columns cannot hold is rejected here: the predictions of a run are written as one.
-def _check_word(column: str, value: Any, *, is_alone: bool) -> None:
+def _check_word(column: str, value: object, *, is_alone: bool) -> None:
+    """Reject a word that a file of columns cannot hold, because the predictions of a run are written as one."""
     word = check_text(column, value, blank=BLANK)
     if any(blank in word for blank in "\t\r\n"):
         raise BadRow(
@@ -706,13 +692,12 @@ def _check_word(column: str, value: Any, *, is_alone: bool) -> None:
         )
 
 
-def _name_tag(column: str, tag: Any, names: Sequence[str]) -> str:
-    named = tag
-    if names and isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names):
-        named = names[tag]
-    if not isinstance(named, str) or not named.strip():
-        wanted = f"a whole number from 0 to {len(names) - 1}" if names else "a text"
-        raise BadRow("no tag", f"column {column!r} holds the tag {tag!r}, but {wanted} is needed")
-    if problem := tag_problem(column, named):
+def _name_tag(column: str, tag: object, names: Sequence[str]) -> str:
+    is_number_of_name = isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names)
+    name = names[tag] if isinstance(tag, int) and is_number_of_name else tag
+    if not isinstance(name, str) or not name.strip():
+        allowed = f"a whole number from 0 to {len(names) - 1}" if names else "a text"
+        raise BadRow("no tag", f"column {column!r} holds the tag {tag!r}, but {allowed} is needed")
+    if problem := tag_problem(column, name):
         raise BadRow("stray tag", problem)
-    return named
+    return name

@@ -1,4 +1,4 @@
-"""What every task has in common, whatever its kind: splits, texts, a digest, smaller draws and a description."""
+"""Tasks of any kind: splits, texts, a digest, smaller draws and a description; and corpora of texts without gold."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
 from probes.data.sources import need_local, read_hub
-from probes.data.splits import SPLITS, SplitRule, order_splits, place_rows
-from probes.data.table_files import CheckedRow, RawTable, columns_of, read_lines, read_raw, unknown_column
-from probes.data.task_table import CORPORA, TASKS, check_options, load_task
+from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
+from probes.data.table_files import CheckedRow, Columns, RawTable, columns_of, read_lines, read_raw, unknown_column
+from probes.data.task_table import CORPORA, TASKS, call_loader, load_task
 from probes.data.units import Units, find_units, plain_form
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Task(ABC):
     kind: ClassVar[Kind]
     """Name of the kind."""
     rows_noun: ClassVar[str] = "rows"
-    """What notes call the rows of this kind."""
+    """Name of the rows in notes."""
     draw_noun: ClassVar[str] = "random"
-    """What notes call the draw of a subset."""
+    """Adjective of a subset in notes."""
     digest_names_columns: ClassVar[bool] = False
     """True for kinds whose tasks differ in their columns, which are then part of the digest."""
 
@@ -55,7 +55,7 @@ class Task(ABC):
     source: str
     """One line: where the rows came from."""
     is_sample: bool
-    """True for the small samples shipped with the project, which are no benchmark."""
+    """True for the small samples that ship with the project, which are no benchmark."""
     notes: tuple[str, ...]
     """One-line remarks for the reader of a report."""
     metrics: tuple[str, ...]
@@ -70,26 +70,23 @@ class Task(ABC):
         return cast("list[str]", list(self.texts()))
 
     def sides(self) -> tuple[list[str], list[str]] | None:
-        """List queries and documents, which a template may tell apart; None where all texts are read alike."""
+        """List queries and documents, which a template may distinguish; None where all texts are encoded alike."""
         return None
 
     @abstractmethod
     def audit(self) -> tuple[str, ...]:
-        """Count what a reader should know about the rows: duplicates, overlap between splits, and so on.
-
-        Returns one line each, only where the count is not zero.
-        """
+        """Count duplicates, overlap between splits and the like, one line for each count that is not zero."""
 
     @abstractmethod
     def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return what the digest covers: JSON values besides the rows, and columns, in each split that has them."""
+        """Return the contents of the digest: JSON values besides the rows, and columns, in each split that has them."""
 
     @abstractmethod
     def describe_kind(self) -> dict[str, Any]:
         """Return the entries of `describe` that only this kind has."""
 
     def inferred_options(self) -> dict[str, Any]:
-        """Return the options of its reader that were not set and were taken from the data, for the run's config."""
+        """Return the options of its reader that were inferred from the data, for the run's config."""
         return {}
 
     def rows(self, split: str) -> "datasets.Dataset":
@@ -113,24 +110,21 @@ class Task(ABC):
         return find_units(self.cells(split), self.groups(split))
 
     def units(self, split: str) -> tuple[str, ...] | None:
-        """Name what intervals and tests draw whole, for each row: rows that share a text, its group; None for the row.
-
-        See `probes.data.units`.
-        """
+        """Name the unit of each row for intervals and tests (`probes.data.units`); None where each row is one."""
         units = self.find_units(split)
         return self.groups(split) if units is None else units.names
 
     def shared_rows(self) -> dict[str, str]:
-        """Say in a line, of every scored split that has them, how many rows share a text and what is drawn instead."""
+        """Describe in a line, for each scored split that has them, the rows that share a text."""
         units = {split: self.find_units(split) for split in self.splits if split != "train"}
-        return {split: each.note(split, self.rows_noun) for split, each in units.items() if each is not None}
+        return {split: unit.note(split, self.rows_noun) for split, unit in units.items() if unit is not None}
 
     def n_rows(self) -> dict[str, int]:
         """Count the rows of each split."""
         return {split: len(rows) for split, rows in self.splits.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Describe the task for `scores.json` as JSON values: what every kind has, and the entries of its own."""
+        """Describe the task for `scores.json` as JSON values."""
         shared = self.shared_rows()
         return {
             "kind": self.kind,
@@ -146,7 +140,7 @@ class Task(ABC):
         }
 
     def digest(self) -> str:
-        """Hash the rows and what gives them meaning, but not name, source or notes (SHA-256, hexadecimal).
+        """Hash the rows and `digest_parts`, but not name, source or notes (SHA-256, hexadecimal).
 
         Equal for equal rows in equal order, on every machine.
         """
@@ -163,23 +157,22 @@ class Task(ABC):
     def subset(self: Same, n_per_split: int, seed: int = 0) -> Same:
         """Draw a smaller task for quick trials; a larger draw with the same seed holds every smaller one.
 
-        Args:
-            n_per_split: Rows to keep of each split; a split with fewer rows stays whole.
-            seed: Seed of the draw.
+        Rows keep their order, and the notes say that the task is a subset.
 
-        Returns:
-            A task whose rows keep their order and whose notes say that it is a subset.
+        Args:
+            n_per_split: Rows of each split; a split with fewer rows stays whole.
+            seed: Seed of the draw.
 
         Raises:
             TaskError: `n_per_split` is too small for the kind of task, or the drawn rows cannot be used.
         """
         self.check_draw(n_per_split)
-        kept = {split: np.sort(self.draw_order(split, seed=seed)[:n_per_split]) for split in self.splits}
+        rows = {split: np.sort(self.draw_order(split, seed=seed)[:n_per_split]) for split in self.splits}
         note = (
             f"a {self.draw_noun} subset of at most {n_per_split} {self.rows_noun} per split (seed {seed}), not the "
             "whole task"
         )
-        return self.keep_rows(kept, note=note)
+        return self.keep_rows(rows, note=note)
 
     @abstractmethod
     def check_draw(self, n_per_split: int) -> None:
@@ -190,32 +183,31 @@ class Task(ABC):
         index = list(self.splits).index(split)
         return np.random.default_rng([seed, index]).permutation(len(self.splits[split]))
 
-    def keep_rows(self: Same, kept: Mapping[str, Sequence[int] | NDArray[np.int64]], *, note: str) -> Same:
-        """Keep some rows of each split, in the order given; see `replace_splits`. Splits not named stay whole."""
+    def keep_rows(self: Same, rows: Mapping[str, Sequence[int] | NDArray[np.int64]], *, note: str) -> Same:
+        """Keep some rows of each split, in this order; see `replace_splits`. Splits not named stay whole."""
         splits = type(self.splits)(
-            {split: rows.select(kept[split]) if split in kept else rows for split, rows in self.splits.items()}
+            {split: table.select(rows[split]) if split in rows else table for split, table in self.splits.items()}
         )
         return self.replace_splits(splits, note=note)
 
     def replace_splits(self: Same, splits: "datasets.DatasetDict", *, note: str, **changes: object) -> Same:
         """Replace the rows of the task, and perhaps other fields; rejects rows that cannot be used.
 
-        The note says what was done, in one line: it becomes the first remark, and remarks about the old rows are
-        replaced by remarks about the new.
+        The note, a line about the change, becomes the first remark; the remarks of `audit` are recounted.
         """
         outdated = set(self.audit())
-        kept = [remark for remark in self.notes if remark not in outdated]
+        remaining = [remark for remark in self.notes if remark not in outdated]
         changed = self.replaced(splits=splits, **changes)
-        return changed.replaced(notes=(note, *kept, *changed.audit()))
+        return changed.replaced(notes=(note, *remaining, *changed.audit()))
 
     def without_test(self: Same) -> Same:
         """Leave the test split out, so that nothing can be chosen on it; rejects a task without another split."""
-        kept = {split: rows for split, rows in self.splits.items() if split != "test"}
-        if not kept:
+        rest = {split: rows for split, rows in self.splits.items() if split != "test"}
+        if not rest:
             raise TaskError(
                 f"task {self.name!r} has no split 'train'; it has: test. Add rows that heads are fitted on."
             )
-        return self.replaced(splits=type(self.splits)(kept))
+        return self.replaced(splits=type(self.splits)(rest))
 
     def replaced(self: Same, **changes: object) -> Same:
         """Copy the task with some fields replaced, checked again; see `dataclasses.replace`."""
@@ -245,29 +237,24 @@ def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]
     return list(seen)
 
 
-def hold_columns(columns: Mapping[str, Mapping[str, Any]], features: Mapping[str, Any]) -> "datasets.DatasetDict":
-    """Hold checked columns of each split in memory as the `DatasetDict` a task wants, in the usual order of splits.
-
-    Columns without a feature are left out; nothing is written to disk.
-    """
+def hold_columns(columns: Mapping[str, Columns], features: Mapping[str, object]) -> "datasets.DatasetDict":
+    """Hold columns of each split in memory, in the usual order of splits; columns without a feature are left out."""
     from datasets import Dataset, DatasetDict, Features
 
     splits = DatasetDict()
     for split in order_splits(columns):
-        kept = {name: list(columns[split][name]) for name in features if name in columns[split]}
-        splits[split] = Dataset.from_dict(kept, features=Features({name: features[name] for name in kept}))
+        used = {name: list(columns[split][name]) for name in features if name in columns[split]}
+        splits[split] = Dataset.from_dict(used, features=Features({name: features[name] for name in used}))
     return splits
 
 
-def load_shipped(place: str, load: Callable[[Path], Same]) -> Same:
+def load_shipped(name: str, load: Callable[[Path], Same]) -> Same:
     """Load a sample that ships with the project, from a file or folder beside this module."""
-    with resources.as_file(resources.files("probes.data") / place) as path:
+    with resources.as_file(resources.files("probes.data") / name) as path:
         task = load(path)
     note = "a sample written for this project: good for trying things out, no benchmark"
-    return task.replaced(source=f"{place}, shipped with icecore", is_sample=True, notes=(note, *task.notes))
+    return task.replaced(source=f"{name}, shipped with icecore", is_sample=True, notes=(note, *task.notes))
 
-
-# What tasks with numbers as gold share: enough rows, and different gold, for a correlation.
 
 MIN_SPLIT_ROWS = 8
 """The fewest rows of a split; a correlation over fewer means nothing."""
@@ -275,12 +262,11 @@ MIN_SPLIT_ROWS = 8
 
 def split_graded(
     rows: Sequence[CheckedRow], rule: SplitRule, *, columns: Sequence[str], name: str
-) -> tuple[dict[str, dict[str, list[Any]]], str]:
-    """Gather the rows of each split column by column, drawing splits that are missing; see `place_rows`.
+) -> tuple[dict[str, Columns], str]:
+    """Gather the rows of each split column by column, drawing splits that are missing; see `draw_missing`.
 
-    Rows of one group stay together, and rows that share a text, over any number of rows (case, blanks and final
-    punctuation aside). Where that links more than a fifth of all rows, only groups stay together, or where there are
-    none the rows with the same texts, in any order.
+    Rows of one group, and rows linked by shared texts (`plain_form`), stay together. Where that links more than a fifth
+    of all rows, only groups stay together, or without groups the rows with the same texts in any order.
     """
     texts = [[plain_form(row.values[column]) for row in rows] for column in columns]
     groups = [row.values["group"] for row in rows] if rows and "group" in rows[0].values else None
@@ -290,8 +276,8 @@ def split_graded(
     ]
     if units is not None and not units.linked:
         keys = units.names
-    parts, note = place_rows([row.split for row in rows], keys, rule, task=name, fewest=MIN_SPLIT_ROWS)
-    return {split: columns_of([rows[place] for place in places]) for split, places in parts.items()}, note
+    parts, note = draw_missing([row.split for row in rows], keys, rule, task=name, fewest=MIN_SPLIT_ROWS)
+    return {split: columns_of([rows[index] for index in indices]) for split, indices in parts.items()}, note
 
 
 class GradedTask(Task):
@@ -302,7 +288,7 @@ class GradedTask(Task):
     metrics: tuple[str, ...] = ("pearson", "spearman")
 
     def __post_init__(self) -> None:
-        """Refuse splits in which a correlation with the gold means nothing."""
+        """Refuse splits in which a correlation with the gold is undefined or means nothing."""
         self.check_splits((*self.text_columns, self.gold_column))
         for split, rows in self.splits.items():
             if len(rows) < MIN_SPLIT_ROWS:
@@ -338,11 +324,9 @@ class GradedTask(Task):
             )
 
 
-# Duplicates, conflicting gold and overlap between splits, counted for the reader; nothing is removed.
-
 Key = TypeVar("Key", bound=Hashable)
 MOST_LISTED, MOST_GOLDS, MOST_LETTERS = 10, 5, 60
-"""Of what a note lists: texts, gold of one, and letters of one."""
+"""Limits of a note: texts, golds of a text, and letters of a text."""
 
 
 def text_keys(rows: Any, columns: Sequence[str]) -> list[tuple[str, ...]]:
@@ -358,15 +342,8 @@ def conflicting(keys: Iterable[Key], gold: Iterable[object]) -> list[Key]:
     return [key for key, values in golds.items() if len(values) > 1]
 
 
-def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, wanted: str) -> tuple[int, str]:
-    """Count the texts that have more than one gold, and list ten of them with theirs.
-
-    Args:
-        keys: The text, or texts, of each row.
-        gold: What each row has as gold, as a reader knows it.
-        noun: What a key is, in the singular.
-        wanted: What differs, such as `labels`.
-    """
+def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, gold_noun: str) -> tuple[int, str]:
+    """Count the texts that have more than one gold, and list ten; `noun` (singular) and `gold_noun` name them."""
     golds: dict[Key, dict[object, None]] = {}
     for key, value in zip(keys, gold, strict=True):
         golds.setdefault(key, {})[value] = None
@@ -376,7 +353,7 @@ def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, wante
         for key, values in several[:MOST_LISTED]
     )
     more = ", ..." * (len(several) > MOST_LISTED)
-    return len(several), f"{len(several)} {noun}s occur more than once with different {wanted} ({listed}{more})"
+    return len(several), f"{len(several)} {noun}s occur more than once with different {gold_noun} ({listed}{more})"
 
 
 def _quote(key: object) -> str:
@@ -387,8 +364,8 @@ def _quote(key: object) -> str:
 def overlaps(keys: Mapping[str, Sequence[Hashable]]) -> Iterator[tuple[str, str, int]]:
     """Count the rows of each split whose key is also in an earlier split: yields split, earlier split, count."""
     for other, split in combinations(keys, 2):
-        known = set(keys[other])
-        yield split, other, sum(key in known for key in keys[split])
+        earlier = set(keys[other])
+        yield split, other, sum(key in earlier for key in keys[split])
 
 
 def remarks(counts: Iterable[tuple[int, str]]) -> tuple[str, ...]:
@@ -397,17 +374,15 @@ def remarks(counts: Iterable[tuple[int, str]]) -> tuple[str, ...]:
 
 
 def why_optimistic(task: "Task") -> str:
-    """Say in one clause whether a score on the reported split is optimistic, because train has rows of its groups."""
+    """Explain in one clause why a score on the reported split is optimistic, if train has rows of its groups."""
     reported = "test" if "test" in task.splits else "validation"
     groups = task.groups(reported) if reported in task.splits else None
     if groups is None:
         return ""
-    torn = set(task.groups("train") or ()) & set(groups)
-    n_rows = sum(group in torn for group in groups)
-    return f"{n_rows} of {len(groups)} {reported} rows are of a group that also has rows in train" if torn else ""
+    shared = set(task.groups("train") or ()) & set(groups)
+    n_rows = sum(group in shared for group in groups)
+    return f"{n_rows} of {len(groups)} {reported} rows are of a group that also has rows in train" if shared else ""
 
-
-# Texts without gold, for pretraining: generic sentences, text files, hub datasets, or the texts of any task.
 
 GENERICS_FILE = "GenericsKB.txt"
 MIN_TEXTS = 8
@@ -415,7 +390,7 @@ MIN_TEXTS = 8
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts, each once, with their name in reports and where they came from."""
+    """Texts without gold, each once, for pretraining."""
 
     name: str
     source: str
@@ -427,36 +402,37 @@ class Corpus:
 
 
 def load_generics(folder: str | Path | None = None, *, templated: str = "last", seed: int = 0) -> Corpus:
-    """Read generic sentences (GenericsKB: term, sentence and score, separated by tabs).
-
-    The first n are a sample of n, for every n.
+    """Read generic sentences (GenericsKB: term, sentence and score, separated by tabs), in random order.
 
     Args:
         folder: Where `GenericsKB.txt` is; None is `$ICECORE_DATA/genericskb`.
-        templated: What to do with sentences of score 1.0, most of which are templated: `last` puts them after the
-            natural ones, `drop` leaves them out.
+        templated: Sentences of score 1.0, most of which are templated: `last` puts them after the natural ones, `drop`
+            leaves them out.
         seed: Seed of the order within the natural and the templated sentences.
     """
     if templated not in ("last", "drop"):
         raise unknown_name("templated", templated, ("last", "drop"))
     local = need_local("genericskb", folder, example=GENERICS_FILE)
     path = local.find(GENERICS_FILE)
-    kinds: tuple[list[str], list[str]] = ([], [])
+    natural: list[str] = []
+    templates: list[str] = []
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) != 3:
             raise TaskError(
                 f"{path}, line {number} has {len(cells)} cells ({line[:40]!r}); allowed: term, sentence and score."
             )
-        score = _score(cells[2])
-        if score is None:
+        try:
+            score = float(cells[2])
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
             raise TaskError(f"{path}, line {number} has the score {cells[2][:40]!r}; allowed: a finite number.")
-        kinds[score >= 1.0].append(cells[1].strip())
-    chosen = kinds if templated == "last" else kinds[:1]
+        (templates if score >= 1.0 else natural).append(cells[1].strip())
+    groups = [natural, templates] if templated == "last" else [natural]
     generator = np.random.default_rng(seed)
-    return make_corpus(
-        "generics", local.source(path), [kind[i] for kind in chosen for i in generator.permutation(len(kind))]
-    )
+    texts = [group[index] for group in groups for index in generator.permutation(len(group))]
+    return make_corpus("generics", local.source(path), texts)
 
 
 def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
@@ -480,13 +456,6 @@ def load_hub_texts(
     return make_corpus(Path(repository).name, source, _column(tables[split], column))
 
 
-def _score(cell: str) -> float | None:
-    try:
-        return number if math.isfinite(number := float(cell)) else None
-    except ValueError:
-        return None
-
-
 def make_corpus(name: str, source: str, texts: list[str]) -> Corpus:
     """Make a corpus of the texts that are not blank, each once; `TaskError` for fewer than 8."""
     lines = tuple(dict.fromkeys(text for text in texts if text.strip()))
@@ -501,15 +470,14 @@ def _column(table: RawTable, column: str) -> list[str]:
     return [str(row.values[column]) for row in table.rows if not row.problem and row.values[column] is not None]
 
 
-# Loading a corpus of the table, or the texts of any task.
 
 
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corpus":
     """Load the first `n_texts` texts of a corpus, or of a task of any kind.
 
     Args:
-        name: A key of `CORPORA`, or a task, all of whose texts are taken.
-        n_texts: The most texts to take, from the start.
+        name: A key of `CORPORA`, or a task.
+        n_texts: The most texts, from the start.
         options: The options of the corpus or task.
 
     Raises:
@@ -517,12 +485,10 @@ def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corp
         TaskError: An option is missing or of the wrong type, or the texts cannot be read or are fewer than 8.
     """
     if name in CORPORA:
-        load, _ = CORPORA[name]
-        check_options("corpus", name, load, options)
-        found = load(**options)
+        corpus = call_loader(CORPORA[name][0], options, owner=f"corpus {name!r}")
     elif name in TASKS:
         task = load_task(name, **options)
-        found = make_corpus(task.name, task.source, task.plain_texts())
+        corpus = make_corpus(task.name, task.source, task.plain_texts())
     else:
         raise unknown_name("corpus", name, [*CORPORA, *TASKS])
-    return Corpus(found.name, found.source, found.lines[:n_texts])
+    return replace(corpus, lines=corpus.lines[:n_texts])

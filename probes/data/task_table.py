@@ -3,19 +3,22 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from extract.errors import TaskError, unknown_name
-from extract.registry import later, parameter_names, resolve
+from extract.registry import later, option_names, parameter_names, resolve
 
 if TYPE_CHECKING:
     from probes.data.task import Corpus, Task
 
 
-_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+FILE_OPTIONS = "options"
+"""Parameter of a loader whose value is a `FileOptions`; the fields of that record are options of the task."""
+Loaded = TypeVar("Loaded")
+_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     str: ((str,), "a text"),
     str | None: ((str, NoneType), "a text"),
@@ -27,8 +30,8 @@ _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     Sequence[str] | None: ((list, tuple, NoneType), "a list of texts"),
     Mapping[str, str] | None: ((Mapping, NoneType), "a mapping of texts to texts"),
 }
-"""Annotation of an option, the types it allows, and what to call them; what a list or mapping holds are texts or paths.
-The loader checks options of other types."""
+"""Annotation of an option, the types it allows, and their name in messages; lists and mappings hold texts or paths.
+The loader checks options with other annotations."""
 
 
 @dataclass(frozen=True)
@@ -39,209 +42,151 @@ class TaskEntry:
     kind: str
     description: str
     load: "Callable[..., Task]"
-    """Its parameters are the options of the task."""
+    """Its parameters are the options of the task, with the fields of a `FileOptions` in place of that record."""
 
     def options(self) -> tuple[str, ...]:
-        """Name the options of the task, in the order of its loader."""
-        return parameter_names(self.load)
+        """Name the options of the task, in the order of its loader, without importing it."""
+        names = parameter_names(self.load)
+        if FILE_OPTIONS not in names:
+            return names
+        shared = option_names(later("probes.data.table_files:FileOptions"))
+        return (*(name for name in names if name != FILE_OPTIONS), *shared)
 
 
 _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "pairs": (
-        (
-            "sts-sample",
-            "probes.data.pair_task:load_sample",
-            "small sample written for this project, gold 0-5, no benchmark",
-        ),
-        (
-            "stsb",
-            "probes.data.pair_task:load_stsb",
-            "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub",
-        ),
-        (
-            "stsb-local",
-            "probes.data.pair_task:load_stsb_local",
-            "STS Benchmark from its three CSV files, gold 0-5",
-        ),
-        ("stsb-hub", "probes.data.pair_task:load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
+        ("sts-sample", "pair_task:load_sample", "small sample written for this project, gold 0-5, no benchmark"),
+        ("stsb", "pair_task:load_stsb", "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub"),
+        ("stsb-local", "pair_task:load_stsb_local", "STS Benchmark from its three CSV files, gold 0-5"),
+        ("stsb-hub", "pair_task:load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
         (
             "sts-files",
-            "probes.data.pair_task:read_sts_files",
+            "pair_task:read_sts_files",
             "STS12 to STS17 and SICK-R in their published files, scored by subset",
         ),
-        ("pair-files", "probes.data.pair_task:read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
+        ("pair-files", "pair_task:read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
     ),
     "classes": (
         (
             "class-sample",
-            "probes.data.class_task:load_class_sample",
+            "class_task:load_class_sample",
             "sentences of six topics written for this project, no benchmark",
         ),
-        (
-            "banking77",
-            "probes.data.domains:load_banking77",
-            "Banking77 from its CSV files, 77 intents, accuracy",
-        ),
-        (
-            "pubmedqa",
-            "probes.data.domains:load_pubmedqa",
-            "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1",
-        ),
+        ("banking77", "domains:load_banking77", "Banking77 from its CSV files, 77 intents, accuracy"),
+        ("pubmedqa", "domains:load_pubmedqa", "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1"),
         (
             "chemprot",
-            "probes.data.domains:load_chemprot",
+            "domains:load_chemprot",
             "ChemProt from its JSON Lines files, else the hub, 13 relations, weighted F1",
         ),
-        (
-            "mqp",
-            "probes.data.domains:load_mqp",
-            "medical question pairs from mqp.csv, similar or different, accuracy",
-        ),
-        (
-            "rct",
-            "probes.data.domains:load_rct",
-            "PubMed 20k RCT from its text files, 5 parts of an abstract, weighted F1",
-        ),
+        ("mqp", "domains:load_mqp", "medical question pairs from mqp.csv, similar or different, accuracy"),
+        ("rct", "domains:load_rct", "PubMed 20k RCT from its text files, 5 parts of an abstract, weighted F1"),
         (
             "financial-phrasebank",
-            "probes.data.domains:load_phrasebank",
+            "domains:load_phrasebank",
             "Financial PhraseBank from its text files, 3 sentiments, weighted F1",
         ),
-        (
-            "fiqa-sa",
-            "probes.data.domains:load_fiqa",
-            "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1",
-        ),
-        ("scotus", "probes.data.domains:load_scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1"),
-        (
-            "unfair-tos",
-            "probes.data.domains:load_unfair_tos",
-            "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1",
-        ),
+        ("fiqa-sa", "domains:load_fiqa", "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1"),
+        ("scotus", "domains:load_scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1"),
+        ("unfair-tos", "domains:load_unfair_tos", "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1"),
         (
             "class-files",
-            "probes.data.class_task:read_class_files",
+            "class_task:read_class_files",
             "your own CSV, TSV, JSON Lines or Parquet files, by column names",
         ),
-        (
-            "class-hub",
-            "probes.data.class_task:load_class_hub",
-            "a classification dataset of the hub, by column names",
-        ),
+        ("class-hub", "class_task:load_class_hub", "a classification dataset of the hub, by column names"),
     ),
     "numbers": (
         (
             "number-sample",
-            "probes.data.class_task:load_number_sample",
+            "class_task:load_number_sample",
             "review sentences rated 1 to 5, written for this project, no benchmark",
         ),
         (
             "number-files",
-            "probes.data.class_task:read_number_files",
+            "class_task:read_number_files",
             "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files",
         ),
     ),
     "words": (
-        (
-            "words-sample",
-            "probes.data.word_files:load_words_sample",
-            "small sample written for this project: ner, chunk or pos",
-        ),
-        (
-            "conll2003",
-            "probes.data.word_files:load_conll2003",
-            "CoNLL-2003 English: ner, chunk or pos; local files, else the hub",
-        ),
-        ("conll2000", "probes.data.word_files:load_conll2000", "CoNLL-2000: chunk or pos; local files, else the hub"),
-        ("wnut17", "probes.data.word_files:load_wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17"),
-        ("ud-ewt", "probes.data.word_files:load_ud_ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt"),
-        (
-            "financial-ner",
-            "probes.data.word_files:load_financial_ner",
-            "financial agreements from $ICECORE_DATA/financial-ner",
-        ),
-        ("word-files", "probes.data.word_files:load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
-        ("word-hub", "probes.data.word_files:load_word_hub", "a token dataset of the hub, by column names"),
+        ("words-sample", "word_files:load_words_sample", "small sample written for this project: ner, chunk or pos"),
+        ("conll2003", "word_files:load_conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub"),
+        ("conll2000", "word_files:load_conll2000", "CoNLL-2000: chunk or pos; local files, else the hub"),
+        ("wnut17", "word_files:load_wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17"),
+        ("ud-ewt", "word_files:load_ud_ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt"),
+        ("financial-ner", "word_files:load_financial_ner", "financial agreements from $ICECORE_DATA/financial-ner"),
+        ("word-files", "word_files:load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
+        ("word-hub", "word_files:load_word_hub", "a token dataset of the hub, by column names"),
     ),
     "retrieval": (
         (
             "retrieval-sample",
-            "probes.data.zero_shot_task:load_retrieval_sample",
+            "zero_shot_task:load_retrieval_sample",
             "questions about 60 notes written for this project, no benchmark",
         ),
         (
             "retrieval-files",
-            "probes.data.zero_shot_task:read_retrieval_files",
+            "zero_shot_task:read_retrieval_files",
             "a folder in BEIR's layout: corpus, queries and qrels",
         ),
     ),
     "reranking": (
         (
             "reranking-sample",
-            "probes.data.zero_shot_task:load_reranking_sample",
+            "zero_shot_task:load_reranking_sample",
             "questions with candidates written for this project, no benchmark",
         ),
-        (
-            "reranking-files",
-            "probes.data.zero_shot_task:read_reranking_files",
-            "your own files with a row per query and candidate",
-        ),
+        ("reranking-files", "zero_shot_task:read_reranking_files", "your own files with a row per query and candidate"),
     ),
     "clustering": (
         (
             "clustering-sample",
-            "probes.data.zero_shot_task:load_clustering_sample",
+            "zero_shot_task:load_clustering_sample",
             "the sentences of class-sample, without its training, no benchmark",
         ),
         (
             "banking77-clusters",
-            "probes.data.zero_shot_task:load_banking77_clusters",
+            "zero_shot_task:load_banking77_clusters",
             "Banking77 from its CSV files, 77 intents to find as clusters",
         ),
-        ("clustering-files", "probes.data.zero_shot_task:read_clustering_files", "your own texts with labels"),
+        ("clustering-files", "zero_shot_task:read_clustering_files", "your own texts with labels"),
     ),
     "pair-classification": (
         (
             "pair-class-sample",
-            "probes.data.zero_shot_task:load_pair_class_sample",
+            "zero_shot_task:load_pair_class_sample",
             "the pairs of sts-sample, alike from a gold of 3.5 on, no benchmark",
         ),
-        (
-            "pair-class-files",
-            "probes.data.zero_shot_task:read_pair_class_files",
-            "your own pairs that are alike or not",
-        ),
+        ("pair-class-files", "zero_shot_task:read_pair_class_files", "your own pairs that are alike or not"),
     ),
     "bitext": (
         (
             "bitext-sample",
-            "probes.data.zero_shot_task:load_bitext_sample",
+            "zero_shot_task:load_bitext_sample",
             "80 English sentences with German translations written for this project, no benchmark",
         ),
-        ("bitext-files", "probes.data.zero_shot_task:read_bitext_files", "your own texts with their translations"),
+        ("bitext-files", "zero_shot_task:read_bitext_files", "your own texts with their translations"),
     ),
     "odd-one-out": (
         (
             "odd-sample",
-            "probes.data.zero_shot_task:load_odd_sample",
+            "zero_shot_task:load_odd_sample",
             "60 questions of word sense written for this project, no benchmark",
         ),
         (
             "odd-files",
-            "probes.data.zero_shot_task:read_odd_files",
+            "zero_shot_task:read_odd_files",
             "your own questions: sentences with a marked word, one in another sense",
         ),
     ),
 }
-"""Kind to its tasks: name, loader, and a line about it."""
+"""Kind to its tasks: name, loader in this folder, and a line about it."""
 TASKS: dict[str, TaskEntry] = {
-    name: TaskEntry(name, kind, description, later(place))
+    name: TaskEntry(name, kind, description, later(f"probes.data.{path}"))
     for kind, rows in _ENTRIES.items()
-    for name, place, description in rows
+    for name, path, description in rows
 }
 """Every task, by name."""
-
-
 RENAMED = {"validation_share": "validation_fraction"}
 """Old names of task options that are still read."""
 
@@ -278,44 +223,44 @@ def load_task(name: str, /, **options: object) -> "Task":
     """
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
-    entry = TASKS[name]
-    found = rename_options(options)
-    check_options("task", name, entry.load, found)
-    task: Task = entry.load(**found)
-    return task
-
-
-def rename_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Replace old names of options by today's, with a one-line warning for each; where both are given, today's wins."""
-    found = {key: value for key, value in options.items() if key not in RENAMED}
+    renamed = {key: value for key, value in options.items() if key not in RENAMED}
     for old in options.keys() & RENAMED.keys():
-        warnings.warn(f"task option {old!r} is now {RENAMED[old]!r}; use the new name.", FutureWarning, stacklevel=3)
-        found.setdefault(RENAMED[old], options[old])
-    return found
+        warnings.warn(f"task option {old!r} is now {RENAMED[old]!r}; use the new name.", FutureWarning, stacklevel=2)
+        renamed.setdefault(RENAMED[old], options[old])
+    return call_loader(TASKS[name].load, renamed, owner=f"task {name!r}")
 
 
-def check_options(what: str, name: str, load: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Check options against the parameters of a loader and their annotations; `what` and `name` are for messages.
+def call_loader(load: Callable[..., Loaded], options: Mapping[str, object], *, owner: str) -> Loaded:
+    """Call a loader with options checked against its parameters and their annotations; `owner` is for messages.
 
     Raises:
         UnknownNameError: The loader does not take an option.
         TaskError: An option is missing, or of the wrong type.
     """
-    parameters = inspect.signature(resolve(load)).parameters
+    parameters = dict(inspect.signature(resolve(load)).parameters)
+    record = parameters.pop(FILE_OPTIONS).default if FILE_OPTIONS in parameters else None
+    types: dict[str, Any] = {name: parameter.annotation for name, parameter in parameters.items()}
+    shared = {field.name: field.type for field in fields(record)} if record is not None else {}
+    types |= shared
+    kind = owner.partition(" ")[0]
     for option, value in options.items():
-        if option not in parameters:
-            raise unknown_name(f"{what} option", option, parameters, hint=f"These are the options of {what} {name!r}.")
-        needed = _wrong_type(parameters[option].annotation, value)
+        if option not in types:
+            raise unknown_name(f"{kind} option", option, types, hint=f"These are the options of {owner}.")
+        needed = _wrong_type(types[option], value)
         if needed:
-            raise TaskError(f"{what} option `{option}` of {name!r} is {value!r}, but {needed} is needed.")
+            raise TaskError(f"option `{option}` of {owner} is {value!r}, but {needed} is needed.")
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
-            raise TaskError(f"{what} {name!r} needs the option `{option}`, which was not given.")
+            raise TaskError(f"{owner} needs the option `{option}`.")
+    arguments = {option: value for option, value in options.items() if option not in shared}
+    if record is not None:
+        arguments[FILE_OPTIONS] = replace(record, **{key: options[key] for key in shared if key in options})
+    return load(**arguments)
 
 
 def _wrong_type(annotation: Any, value: object) -> str:
-    """Name what is needed instead of a value of the wrong type; empty for one of the right type."""
-    allowed, noun = _KINDS.get(annotation, ((object,), ""))
+    """Name the type that is needed instead of a value's; empty for a value of the right type."""
+    allowed, noun = _TYPES.get(annotation, ((object,), ""))
     # `header: "false"` is true to Python, and true is the number 1
     is_right = isinstance(value, allowed) and (not isinstance(value, bool) or annotation is bool)
     if annotation is int and is_right:
@@ -326,29 +271,24 @@ def _wrong_type(annotation: Any, value: object) -> str:
     return "" if is_right else noun
 
 
-# Instructions that papers put before the texts of a task, to be copied into `extraction.template.instruction`.
-
 LBW_TABLE = "Look Both Ways, Table 3"
 LBW_DOMAIN = "Look Both Ways, section 4.1"
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """What a paper puts before the texts of a task.
-
-    Attributes:
-        text: The instruction, quoted; empty where the paper uses none.
-        source: Table or section of the paper.
-        task: The task of `icecore list tasks` that it is for; empty where there is none.
-    """
+    """The instruction that a paper puts before the texts of a task, to be copied into `extraction.template`."""
 
     text: str
+    """Quoted; empty where the paper uses none."""
     source: str = LBW_TABLE
+    """Table or section of the paper."""
     task: str = ""
+    """The task of `icecore list tasks` that it is for; empty where there is none."""
 
     @property
     def prompt(self) -> str:
-        """What the released code puts before a text (for retrieval before queries alone); empty for no instruction."""
+        """The text that the released code puts before a text (in retrieval, before queries only), or none."""
         return f"Instruct: {self.text}\nQuery: " if self.text else ""
 
 

@@ -1,4 +1,4 @@
-"""What the bootstrap draws whole: groups, and rows that share a text, which are no independent evidence."""
+"""Units of the bootstrap: groups, and rows that share a text, which are no independent evidence."""
 
 import unicodedata
 from collections.abc import Hashable, Sequence
@@ -16,26 +16,23 @@ MOST_OF_ONE = 0.2
 
 @dataclass(frozen=True)
 class Units:
-    """The units of the rows of one split.
-
-    Attributes:
-        names: The unit of each row: its group, or the first row of the unit.
-        n_shared: Rows that share a text with a row of another group.
-        linked: Where shared texts link too many rows into one unit, what is drawn instead: `groups`, or `texts`, which
-            holds rows together by their most frequent text alone; else empty.
-    """
+    """The units of the rows of one split."""
 
     names: tuple[str, ...]
+    """The unit of each row: its group, or the first row of the unit."""
     n_shared: int
+    """Rows that share a text with a row of another group."""
     linked: Literal["", "groups", "texts"] = ""
+    """Units that replace those of shared texts where these link too many rows: `groups`, or `texts`, which joins rows
+    by their most frequent text alone; else empty."""
 
     @property
     def n(self) -> int:
-        """How many units."""
+        """Number of units."""
         return len(set(self.names))
 
     def note(self, split: str, noun: str) -> str:
-        """Say in one line what is drawn whole, and why."""
+        """Describe the units in one line."""
         shared = f"{split}: {self.n_shared} of {len(self.names)} {noun} share a text with other {noun}"
         if self.linked:
             drawn = "groups" if self.linked == "groups" else f"sets of {noun} with the same most frequent text"
@@ -44,7 +41,7 @@ class Units:
 
 
 def plain_form(text: str) -> str:
-    """Return what is left of a text when case, blanks, Unicode form and punctuation at its end do not count.
+    """Return a text without differences of case, blanks, Unicode form and final punctuation.
 
     Example:
         >>> plain_form("  A\u0301rbol  Verde!!") == plain_form("\u00e1rbol verde")
@@ -76,19 +73,19 @@ def find_units(columns: Sequence[Sequence[Hashable]], groups: Sequence[str] | No
     n_rows, rows = len(columns[0]), np.arange(len(columns[0]))
     codes: dict[Hashable, int] = {}
     texts = np.array([[codes.setdefault(text, len(codes)) for text in column] for column in columns])
-    own = rows if groups is None else np.unique(np.asarray(groups, str), return_inverse=True)[1]
-    pairs = np.unique(np.stack([texts.ravel(), np.tile(own, len(columns))]), axis=1)
+    group = rows if groups is None else np.unique(np.asarray(groups, str), return_inverse=True)[1]
+    pairs = np.unique(np.stack([texts.ravel(), np.tile(group, len(columns))]), axis=1)
     is_shared = (np.bincount(pairs[0], minlength=len(codes)) > 1)[texts].any(axis=0)
     if not is_shared.any():
         return None
-    edges = np.concatenate([texts, own[None] + len(codes)])
-    units = _components(edges, n_nodes=len(codes) + int(own.max()) + 1)
+    edges = np.concatenate([texts, group[None] + len(codes)])
+    units = _components(edges, n_nodes=len(codes) + int(group.max()) + 1)
     linked: Literal["", "groups", "texts"] = ""
     if np.bincount(units).max() > MOST_OF_ONE * n_rows:
         linked = "texts" if groups is None else "groups"
         times = np.bincount(texts.ravel(), minlength=len(codes))
-        hub = texts[times[texts].argmax(axis=0), rows]
-        units = np.unique(hub if groups is None else own, return_inverse=True)[1]
+        most_frequent = texts[times[texts].argmax(axis=0), rows]
+        units = np.unique(most_frequent if groups is None else group, return_inverse=True)[1]
     first = np.unique(units, return_index=True)[1][units]
     names = tuple(str(row) for row in first.tolist()) if groups is None else tuple(groups[row] for row in first)
     return Units(names, int(is_shared.sum()), linked)

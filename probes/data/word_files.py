@@ -6,10 +6,11 @@ from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
 from probes.data.conll import ColumnFormat, read_columns, read_conllu
-from probes.data.sources import Files, data_hint, find_local, need_local, read_hub
+from probes.data.sources import FileNames, data_hint, find_local, need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, files_by_split, find_split_files, name_splits
 from probes.data.table_files import (
     JSON_SUFFIXES,
+    Files,
     SentenceTable,
     TokenColumns,
     check_token_rows,
@@ -24,7 +25,7 @@ _NO_HUB = "check the name and the connection, or give local files to task 'word-
 
 
 def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path,
+    files: Files,
     *,
     tags: str = "tags",
     columns: Sequence[str] | None = None,
@@ -55,7 +56,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
             validation where there is train and test. `given` draws none. None is `auto` for one file.
         validation_fraction: Share of the training sentences that becomes validation when only that split is missing.
         seed: Seed of that draw.
-        name: What reports call the task.
+        name: Name of the task in reports.
 
     Raises:
         TaskError: A file is missing, empty or broken (with file, line and value), schemes are mixed, or the task cannot
@@ -67,7 +68,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = (folder / "train.txt").write_text("Ice NN O\nin IN O\nOslo NNP I-LOC\n", encoding="utf-8")
         >>> task = load_word_files(folder, columns=["word", "pos", "ner"], tags="ner")
-        >>> task.splits["train"]["tags"][0], task.metric, task.scheme.found
+        >>> task.splits["train"]["tags"][0], task.metric, task.scheme.name
         (['O', 'O', 'B-LOC'], 'span-f1', 'IO')
     """
     if isinstance(columns, str):
@@ -76,8 +77,8 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     if isinstance(files, Mapping):
         paths = files_by_split(files)
     else:
-        place = Path(files).expanduser()
-        paths = {"train": place} if is_one else find_split_files(place)
+        path = Path(files).expanduser()
+        paths = {"train": path} if is_one else find_split_files(path)
     tables: dict[str, SentenceTable] = {}
     for part, path in paths.items():
         suffix = inner_suffix(path)
@@ -135,9 +136,9 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
         UnknownNameError: A configuration, split, column, metric or scheme is unknown.
     """
     columns = TokenColumns(words, tags, document, needs_document=document is not None)
-    found, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
-    named = name_splits(found, source, splits, hint="; name them with `splits`")
-    tables = {split: check_token_rows(table, columns) for split, table in named.items()}
+    raw, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
+    raw = name_splits(raw, source, splits, hint="; name them with `splits`")
+    tables = {split: check_token_rows(table, columns) for split, table in raw.items()}
     notes: tuple[str, ...] = ()
     if "train" in tables and "validation" not in tables and validation_fraction != 0:
         tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
@@ -145,12 +146,10 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
     return build_task(tables, name=name, source=source, metric=metric, scheme=scheme, notes=notes)
 
 
-# Published word tasks, from local files or the hub, and the sample shipped with the project.
-
 CONLL2003_HUB_ID = "eriktks/conll2003"
 CONLL2000_HUB_ID = "eriktks/conll2000"
 PARQUET_BRANCH = "refs/convert/parquet"
-"""Where the hub keeps the rows of data sets whose own files are a script, which `datasets` no longer runs."""
+"""Branch with the rows of data sets whose own files are a script, which `datasets` no longer runs."""
 
 CONLL2003_COLUMNS = ("word", "pos", "chunk", "ner")
 CONLL2003_FILES = {
@@ -173,8 +172,7 @@ UD_EWT_FILES = {
     "test": ("en_ewt-ud-test.conllu",),
 }
 TOLERANCE = 0.05
-"""Share of tags that may break the scheme of a published file: its few slips are read as conlleval reads them, since
-published files stay as they are, and are counted in the notes."""
+"""Share of tags that may break the scheme of a published file; they are read by the rules of conlleval and counted."""
 
 
 def load_conll2003(
@@ -263,8 +261,8 @@ def load_financial_ner(
         scheme: `auto` finds the scheme of the published files.
     """
     read = partial(read_columns, tags="ner", file_format=FINANCE_FORMAT)
-    found, source = need_local("financial-ner", folder, example="FIN5.txt").read(FINANCE_FILES, read)
-    tables, notes = hold_out(found, fraction=validation_fraction, seed=seed)
+    tables, source = need_local("financial-ner", folder, example="FIN5.txt").read(FINANCE_FILES, read)
+    tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
     return build_task(
         tables, name="financial-ner", source=source, metric="span-f1", scheme=scheme, tolerance=TOLERANCE, notes=notes
     )
@@ -331,7 +329,7 @@ def _column_reader(columns: tuple[str, ...], tags: str, *, separator: str = "aut
 def _read_conll(
     name: str,
     columns: tuple[str, ...],
-    files: Files,
+    files: FileNames,
     *,
     tags: str,
     folder: str | Path | None,
@@ -345,11 +343,11 @@ def _read_conll(
     if Path(hub_id).expanduser().is_dir():
         revision = None  # a folder has none, but the default names a branch
     help_text = data_hint(name, files["train"][0])
-    found, source = read_hub(hub_id, revision=revision, help_text=help_text)
-    tables = name_splits(found, source)
+    raw, source = read_hub(hub_id, revision=revision, help_text=help_text)
+    tables = name_splits(raw, source)
     missing = [split for split in files if split not in tables]
     if missing:
-        raise TaskError(f"{source} has no {missing[0]} split; its splits: {', '.join(found)}.")
-    # the lists are named as the CoNLL tasks of the hub name them: `tokens`, `ner_tags` and so on
+        raise TaskError(f"{source} has no {missing[0]} split; its splits: {', '.join(raw)}.")
+    # the CoNLL tasks of the hub name their lists `tokens`, `ner_tags` and so on
     lists = TokenColumns(tags=f"{tags}_tags", document="document_id")
     return {split: check_token_rows(table, lists) for split, table in tables.items()}, source

@@ -11,8 +11,8 @@ from extract.errors import TaskError, unknown_name
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import cut_at_tokens
-from probes.data.splits import SplitRule, hold_out_any, order_splits, place_rows
-from probes.data.table_files import Sentence, SentenceTable
+from probes.data.splits import SplitRule, draw_missing, hold_out_any, order_splits
+from probes.data.table_files import Columns, Sentence, SentenceTable
 from probes.data.task import MOST_GOLDS, Task, conflict_notes, hold_columns
 from probes.data.units import plain_form
 from probes.metrics.span_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
@@ -22,53 +22,55 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-# The tagging scheme of a whole task: detected, converted to IOB2 and recorded.
-
+WordMetric = Literal["span-f1", "accuracy"]
+METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
+FEWEST_DOCUMENTS = 10
+"""The fewest documents of a split for intervals to be drawn from documents rather than sentences."""
+COLUMNS = ("words", "tags", "document", "space_after")
 LETTERS: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "IO": "I", "BIOES": "BIES", "BILOU": "BILU"}
-"""The letters that may stand before a type."""
-
-Place = Callable[[int, int], str]
-"""Names the file and line of a word, given the numbers of its sentence and of the word, both from 0."""
+"""The letters before a type in each scheme."""
+Locate = Callable[[int, int], str]
+"""Names the file and line of a word by the numbers of its sentence and of the word, both from 0."""
 
 
 @dataclass(frozen=True)
 class SchemeRecord:
-    """What the tags were before they became IOB2."""
+    """The tags of a task before they became IOB2."""
 
-    found: Scheme
+    name: Scheme
     is_declared: bool
     """True if the user named the scheme, False if the tags showed it."""
     n_tags: int
     n_changed: int
-    """Tags that had to be rewritten."""
+    """Tags that were rewritten."""
     n_broken: int = 0
-    """Tags that break the scheme; they were read by the rules of conlleval."""
+    """Tags that break the scheme, read by the rules of conlleval."""
     first_break: str = ""
-    """Place of the first of them."""
+    """Location of the first of them."""
 
     def note(self) -> str:
-        """Say it in one line, for the reader of a report."""
+        """Describe the conversion in one line for a report."""
         how = "declared" if self.is_declared else "detected"
         count = f"{self.n_changed} of {self.n_tags} were" if self.n_changed else "none had to be"
-        note = f"tags are {self.found} as {how}; {count} rewritten as IOB2"
+        note = f"tags are {self.name} as {how}; {count} rewritten as IOB2"
         if self.n_broken:
-            note += f"; breaks of {self.found}, read by the rules of conlleval: {self.n_broken} ({self.first_break})"
+            note += f"; breaks of {self.name}, read by the rules of conlleval: {self.n_broken} ({self.first_break})"
         return note
 
 
-def _say_sentence(sentence: int, word: int) -> str:
+def _locate_by_number(sentence: int, word: int) -> str:
     return f"sentence {sentence + 1}, word {word + 1}"
 
 
 def detect_scheme(
-    sentences: Sequence[Sequence[str]], *, tolerance: float = 0.0, place: Place = _say_sentence
+    sentences: Sequence[Sequence[str]], *, tolerance: float = 0.0, locate: Locate = _locate_by_number
 ) -> Scheme:
     """Find the one scheme that every sentence of a task obeys.
 
     Args:
         sentences: The tags of every sentence of every split: one sentence alone often fits several schemes.
         tolerance: Share of the tags other than O that may break the scheme; 0 rejects any mixture.
-        place: Names the file and line of a word, for errors.
+        locate: Names the file and line of a word, for errors.
 
     Returns:
         The scheme. Tags without any B are called IO; IOB1 in which no two spans of a type touch reads the same.
@@ -77,26 +79,26 @@ def detect_scheme(
         TaskError: A tag belongs to no scheme, schemes are mixed, or there is no span at all.
     """
     first: dict[str, tuple[int, int]] = {}
-    for tag, where in _first_places(sentences).items():
+    for tag, where in _first_words(sentences).items():
         if not is_span_tag(tag):
-            raise _no_span_tag(tag, place(*where))
+            raise _no_span_tag(tag, locate(*where))
         first.setdefault(split_tag(tag)[0], where)
     letters = set(first) - {"O"}
     if not letters:
         raise TaskError("no tag marks a span, all of them are O: name the column of the span tags with `tags`.")
     if not any(letters <= set(allowed) for allowed in LETTERS.values()):
-        places = [min(first[letter] for letter in letters & set(odd)) for odd in ("ES", "LU")]
-        shown = " and ".join(_show(sentences, where, place) for where in sorted(places))
-        raise _mixed(f"{shown} belong to different tagging schemes")
+        words = [min(first[letter] for letter in letters & set(odd)) for odd in ("ES", "LU")]
+        quoted = " and ".join(_quote(sentences, where, locate) for where in sorted(words))
+        raise _mixed(f"{quoted} belong to different tagging schemes")
     broken = {scheme: _find_breaks(sentences, scheme) for scheme in _candidates(letters)}
     best = min(broken, key=lambda scheme: len(broken[scheme]))
     if len(broken[best]) <= tolerance * sum(tag != "O" for tags in sentences for tag in tags):
         return best
-    raise _mixed(", and ".join(f"{_show(sentences, where[0], place)} is no {name}" for name, where in broken.items()))
+    raise _mixed(", and ".join(f"{_quote(sentences, where[0], locate)} is no {name}" for name, where in broken.items()))
 
 
-def _first_places(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
-    """Find the first place of each tag, in order."""
+def _first_words(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
+    """Map each tag to the sentence and word that have it first, in order."""
     first: dict[str, tuple[int, int]] = {}
     for row, tags in enumerate(sentences):
         for word, tag in enumerate(tags):
@@ -106,7 +108,7 @@ def _first_places(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, in
 
 
 def _candidates(letters: set[str]) -> list[Scheme]:
-    """List what tags with these letters can be; the letters of IO are also letters of all the others."""
+    """List the schemes that tags with these letters may have; the letters of IO are letters of all schemes."""
     if letters == {"I"}:
         return ["IO"]
     fitting = [scheme for scheme in SCHEMES if letters <= set(LETTERS[scheme])]
@@ -114,19 +116,19 @@ def _candidates(letters: set[str]) -> list[Scheme]:
 
 
 def _find_breaks(sentences: Sequence[Sequence[str]], scheme: str) -> list[tuple[int, int]]:
-    """List the tags that the scheme would write otherwise for the same spans."""
+    """List the tags that differ from those the scheme has for the same spans."""
     breaks: list[tuple[int, int]] = []
     for row, tags in enumerate(sentences):
-        right = convert_tags(tags, scheme)
-        if right != list(tags):
-            breaks += [(row, word) for word, tag in enumerate(tags) if tag != right[word]]
+        correct = convert_tags(tags, scheme)
+        if correct != list(tags):
+            breaks += [(row, word) for word, tag in enumerate(tags) if tag != correct[word]]
     return breaks
 
 
-def _show(sentences: Sequence[Sequence[str]], where: tuple[int, int], place: Place) -> str:
+def _quote(sentences: Sequence[Sequence[str]], where: tuple[int, int], locate: Locate) -> str:
     row, word = where
     before = f"after {sentences[row][word - 1]!r}" if word else "at the start of a sentence"
-    return f"{place(row, word)}: {sentences[row][word]!r} {before}"
+    return f"{locate(row, word)}: {sentences[row][word]!r} {before}"
 
 
 def _mixed(what: str) -> TaskError:
@@ -148,7 +150,7 @@ def to_iob2(
     *,
     scheme: str = "auto",
     tolerance: float = 0.0,
-    place: Place = _say_sentence,
+    locate: Locate = _locate_by_number,
 ) -> tuple[list[list[str]], SchemeRecord]:
     """Convert the span tags of a whole task to IOB2, and record what they were.
 
@@ -160,39 +162,29 @@ def to_iob2(
         UnknownNameError: There is no such scheme.
     """
     if scheme == "auto":
-        found = detect_scheme(sentences, tolerance=tolerance, place=place)
+        name = detect_scheme(sentences, tolerance=tolerance, locate=locate)
+    elif scheme in SCHEMES:
+        name = scheme
+        _check_letters(sentences, name, locate)
     else:
-        named = [known for known in SCHEMES if known == scheme]
-        if not named:
-            raise unknown_name("tagging scheme", scheme, ["auto", *SCHEMES])
-        found = named[0]
-        _check_letters(sentences, found, place)
+        raise unknown_name("tagging scheme", scheme, ["auto", *SCHEMES])
     converted = [convert_tags(tags) for tags in sentences]
     n_changed = sum(
         old != new for olds, news in zip(sentences, converted, strict=True) for old, new in zip(olds, news, strict=True)
     )
-    breaks = _find_breaks(sentences, found)
-    shown = _show(sentences, breaks[0], place) if breaks else ""
+    breaks = _find_breaks(sentences, name)
+    first_break = _quote(sentences, breaks[0], locate) if breaks else ""
     n_tags = sum(map(len, sentences))
-    return converted, SchemeRecord(found, scheme != "auto", n_tags, n_changed, len(breaks), shown)
+    return converted, SchemeRecord(name, scheme != "auto", n_tags, n_changed, len(breaks), first_break)
 
 
-def _check_letters(sentences: Sequence[Sequence[str]], scheme: Scheme, place: Place) -> None:
-    for tag, where in _first_places(sentences).items():
+def _check_letters(sentences: Sequence[Sequence[str]], scheme: Scheme, locate: Locate) -> None:
+    for tag, where in _first_words(sentences).items():
         if not is_span_tag(tag):
-            raise _no_span_tag(tag, place(*where))
+            raise _no_span_tag(tag, locate(*where))
         if tag != "O" and split_tag(tag)[0] not in LETTERS[scheme]:
-            shown = _show(sentences, where, place)
-            raise TaskError(f"{shown} is not a tag of the declared scheme {scheme}: declare another, or `auto`.")
-
-
-__all__ = ["COLUMNS", "METRICS", "JoinedText", "WordMetric", "WordTask", "build_word_splits", "join_words"]
-
-WordMetric = Literal["span-f1", "accuracy"]
-METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
-FEWEST_DOCUMENTS = 10
-"""The fewest documents of a split for intervals to be drawn from documents rather than sentences."""
-COLUMNS = ("words", "tags", "document", "space_after")
+            quoted = _quote(sentences, where, locate)
+            raise TaskError(f"{quoted} is not a tag of the declared scheme {scheme}: declare another, or `auto`.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +208,7 @@ class WordTask(Task):
     """`span-f1`: tags are IOB2 and scored by spans. `accuracy`: any tags, scored word by word."""
     source: str
     scheme: SchemeRecord | None = None
-    """What span tags were before they became IOB2; None for a task scored by accuracy."""
+    """The span tags before they became IOB2; None for a task scored by accuracy."""
     is_sample: bool = False
     notes: tuple[str, ...] = ()
 
@@ -239,10 +231,10 @@ class WordTask(Task):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Every tag of every split: O first, then sorted by type and prefix; sorted for a task scored by accuracy."""
-        found = {tag for rows in self.splits.values() for tags in rows["tags"] for tag in tags}
+        tags = {tag for rows in self.splits.values() for sentence in rows["tags"] for tag in sentence}
         if self.metric == "accuracy":
-            return tuple(sorted(found))
-        return tuple(sorted(found, key=lambda tag: (tag != "O", split_tag(tag)[::-1])))
+            return tuple(sorted(tags))
+        return tuple(sorted(tags, key=lambda tag: (tag != "O", split_tag(tag)[::-1])))
 
     @property
     def has_documents(self) -> bool:
@@ -250,7 +242,7 @@ class WordTask(Task):
         return all(len(set(rows["document"])) > 1 for rows in self.splits.values())
 
     def resampled(self, split: str) -> Literal["documents", "sentences"]:
-        """Return what intervals of a split are drawn from: documents where it has ten or more, else sentences.
+        """Return the units of the intervals of a split: documents where it has ten or more, else sentences.
 
         An interval over a handful of documents says little about other documents.
         """
@@ -287,10 +279,10 @@ class WordTask(Task):
         return self.metric, COLUMNS
 
     def describe_kind(self) -> dict[str, Any]:
-        """Return tags, scheme, what intervals are drawn from, and counts of words and sentences."""
+        """Return tags, scheme, units of intervals, and counts of words and sentences."""
         return {
             "tags": list(self.labels),
-            "scheme": self.scheme.found if self.scheme else None,
+            "scheme": self.scheme.name if self.scheme else None,
             "has_documents": self.has_documents,
             "resampled": {split: self.resampled(split) for split in self.splits},
             "n_sentences": self.n_rows(),
@@ -303,8 +295,8 @@ class WordTask(Task):
             raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least 1 sentence.")
 
 
-def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> "datasets.DatasetDict":
-    """Hold the columns `words`, `tags`, `document` and `space_after` of each split as a `WordTask` wants them."""
+def build_word_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
+    """Hold the columns `words`, `tags`, `document` and `space_after` of each split for a `WordTask`."""
     from datasets import List, Value
 
     texts = List(Value("string"))
@@ -332,14 +324,12 @@ def usual_tags(task: WordTask, split: str) -> list[str]:
 def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
     """Count sentences that have several taggings or are also in an earlier split, and tags that train lacks.
 
-    Sentences are compared word by word.
-
-    `splits` holds the rows of each split, in the order train, validation, test.
+    Sentences are compared word by word; splits come in the order train, validation, test.
     """
     notes: list[str] = []
     rows = {split: [tuple(words) for words in columns["words"]] for split, columns in splits.items()}
     tagged = {split: [tag for tags in columns["tags"] for tag in tags] for split, columns in splits.items()}
-    known = set(tagged.get("train", ()))
+    train_tags = set(tagged.get("train", ()))
     names = list(rows)
     for index, split in enumerate(names):
         sentences = [" ".join(words) for words in rows[split]]
@@ -350,7 +340,7 @@ def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
             n_shared = sum(row in earlier for row in rows[split])
             if n_shared:
                 notes.append(f"{split}: {n_shared} of {len(rows[split])} sentences are also in {other}")
-        new = [tag for tag in tagged[split] if known and tag not in known]
+        new = [tag for tag in tagged[split] if train_tags and tag not in train_tags]
         if new:
             kinds = ", ".join(sorted(set(new))[:8])
             count = f"{len(new)} words have tags" if len(new) > 1 else "1 word has a tag"
@@ -365,10 +355,10 @@ def _differing_tags(rows: Any) -> list[str]:
     for words, tags in pairs:
         taggings.setdefault(words, []).append(tags)
     differing = {
-        words: [place for place, tags in enumerate(zip(*copies, strict=True)) if len(set(tags)) > 1][:MOST_GOLDS]
+        words: [index for index, tags in enumerate(zip(*copies, strict=True)) if len(set(tags)) > 1][:MOST_GOLDS]
         for words, copies in taggings.items()
     }
-    return [" ".join(f"{words[place]}/{tags[place]}" for place in differing[words]) for words, tags in pairs]
+    return [" ".join(f"{words[index]}/{tags[index]}" for index in differing[words]) for words, tags in pairs]
 
 
 def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:
@@ -394,9 +384,6 @@ def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:
         )
 
 
-# Sentence tables to a checked task: metric chosen, scheme converted, what a reader should know written down.
-
-
 def build_task(
     tables: Mapping[str, SentenceTable],
     *,
@@ -411,7 +398,7 @@ def build_task(
 
     Args:
         tables: Split (train, validation, test) to its sentences.
-        name: What reports call the task.
+        name: Name of the task in reports.
         source: One line: where the sentences came from.
         metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag, accuracy if none but
             O is one.
@@ -427,22 +414,20 @@ def build_task(
     if metric not in ("auto", *METRICS):
         raise unknown_name("metric", metric, ["auto", *METRICS])
     ordered = {split: tables[split] for split in order_splits(tables)}
-    places = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
-    tags = [table.sentences[row].tags for table, row in places]
+    table_rows = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
+    tags = [table.sentences[row].tags for table, row in table_rows]
 
-    def place(row: int, word: int) -> str:
-        table, number = places[row]
-        return table.place(number, word)
+    def locate(row: int, word: int) -> str:
+        table, number = table_rows[row]
+        return table.location(number, word)
 
-    chosen: WordMetric = "accuracy"
-    if metric == "span-f1" or (metric == "auto" and _marks_spans(tags, place)):
-        chosen = "span-f1"
+    marks_spans = metric == "span-f1" or (metric == "auto" and _marks_spans(tags, locate))
     record = None
-    if chosen == "span-f1":
-        tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, place=place)
+    if marks_spans:
+        tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, locate=locate)
     elif scheme != "auto":
         raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
-    columns: dict[str, dict[str, list[Any]]] = {}
+    columns: dict[str, Columns] = {}
     rest = iter(tags)
     for split, table in ordered.items():
         columns[split] = {
@@ -451,17 +436,20 @@ def build_task(
             "document": [sentence.document for sentence in table.sentences],
             "space_after": [sentence.space_after for sentence in table.sentences],
         }
-    said = (
-        *notes,
-        *((record.note(),) if record else ()),
-        *(note for table in ordered.values() for note in table.notes),
+    scheme_notes = (record.note(),) if record else ()
+    table_notes = (note for table in ordered.values() for note in table.notes)
+    return WordTask(
+        name,
+        build_word_splits(columns),
+        "span-f1" if marks_spans else "accuracy",
+        source,
+        record,
+        notes=(*notes, *scheme_notes, *table_notes, *audit_words(columns)),
     )
-    splits = build_word_splits(columns)
-    return WordTask(name, splits, chosen, source, record, notes=(*said, *audit_words(columns)))
 
 
-def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
-    """Return whether all tags are span tags; a mixture is rejected, because a slip would change the metric."""
+def _marks_spans(sentences: Sequence[Sequence[str]], locate: Locate) -> bool:
+    """Return whether all tags are span tags; a mixture is rejected, because a typo would change the metric."""
     counts = Counter(tag for tags in sentences for tag in tags)
     spans = [tag for tag in counts if _looks_like_span(tag)]
     others = {tag for tag in counts if not is_span_tag(tag)}
@@ -469,7 +457,7 @@ def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
         row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
         n_others = sum(counts[tag] for tag in others)
         raise TaskError(
-            f"{place(row, word)}: {sentences[row][word]!r} is not a span tag ({n_others} of {counts.total()} tags are "
+            f"{locate(row, word)}: {sentences[row][word]!r} is not a span tag ({n_others} of {counts.total()} tags are "
             f"not, {len(others)} different), but {spans[0]!r} and others are: fix them to score spans (`metric: "
             "span-f1` takes nothing else), or set `metric: accuracy` to score every word."
         )
@@ -477,7 +465,7 @@ def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
 
 
 def _looks_like_span(tag: str) -> bool:
-    """Tell `B-PER` from O, and from positional tags such as `S----3MP2-`."""
+    """Return whether a tag is one such as `B-PER`, and not O or a positional tag such as `S----3MP2-`."""
     kind = split_tag(tag)[1]
     return is_span_tag(tag) and kind[:1].isalnum()
 
@@ -495,12 +483,13 @@ def draw_splits(
         return dict(tables), ()
     table = tables["train"]
     keys = [sentence.document or _plain_words(sentence) for sentence in table.sentences]
-    parts, note = place_rows([None] * len(keys), keys, rule, task=name)
-    drawn = {split: [table.sentences[row] for row in rows] for split, rows in parts.items()}
-    first = next(iter(drawn))
+    parts, note = draw_missing([None] * len(keys), keys, rule, task=name)
+    first = next(iter(parts))
     return {
-        split: replace(table, sentences=rows, notes=table.notes if split == first else ())
-        for split, rows in drawn.items()
+        split: replace(
+            table, sentences=[table.sentences[row] for row in rows], notes=table.notes if split == first else ()
+        )
+        for split, rows in parts.items()
     }, (note,)
 
 
@@ -515,9 +504,8 @@ def hold_out(
     table = tables["train"]
     copies = list(map(_plain_words, table.sentences))
     marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed, copies=copies)
-    train, held = (
-        [each for each, mark in zip(table.sentences, marks, strict=True) if mark == wanted] for wanted in (False, True)
-    )
+    train = [sentence for sentence, is_held in zip(table.sentences, marks, strict=True) if not is_held]
+    held = [sentence for sentence, is_held in zip(table.sentences, marks, strict=True) if is_held]
     note = f"validation: {len(held)} of the {len(marks)} training sentences, drawn with seed {seed}; train is the rest"
     parts = {"train": replace(table, sentences=train), "validation": replace(table, sentences=held, notes=())}
     return {**tables, **parts}, (note,)
@@ -527,23 +515,15 @@ def _plain_words(sentence: Sentence) -> str:
     return plain_form(" ".join(sentence.words))
 
 
-# Every token labelled and scored by itself, as the script released with Look Both Ways does for CoNLL-2003.
-
-OUTSIDE = "O"
-
-
 def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, template: InputTemplate) -> WordTask:
-    """Make a word of every token: the same texts, cut into the pieces that the tokens of a decoder stand for.
+    """Make a word of every token, as the code released with Look Both Ways and No Sink (ACL 2025) does for CoNLL-2003.
 
     The first piece of a word has its tag, the later ones the I of its type, or its own tag where tags are scored by
     accuracy. Digests and label sets change.
-
-    Source:
-        The code released with Look Both Ways and No Sink (ACL 2025).
     """
     splits, n_words, n_pieces = {}, 0, 0
     for split, rows in task.splits.items():
-        columns: dict[str, list[object]] = {name: [] for name in ("words", "tags", "document", "space_after")}
+        columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
         cuts = cut_at_tokens(task.joined(split), tokenizer, template=template)
         for row, starts in zip(rows, cuts, strict=True):
             words, tags, spaces = _cut(row["words"], row["tags"], row["space_after"], starts=starts, task=task)
@@ -564,10 +544,10 @@ def _cut(
     pieces: list[str] = []
     labels: list[str] = []
     spaces: list[bool] = []
-    for word, tag, has_space, begins in zip(words, tags, space_after, starts, strict=True):
-        found = [word[first:last] for first, last in pairwise([*begins, len(word)])]
-        later = f"I-{split_tag(tag)[1]}" if task.metric == "span-f1" and tag != OUTSIDE else tag
-        pieces += found
-        labels += [tag, *[later] * (len(found) - 1)]
-        spaces += [*[False] * (len(found) - 1), has_space]
+    for word, tag, has_space, word_starts in zip(words, tags, space_after, starts, strict=True):
+        word_pieces = [word[first:last] for first, last in pairwise([*word_starts, len(word)])]
+        later = f"I-{split_tag(tag)[1]}" if task.metric == "span-f1" and tag != "O" else tag
+        pieces += word_pieces
+        labels += [tag, *[later] * (len(word_pieces) - 1)]
+        spaces += [*[False] * (len(word_pieces) - 1), has_space]
     return pieces, labels, spaces

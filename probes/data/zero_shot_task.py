@@ -1,9 +1,9 @@
-"""What tasks without fitting share: a layer is chosen on validation, test is scored once, train serves transforms."""
+"""Tasks without fitting: a layer is chosen on validation, test is scored once, and transforms are fitted on train."""
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -15,19 +15,22 @@ from numpy.typing import NDArray
 from extract.errors import TaskError
 from extract.inputs.joined_text import JoinedText
 from probes.data.sources import need_local
-from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order, files_by_split
+from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order
 from probes.data.table_files import (
     BadRow,
     CheckedRow,
+    Columns,
     Fields,
+    FileOptions,
+    FileRows,
+    Files,
     check_gold,
     check_group,
     check_label,
     check_rows,
     check_text,
-    find_split_column,
     read_raw,
-    read_tables,
+    read_rows,
 )
 from probes.data.task import Task, hold_columns, load_shipped, overlaps, remarks, unique_texts
 
@@ -37,30 +40,30 @@ if TYPE_CHECKING:
 
 MIN_ROWS = 2
 """The fewest rows of a split; one row has no interval."""
+ZERO_SHOT_FILES = FileOptions(validation_fraction=0.3)
 Z = TypeVar("Z", bound="ZeroShotTask")
 _FEATURES = {"text": "string", "number": "float64", "place": "int64"}
 
 
 @dataclass(frozen=True, eq=False)
 class ZeroShotTask(Task):
-    """A task that is solved by distances between latents alone. Each kind is a subclass with its columns."""
+    """A task that is solved by distances between latents alone; each kind is a subclass with its columns."""
 
     columns: ClassVar[Mapping[str, str]]
-    """Column to `text`, `number` or `place` (a whole number), or the same with `s` for a list of them."""
+    """Column to `text`, `number` or `place` (an index), or the same with `s` for a list of them."""
     text_columns: ClassVar[tuple[str, ...]]
     """Columns with one text each."""
 
     name: str
     splits: "datasets.DatasetDict"
-    """Any of train, validation and test; train is used by transforms alone."""
+    """Any of train, validation and test; only transforms use train."""
     source: str
     is_sample: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse splits that cannot be scored."""
-        needed = [column for column in self.columns if column != "group"]
-        self.check_splits(needed)
+        self.check_splits(list(self.columns))
         for split, rows in self.splits.items():
             if len(rows) < MIN_ROWS:
                 raise TaskError(
@@ -98,21 +101,21 @@ class ZeroShotTask(Task):
         return [list(rows[column]) for column in self.text_columns]
 
     def n_compared(self, split: str) -> int:
-        """Count the latents of a split that are compared, of one side."""
+        """Count the latents of a split that are compared, without the corpus."""
         return len(self.rows(split))
 
-    def gold_shown(self, split: str) -> list[Any]:
-        """Return what a perfect head predicts of each row: here, a score of 1."""
+    def gold_shown(self, split: str) -> list[object]:
+        """Return the prediction of a perfect head for each row, by default a score of 1."""
         return [1.0] * len(self.rows(split))
 
-    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+    def inputs_shown(self, split: str) -> dict[str, Sequence[object]]:
         """Return the texts of each row, as predictions show them."""
         rows = self.rows(split)
         columns = ("id", *self.text_columns) if "id" in self.columns else self.text_columns
         return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
 
     def keys(self, split: str) -> list[Hashable]:
-        """Name each row by what may not be in two splits."""
+        """Name each row, so that rows in two splits have one name."""
         rows = self.rows(split)
         return list(zip(*(rows[column] for column in self.text_columns), strict=True))
 
@@ -144,9 +147,9 @@ class CorpusTask(ZeroShotTask):
     }
 
     corpus_ids: tuple[str, ...] = ()
-    """Name of each document, falling: of documents that are equally near, the one with the higher name comes first."""
+    """Name of each document, descending: of equally near documents, the one with the higher name comes first."""
     corpus: tuple[str, ...] = ()
-    """Text of each document. The column `documents` holds places in it, `grades` how relevant they are."""
+    """Text of each document; the column `documents` holds indices into it, `grades` their relevance."""
 
     def texts(self) -> list[str]:
         """List every document and query once."""
@@ -167,8 +170,8 @@ class CorpusTask(ZeroShotTask):
     def check_split(self, split: str) -> None:
         """Refuse a query without a relevant document."""
         rows = self.rows(split)
-        for name, places, grades in zip(rows["id"], rows["documents"], rows["grades"], strict=True):
-            if len(places) != len(grades) or not all(0 <= place < len(self.corpus) for place in places):
+        for name, indices, grades in zip(rows["id"], rows["documents"], rows["grades"], strict=True):
+            if len(indices) != len(grades) or not all(0 <= index < len(self.corpus) for index in indices):
                 raise TaskError(f"query {name!r} of task {self.name!r} names documents that are not in its corpus.")
             if not any(grade > 0 for grade in grades):
                 raise TaskError(f"query {name!r} of task {self.name!r} has no relevant document: leave it out.")
@@ -190,37 +193,32 @@ class CorpusTask(ZeroShotTask):
         return {**super().describe_kind(), "n_documents": len(self.corpus)}
 
 
-def place_splits(
-    given: Sequence[str | None], keys: Sequence[Hashable], *, fraction: float, seed: int, task: str
+def draw_validation(
+    splits: Sequence[str | None], keys: Sequence[Hashable], *, fraction: float, seed: int, task: str
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    """Place rows in splits; where none is for validation, draw it from train, or else from test; equal keys together.
+    """Return the rows of each split, with a note if validation is missing and was drawn from train, or else from test.
 
     Args:
-        given: The split of each row; None for rows of test.
-        keys: What names each row.
+        splits: The split of each row; None for rows of test.
+        keys: Names of the rows; equal ones stay together.
         fraction: Part of the rows that becomes validation.
         seed: Seed of the draw.
         task: Name of the task, for messages.
-
-    Returns:
-        Split to its rows, and a note about what was drawn; empty where nothing was.
 
     Raises:
         TaskError: A fraction outside 0 to 1, or one that leaves a split empty.
     """
     if not 0 < fraction < 1:
         raise TaskError(f"`validation_fraction` is {fraction:g}, but a number above 0 and below 1 is needed.")
-    named = [split or "test" for split in given]
-    parts: dict[str, NDArray[np.int64]] = {
-        split: np.flatnonzero([each == split for each in named]) for split in SPLITS if split in named
-    }
+    names = np.array([split or "test" for split in splits])
+    parts: dict[str, NDArray[np.int64]] = {split: np.flatnonzero(names == split) for split in SPLITS if split in names}
     if "validation" in parts:
         return parts, ""
     source = "train" if "train" in parts else "test"
-    places: dict[Hashable, list[int]] = {}
+    rows_of_key: dict[Hashable, list[int]] = {}
     for row in parts[source].tolist():
-        places.setdefault(keys[row], []).append(row)
-    groups, n_rows = list(places.values()), len(parts[source])
+        rows_of_key.setdefault(keys[row], []).append(row)
+    groups, n_rows = list(rows_of_key.values()), len(parts[source])
     held: list[int] = []
     for k in np.random.default_rng(seed).permutation(len(groups)).tolist():
         if len(held) < fraction * n_rows:
@@ -236,60 +234,41 @@ def place_splits(
     return {split: parts[split] for split in SPLITS if split in parts}, note
 
 
-def build_task(
-    kind: type[Z],
-    rows: Sequence[CheckedRow],
-    *,
-    name: str,
-    source: str,
-    notes: Sequence[str] = (),
-    validation_fraction: float,
-    seed: int,
-    **more: Any,
-) -> Z:
+def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOptions, **fields: Any) -> Z:
     """Build a task of a kind from checked rows with its columns, drawing validation where there is none."""
-    keys = [row.values.get("group") or tuple(map(str, row.values.values())) for row in rows]
-    parts, drawn = place_splits([row.split for row in rows], keys, fraction=validation_fraction, seed=seed, task=name)
+    rows = file_rows.rows
+    keys = [tuple(map(str, row.values.values())) for row in rows]
+    splits = [row.split for row in rows]
+    parts, drawn = draw_validation(splits, keys, fraction=options.validation_fraction, seed=options.seed, task=name)
     columns = {
-        split: {
-            column: [rows[place].values[column] for place in places]
-            for column in kind.columns
-            if column in rows[0].values
-        }
-        for split, places in parts.items()
+        split: {column: [rows[index].values[column] for index in indices] for column in kind.columns}
+        for split, indices in parts.items()
     }
-    task = kind(name, hold_task_columns(kind, columns), source, **more)
-    return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
+    task = kind(name, hold_task_columns(kind, columns), file_rows.source, **fields)
+    return task.replaced(notes=(*file_rows.notes, *filter(None, [drawn]), *task.audit()))
 
 
-def hold_task_columns(
-    kind: type[ZeroShotTask], columns: Mapping[str, Mapping[str, Sequence[Any]]]
-) -> "datasets.DatasetDict":
-    """Hold the columns of each split as a kind of task wants them."""
+def hold_task_columns(kind: type[ZeroShotTask], columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
+    """Hold the columns of each split with the types of a kind of task."""
     from datasets import List, Value
 
     features = {
-        column: List(Value(_FEATURES[what[:-1]])) if what.endswith("s") else Value(_FEATURES[what])
-        for column, what in kind.columns.items()
+        column: List(Value(_FEATURES[noun[:-1]])) if noun.endswith("s") else Value(_FEATURES[noun])
+        for column, noun in kind.columns.items()
     }
     return hold_columns(columns, features)
 
 
-# Clustering, pair classification, bitexts and the odd one out: rows of texts, from own files or the samples.
-
-Files = Mapping[str, str | Path] | str | Path
-
-
 @dataclass(frozen=True, eq=False)
 class ClusteringTask(ZeroShotTask):
-    """Texts with labels that clusters should find again."""
+    """Texts with labels, which clusters of their latents are compared with."""
 
     kind: ClassVar[str] = "clustering"
     metrics = ("v-measure",)
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
     columns: ClassVar[Mapping[str, str]] = {"text": "text", "label": "text"}
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the label of each row."""
         return list(self.rows(split)["label"])
 
@@ -330,7 +309,7 @@ class PairClassTask(ZeroShotTask):
         """Return 1 for each pair of a split that is alike, else 0."""
         return np.asarray(self.rows(split)["label"], np.int64)
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the label of each row."""
         return list(self.rows(split)["label"])
 
@@ -340,17 +319,17 @@ class PairClassTask(ZeroShotTask):
 
     def check_split(self, split: str) -> None:
         """Refuse labels other than 0 and 1, or only one of them."""
-        found = sorted(set(self.rows(split)["label"]))
-        if found != [0, 1]:
+        labels = sorted(set(self.rows(split)["label"]))
+        if labels != [0, 1]:
             raise TaskError(
-                f"split {split!r} of task {self.name!r} has the labels {', '.join(map(str, found))}; give pairs of "
+                f"split {split!r} of task {self.name!r} has the labels {', '.join(map(str, labels))}; give pairs of "
                 "label 1, which are alike, and of label 0."
             )
 
 
 @dataclass(frozen=True, eq=False)
 class BitextTask(ZeroShotTask):
-    """Texts and their translations: each row's other text is to be found among those of all rows of its split."""
+    """Texts and their translations: each text should be nearest to its translation, among those of its split."""
 
     kind: ClassVar[str] = "bitext"
     metrics = ("bitext-f1", "bitext-accuracy")
@@ -361,22 +340,19 @@ class BitextTask(ZeroShotTask):
     def check_split(self, split: str) -> None:
         """Refuse a text that is on one side twice, which has two translations."""
         for column in self.text_columns:
-            texts = list(self.rows(split)[column])
-            again = (
-                next((text for k, text in enumerate(texts) if text in texts[:k]), None)
-                if (len(set(texts)) < len(texts))
-                else None
-            )
-            if again is not None:
-                raise TaskError(
-                    f"split {split!r} of task {self.name!r} has {again[:60]!r} twice in {column}; leave one of the "
-                    "rows out, as both cannot be the nearest."
-                )
+            seen: set[str] = set()
+            for text in self.rows(split)[column]:
+                if text in seen:
+                    raise TaskError(
+                        f"split {split!r} of task {self.name!r} has {text[:60]!r} twice in {column}; leave one of the "
+                        "rows out, as both cannot be the nearest."
+                    )
+                seen.add(text)
 
 
 @dataclass(frozen=True, eq=False)
 class OddOneOutTask(ZeroShotTask):
-    """Questions of sentences with one marked word each: in one sentence it has another sense than in the others."""
+    """Questions of sentences with one marked word each, which has another sense in one of the sentences."""
 
     kind: ClassVar[str] = "odd-one-out"
     metrics = ("accuracy",)
@@ -391,7 +367,7 @@ class OddOneOutTask(ZeroShotTask):
     }
 
     def cells(self, split: str) -> list[Sequence[Hashable]]:
-        """List the sentences of each question, together."""
+        """List the sentences of each question as one cell."""
         return [[tuple(sentences) for sentences in self.rows(split)["sentences"]]]
 
     def marked(self, split: str) -> list[list[JoinedText]]:
@@ -406,11 +382,11 @@ class OddOneOutTask(ZeroShotTask):
         """Count the sentences of a split."""
         return sum(map(len, self.rows(split)["sentences"]))
 
-    def gold_shown(self, split: str) -> list[Any]:
+    def gold_shown(self, split: str) -> list[object]:
         """Return the name of each answer."""
         return [answer_names(answer + 1)[-1] for answer in self.answers(split).tolist()]
 
-    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+    def inputs_shown(self, split: str) -> dict[str, Sequence[object]]:
         """Return the sentences of each question, the marked word in brackets."""
         marked = (
             " | ".join(f"{one.text[:a]}[{one.text[a:b]}]{one.text[b:]}" for one in question for a, b in one.spans)
@@ -460,37 +436,13 @@ def answer_names(n_sentences: int) -> list[str]:
     return [f"sentence {k + 1}" for k in range(n_sentences)]
 
 
-def _load(
-    kind: type[Z],
-    files: Files,
-    fields: Fields,
-    options: Mapping[str, Any],
-    *,
-    gather: Callable[[list[CheckedRow]], list[CheckedRow]] = list,
-) -> Z:
-    """Read a task from files, by the options that all readers share; `gather` joins rows of the file to rows."""
-    layout = {key: options[key] for key in ("header", "columns", "delimiter", "quoting")}
-    tables, source = read_tables(files, **layout)
-    column = find_split_column(tables, options["split_column"])
-    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=options["bad_rows"])
-    rest = {key: options[key] for key in ("name", "validation_fraction", "seed")}
-    return build_task(kind, gather(rows), source=source, notes=notes, **rest)
-
-
-def read_clustering_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+def read_clustering_files(
     files: Files,
     *,
     name: str = "clustering-files",
     text: str = "text",
     label: str = "label",
-    split_column: str | None = None,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
-    validation_fraction: float = 0.3,
-    seed: int = 0,
+    options: FileOptions = ZERO_SHOT_FILES,
 ) -> ClusteringTask:
     """Read texts with labels; options as for `read_reranking_files`.
 
@@ -499,10 +451,10 @@ def read_clustering_files(  # noqa: PLR0913  (flat, because these are the keys o
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
     """
     fields: Fields = {"text": (text, check_text), "label": (label, lambda *cell: str(check_label(*cell)))}
-    return _load(ClusteringTask, files, fields, locals())
+    return build_task(ClusteringTask, read_rows(files, fields, options), name=name, options=options)
 
 
-def read_pair_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+def read_pair_class_files(
     files: Files,
     *,
     name: str = "pair-class-files",
@@ -510,32 +462,18 @@ def read_pair_class_files(  # noqa: PLR0913  (flat, because these are the keys o
     text2: str = "text2",
     label: str = "label",
     alike_from: float = 1.0,
-    split_column: str | None = None,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
-    validation_fraction: float = 0.3,
-    seed: int = 0,
+    options: FileOptions = ZERO_SHOT_FILES,
 ) -> PairClassTask:
     """Read pairs of texts that are alike or not; other options as for `read_reranking_files`.
 
     Args:
         files: As for `read_reranking_files`.
-        name: What reports call the task.
+        name: Name of the task in reports.
         text1: Column of the first text.
         text2: Column of the second text.
         label: Column of a number.
         alike_from: The lowest number of a pair that is alike; 1 for labels of 0 and 1.
-        split_column: Column of the split.
-        header: As for `read_pair_files`, like the four that follow.
-        columns: Names of the columns.
-        delimiter: Between columns.
-        quoting: Whether quotes enclose values.
-        bad_rows: `error` or `drop`.
-        validation_fraction: Part of the rows that becomes validation where there is none.
-        seed: Seed of that draw.
+        options: How the files are read and split; options of the task by their own names.
 
     Raises:
         TaskError: A file is broken, a row is bad, or all pairs of a split are alike, or none.
@@ -546,23 +484,16 @@ def read_pair_class_files(  # noqa: PLR0913  (flat, because these are the keys o
         "text2": (text2, check_text),
         "label": (label, lambda *cell: int(check_gold(*cell) >= alike_from)),
     }
-    return _load(PairClassTask, files, fields, locals())
+    return build_task(PairClassTask, read_rows(files, fields, options), name=name, options=options)
 
 
-def read_bitext_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+def read_bitext_files(
     files: Files,
     *,
     name: str = "bitext-files",
     text1: str = "text1",
     text2: str = "text2",
-    split_column: str | None = None,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
-    validation_fraction: float = 0.3,
-    seed: int = 0,
+    options: FileOptions = ZERO_SHOT_FILES,
 ) -> BitextTask:
     """Read texts with their translations; options as for `read_pair_class_files`.
 
@@ -571,56 +502,41 @@ def read_bitext_files(  # noqa: PLR0913  (flat, because these are the keys of a 
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
     """
     fields: Fields = {"text1": (text1, check_text), "text2": (text2, check_text)}
-    return _load(BitextTask, files, fields, locals())
+    return build_task(BitextTask, read_rows(files, fields, options), name=name, options=options)
 
 
-def check_marked(column: str, value: Any) -> tuple[str, int, int]:
-    """Return a sentence without the brackets around its one marked word, and where the word begins and ends.
+def check_marked(column: str, value: object) -> tuple[str, int, int]:
+    """Return a sentence without the brackets around its one marked word, and the start and end of the word.
 
     Example:
         >>> check_marked("sentence", "He sat on the [bank].")
         ('He sat on the bank.', 14, 18)
     """
     text = check_text(column, value)
-    found = re.findall(r"\[([^\[\]]+)\]", text)
-    if len(found) != 1 or text.count("[") != 1 or text.count("]") != 1 or not found[0].strip():
+    match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]+)\]([^\[\]]*)", text)
+    if match is None or not match[2].strip():
         raise BadRow("no marked word", f"column {column!r} holds {text[:60]!r}, but one word in [brackets] is needed")
-    start = text.index("[")
-    return text.replace("[", "").replace("]", ""), start, start + len(found[0])
+    return match[1] + match[2] + match[3], match.start(2) - 1, match.end(2) - 1
 
 
-def read_odd_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+def read_odd_files(
     files: Files,
     *,
     name: str = "odd-files",
     question: str = "question",
     sentence: str = "sentence",
     odd: str = "odd",
-    split_column: str | None = None,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
-    validation_fraction: float = 0.3,
-    seed: int = 0,
+    options: FileOptions = ZERO_SHOT_FILES,
 ) -> OddOneOutTask:
     """Read questions of several sentences, a row each, of which one uses a word in another sense.
 
     Args:
         files: As for `read_reranking_files`.
-        name: What reports call the task.
-        question: Column of what names the question; its rows are its sentences.
+        name: Name of the task in reports.
+        question: Column of the name of the question, in a row for each of its sentences.
         sentence: Column of the sentence, the word in [brackets].
         odd: Column of 1 for the sentence with the other sense, else 0.
-        split_column: Column of the split.
-        header: As for `read_pair_files`, like the four that follow.
-        columns: Names of the columns.
-        delimiter: Between columns.
-        quoting: Whether quotes enclose values.
-        bad_rows: `error` or `drop`.
-        validation_fraction: Part of the questions that becomes validation where there is none.
-        seed: Seed of that draw.
+        options: How the files are read and split; options of the task by their own names.
 
     Raises:
         TaskError: A file is broken, a row is bad, or a question has not exactly one odd sentence.
@@ -631,23 +547,27 @@ def read_odd_files(  # noqa: PLR0913  (flat, because these are the keys of a tas
         "marked": (sentence, check_marked),
         "odd": (odd, partial(check_gold, limits=(0.0, 1.0))),
     }
-    return _load(OddOneOutTask, files, fields, locals(), gather=_questions)
+    file_rows = read_rows(files, fields, options)
+    questions = []
+    for (split, question_name), rows in _by_id(file_rows.rows).items():
+        location = rows[0].location
+        answers = [index for index, row in enumerate(rows) if row.values["odd"] == 1]
+        if len(answers) != 1:
+            raise TaskError(
+                f"{location}: question {question_name!r} has {len(answers)} odd sentences; mark exactly one by 1."
+            )
+        sentences, starts, ends = map(list, zip(*(row.values["marked"] for row in rows), strict=True))
+        values = {"id": question_name, "sentences": sentences, "starts": starts, "ends": ends, "answer": answers[0]}
+        questions.append(CheckedRow(values, split, location))
+    return build_task(OddOneOutTask, file_rows._replace(rows=questions), name=name, options=options)
 
 
-def _questions(rows: Sequence[CheckedRow]) -> list[CheckedRow]:
+def _by_id(rows: Sequence[CheckedRow]) -> dict[tuple[str | None, str], list[CheckedRow]]:
+    """Gather the rows of each question or query, in the order first seen."""
     gathered: dict[tuple[str | None, str], list[CheckedRow]] = {}
     for row in rows:
         gathered.setdefault((row.split, row.values["id"]), []).append(row)
-    return [_question(split, name, part) for (split, name), part in gathered.items()]
-
-
-def _question(split: str | None, name: str, rows: Sequence[CheckedRow]) -> CheckedRow:
-    odd = [k for k, row in enumerate(rows) if row.values["odd"] == 1]
-    if len(odd) != 1:
-        raise TaskError(f"{rows[0].place}: question {name!r} has {len(odd)} odd sentences; mark exactly one by 1.")
-    sentences, starts, ends = (list(each) for each in zip(*(row.values["marked"] for row in rows), strict=True))
-    values = {"id": name, "sentences": sentences, "starts": starts, "ends": ends, "answer": odd[0]}
-    return CheckedRow(values, split, rows[0].place)
+    return gathered
 
 
 def load_clustering_sample() -> ClusteringTask:
@@ -657,10 +577,9 @@ def load_clustering_sample() -> ClusteringTask:
 
 
 def load_banking77_clusters(folder: str | Path | None = None) -> ClusteringTask:
-    """Read Banking77 as texts to cluster, from `train.csv` and `test.csv`; a part of train becomes validation.
+    """Read Banking77 as texts to cluster; a part of train becomes validation.
 
-    Args:
-        folder: Where the files are; None is `$ICECORE_DATA/banking77`.
+    `folder` holds `train.csv` and `test.csv`; None is `$ICECORE_DATA/banking77`.
     """
     local = need_local("banking77", folder, example="train.csv")
     files = {split: local.find(f"{split}.csv") for split in ("train", "test")}
@@ -700,8 +619,6 @@ def load_odd_sample() -> OddOneOutTask:
     return load_shipped("samples/odd.csv", partial(read_odd_files, name="odd-sample"))
 
 
-# Retrieval and reranking tasks: queries for documents; folders in BEIR's layout, and own files.
-
 C = TypeVar("C", bound=CorpusTask)
 
 
@@ -715,7 +632,7 @@ class RetrievalTask(CorpusTask):
 
 @dataclass(frozen=True, eq=False)
 class RerankingTask(CorpusTask):
-    """Queries with candidates, some of them relevant; `corpus` holds the candidates of all."""
+    """Queries with candidates, some of them relevant; `corpus` holds all candidates."""
 
     kind: ClassVar[str] = "reranking"
     metrics = ("map", "mrr")
@@ -736,65 +653,56 @@ def read_retrieval_files(
 
     Args:
         folder: Where the files are.
-        name: What reports call the task; the folder's name when empty.
+        name: Name of the task in reports; the folder's name when empty.
         corpus: File of documents with the columns `_id`, `text` and perhaps `title`, which is put before the text.
         queries: File of queries with the columns `_id` and `text`. Those without a relevant document are left out.
         qrels: Folder with `train.tsv`, `dev.tsv` and `test.tsv`, some of them; or a mapping of splits to files; or one
             file, perhaps with a column `split`. Columns `query-id`, `corpus-id` and `score`, the grade.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        bad_rows: As in `FileOptions`.
         validation_fraction: Part of the queries of train, or else of test, that becomes validation where there is none.
         seed: Seed of that draw.
 
     Raises:
-        TaskError: A file is missing or broken, a row is bad, or qrels name a query or document that is not there.
+        TaskError: A file is missing or broken, a row is bad, or qrels name an unknown query or document.
         UnknownNameError: A column, split, suffix or `bad_rows` is unknown.
     """
     base = Path(folder).expanduser()
+    options = FileOptions(bad_rows=bad_rows, validation_fraction=validation_fraction, seed=seed)
     documents = _read_names(base / corpus, with_title=True)
-    asked = _read_names(base / queries)
-    tables, source = read_tables(_find_qrels(base, qrels))
+    query_texts = _read_names(base / queries)
     fields: Fields = {
         "query": ("query-id", check_group),
         "document": ("corpus-id", check_group),
         "grade": ("score", check_gold),
     }
-    judged, notes = check_rows(tables, fields, split_column=find_split_column(tables, None), bad_rows=bad_rows)
-    for row in judged:
-        for what, table, file in (("query", asked, queries), ("document", documents, corpus)):
-            if row.values[what] not in table:
-                raise TaskError(f"{row.place}: {what} {row.values[what]!r} is not in {base / file}: add it there.")
-    rows = [
-        CheckedRow({**row.values, "id": row.values["query"], "query": asked[row.values["query"]]}, row.split, row.place)
-        for row in judged
-    ]
-    return _build(
-        RetrievalTask,
-        rows,
-        documents,
-        name=name or base.resolve().name,
-        source=f"{base} ({source})",
-        notes=notes,
-        validation_fraction=validation_fraction,
-        seed=seed,
-    )
+    judged = read_rows(_find_qrels(base, qrels), fields, options)
+    rows = []
+    for row in judged.rows:
+        for column, texts, file in (("query", query_texts, queries), ("document", documents, corpus)):
+            if (text_id := row.values[column]) not in texts:
+                raise TaskError(f"{row.location}: {column} {text_id!r} is not in {base / file}: add it there.")
+        query = row.values["query"]
+        rows.append(replace(row, values={**row.values, "id": query, "query": query_texts[query]}))
+    judged = FileRows(rows, f"{base} ({judged.source})", judged.notes)
+    return _build_corpus_task(RetrievalTask, judged, documents, name=name or base.resolve().name, options=options)
 
 
-def _find_qrels(base: Path, qrels: Any) -> Any:
+def _find_qrels(base: Path, qrels: Files) -> Files:
     """Find the files of qrels by split, or the one file."""
     if isinstance(qrels, Mapping):
         return {split: base / file for split, file in qrels.items()}
-    place = base / qrels
-    if not place.is_dir():
-        return place
-    found = {file.stem: file for file in sorted(place.glob("*.tsv"))}
-    if not found:
-        raise TaskError(f"{place} has no file such as test.tsv: give the folder of qrels, or `qrels` by split.")
-    return files_by_split(found)
+    path = base / qrels
+    if not path.is_dir():
+        return path
+    files = {file.stem: file for file in sorted(path.glob("*.tsv"))}
+    if not files:
+        raise TaskError(f"{path} has no file such as test.tsv: give the folder of qrels, or `qrels` by split.")
+    return files
 
 
 def _read_names(path: Path, *, with_title: bool = False) -> dict[str, str]:
     """Read texts by their `_id`."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     table = read_raw(path)
     has_title = with_title and "title" in table.columns
     fields: Fields = {
@@ -804,107 +712,78 @@ def _read_names(path: Path, *, with_title: bool = False) -> dict[str, str]:
     }
     for row in check_rows({None: table}, fields, bad_rows="error")[0]:
         name, text = row.values["id"], " ".join(filter(None, (row.values.get("title"), row.values["text"]))).strip()
-        if name in found:
-            raise TaskError(f"{row.place}: _id {name!r} is there a second time: give every text its own.")
-        check_text("text", text or None) if not with_title else None
-        found[name] = text or " "  # BEIR has documents without a text, which are found by nobody
-    return found
+        if name in texts:
+            raise TaskError(f"{row.location}: _id {name!r} occurs twice: give every text its own.")
+        if not with_title:
+            check_text("text", text or None)
+        texts[name] = text or " "  # BEIR has documents without a text
+    return texts
 
 
-def _as_is(_: str, value: Any) -> str:
+def _as_is(_: str, value: object) -> str:
     return "" if value is None else str(value)
 
 
-def read_reranking_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path,
+def read_reranking_files(
+    files: Files,
     *,
     name: str = "reranking-files",
     query: str = "query",
     document: str = "document",
     relevance: str = "relevance",
-    split_column: str | None = None,
-    header: bool = True,
-    columns: Sequence[str] | None = None,
-    delimiter: str | None = None,
-    quoting: bool = True,
-    bad_rows: str = "error",
-    validation_fraction: float = 0.3,
-    seed: int = 0,
+    options: FileOptions = ZERO_SHOT_FILES,
 ) -> RerankingTask:
     """Read a reranking task from files with a row per query and candidate.
 
     Args:
         files: Split to its file, or one file, perhaps with a column of splits; read as by `read_pair_files`.
-        name: What reports call the task.
+        name: Name of the task in reports.
         query: Column of the query; rows of one query and split are its candidates.
         document: Column of the candidate.
         relevance: Column of its grade; above 0 is relevant.
-        split_column: Column of the split; None takes `split` if the file has it.
-        header: As for `read_pair_files`, like the four that follow.
-        columns: Names of the columns.
-        delimiter: Between columns.
-        quoting: Whether quotes enclose values.
-        bad_rows: `error` or `drop`.
-        validation_fraction: Part of the queries that becomes validation where there is none.
-        seed: Seed of that draw.
+        options: How the files are read and split; options of the task by their own names.
 
     Raises:
         TaskError: A file is broken, a row is bad, or a query has no relevant candidate.
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
     """
-    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields: Fields = {
         "query": (query, check_text),
         "document": (document, check_text),
         "grade": (relevance, check_gold),
     }
-    found, notes = check_rows(tables, fields, split_column=find_split_column(tables, split_column), bad_rows=bad_rows)
-    rows = [CheckedRow({**row.values, "id": row.values["query"]}, row.split, row.place) for row in found]
-    texts = {text: text for text in sorted({row.values["document"] for row in rows})}
-    return _build(
-        RerankingTask,
-        rows,
-        texts,
-        name=name,
-        source=source,
-        notes=notes,
-        validation_fraction=validation_fraction,
-        seed=seed,
-    )
+    judged = read_rows(files, fields, options)
+    rows = [replace(row, values={**row.values, "id": row.values["query"]}) for row in judged.rows]
+    documents = {text: text for text in {row.values["document"] for row in rows}}
+    return _build_corpus_task(RerankingTask, judged._replace(rows=rows), documents, name=name, options=options)
 
 
-def _build(
-    kind: type[C], judged: Sequence[CheckedRow], documents: Mapping[str, str], *, notes: Sequence[str], **more: Any
+def _build_corpus_task(
+    kind: type[C], judged: FileRows, documents: Mapping[str, str], *, name: str, options: FileOptions
 ) -> C:
-    """Gather judgements query by query."""
+    """Build a task from rows of a query, a document and its grade."""
     names = sorted(documents, reverse=True)  # trec_eval puts the higher name first where documents are equally near
-    places = {name: place for place, name in enumerate(names)}
-    queries = list(_gather(judged, places))
-    kept = [row for row in queries if any(grade > 0 for grade in row.values["grades"])]
-    if not kept:
-        raise TaskError(f"task {more['name']!r} has no query with a relevant document: give grades above 0.")
-    dropped = [f"{len(queries) - len(kept)} queries without a relevant document left out"] * (len(kept) < len(queries))
-    corpus = tuple(documents[name] for name in names)
-    return build_task(kind, kept, notes=(*notes, *dropped), corpus_ids=tuple(names), corpus=corpus, **more)
-
-
-def _gather(judged: Sequence[CheckedRow], places: Mapping[str, int]) -> Iterator[CheckedRow]:
-    gathered: dict[tuple[str | None, str], list[CheckedRow]] = {}
-    for row in judged:
-        gathered.setdefault((row.split, row.values["id"]), []).append(row)
-    for (split, name), rows in gathered.items():
-        grades = {places[row.values["document"]]: row.values["grade"] for row in rows}
-        ordered = sorted(grades)
-        yield CheckedRow(
-            {
-                "id": name,
-                "query": rows[0].values["query"],
-                "documents": ordered,
-                "grades": [grades[place] for place in ordered],
-            },
-            split,
-            rows[0].place,
-        )
+    index_of = {document: index for index, document in enumerate(names)}
+    queries = []
+    for (split, query_id), rows in _by_id(judged.rows).items():
+        grades = {index_of[row.values["document"]]: row.values["grade"] for row in rows}
+        documents_of_query = sorted(grades)
+        values = {"documents": documents_of_query, "grades": [grades[index] for index in documents_of_query]}
+        query = {"id": query_id, "query": rows[0].values["query"]}
+        queries.append(CheckedRow({**query, **values}, split, rows[0].location))
+    answered = [row for row in queries if any(grade > 0 for grade in row.values["grades"])]
+    if not answered:
+        raise TaskError(f"task {name!r} has no query with a relevant document: give grades above 0.")
+    n_dropped = len(queries) - len(answered)
+    dropped = [f"{n_dropped} queries without a relevant document left out"] * (n_dropped > 0)
+    return build_task(
+        kind,
+        FileRows(answered, judged.source, (*judged.notes, *dropped)),
+        name=name,
+        options=options,
+        corpus_ids=tuple(names),
+        corpus=tuple(documents[document] for document in names),
+    )
 
 
 def load_retrieval_sample() -> RetrievalTask:
@@ -914,14 +793,7 @@ def load_retrieval_sample() -> RetrievalTask:
         >>> load_retrieval_sample().n_rows()
         {'validation': 15, 'test': 25}
     """
-    read = partial(
-        read_retrieval_files,
-        name="retrieval-sample",
-        corpus="corpus.jsonl",
-        queries="queries.jsonl",
-        qrels="qrels.tsv",
-    )
-    return load_shipped("samples", read)
+    return load_shipped("samples", partial(read_retrieval_files, name="retrieval-sample", qrels="qrels.tsv"))
 
 
 def load_reranking_sample() -> RerankingTask:
@@ -931,5 +803,4 @@ def load_reranking_sample() -> RerankingTask:
         >>> load_reranking_sample().metrics
         ('map', 'mrr')
     """
-    read = partial(read_reranking_files, name="reranking-sample")
-    return load_shipped("samples/reranking.csv", read)
+    return load_shipped("samples/reranking.csv", partial(read_reranking_files, name="reranking-sample"))

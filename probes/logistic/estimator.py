@@ -23,8 +23,6 @@ from extract.errors import HeadError, IcecoreError, unknown_name
 from probes.logistic.problem import LogisticFit, SolverOptions, check_codes, check_finite, standardise_rows
 from probes.logistic.solver import fit_logistic
 
-# SMOTE inside a training fold, on rows that are scaled or raw, through imbalanced-learn.
-
 MODES = {
     "balance": "every class gets as many rows as the largest",
     "times-5": "every class gets five times its rows, so the shares stay (look-both-ways' released code)",
@@ -35,19 +33,16 @@ FACTOR = 5
 
 @dataclass(frozen=True)
 class Oversampled:
-    """The rows of a training fold with synthetic ones after them.
-
-    Attributes:
-        latents: Centred rows, scaled where that was asked for, the given ones first.
-        codes: Class codes.
-        mean: Float64 mean of the given rows, already taken off.
-        scale: Float64 standard deviation of the given rows, already divided by; 1 where nothing was scaled.
-    """
+    """The rows of a training fold with synthetic ones after them."""
 
     latents: Float[Tensor, "L M D"]
+    """Centred and perhaps scaled rows, the real ones first."""
     codes: Int[Tensor, " M"]
+    """Class codes."""
     mean: Float[Tensor, "L D"]
+    """Float64 mean of the real rows, already subtracted."""
     scale: Float[Tensor, "L D"]
+    """Float64 standard deviation of the real rows, already divided by; 1 where nothing was scaled."""
 
 
 def oversample(
@@ -59,20 +54,20 @@ def oversample(
     is_standardised: bool = True,
     dtype: torch.dtype = torch.float32,
 ) -> Oversampled:
-    """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
+    """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002; imbalanced-learn).
 
-    Every layer has neighbours of its own; a class draws from `min(5, rows - 1)` of them, and under `times-5` every
-    class from as many as the smallest can. Fit on the result with
-    `SolverOptions(is_standardised=False)` and take the fit back to raw latents with `LogisticFit.before(mean, scale)`.
+    Neighbours are those within a layer; a class draws from `min(5, rows - 1)` of them, and under `times-5` every class
+    from as many as the smallest can. Fit on the result with `SolverOptions(is_standardised=False)`, and convert the fit
+    to raw latents with `LogisticFit.before(mean, scale)`.
 
     Args:
         latents: Latents of the training rows of one fold, and of no others.
         codes: Class codes.
         mode: A name from `MODES`.
         seed: Seed of the draws.
-        is_standardised: Whether rows are scaled before neighbours are looked for. The mean is taken off anyway: it
-            moves no neighbour, and with a free intercept no prediction.
-        dtype: Of the rows given back.
+        is_standardised: Whether rows are scaled before the search of neighbours. The mean is subtracted anyway: it
+            changes no neighbour, and with a free intercept no prediction.
+        dtype: Type of the returned rows.
 
     Raises:
         UnknownNameError: Unknown mode.
@@ -80,16 +75,16 @@ def oversample(
     """
     if mode not in MODES:
         raise unknown_name("oversampling mode", mode, MODES)
-    everything = torch.ones(1, len(codes), dtype=torch.bool)
-    check_codes(codes, n_classes=int(codes.max()) + 1 if len(codes) else 0, folds=everything)
-    check_finite(latents, rows=everything[0], first_layer=0)
-    wanted = plan_growth(codes, mode)
+    all_rows = torch.ones(1, len(codes), dtype=torch.bool)
+    check_codes(codes, n_classes=int(codes.max()) + 1 if len(codes) else 0, folds=all_rows)
+    check_finite(latents, rows=all_rows[0], first_layer=0)
+    growth = plan_growth(codes, mode)
     gold, layers, moments = codes.numpy(), [], []
     for layer in latents:
         x = layer.to(torch.float64, copy=True)
         moments.append(standardise_rows(x, x.new_ones(len(x)), is_standardised=is_standardised))
-        layers.append(_grown(x.to(dtype).numpy(), gold, wanted, seed=seed))
-    added = [codes.new_full((extra,), code) for code, (_, extra, _) in wanted.items()]
+        layers.append(_grow(x.to(dtype).numpy(), gold, growth, seed=seed))
+    added = [codes.new_full((extra,), code) for code, (_, extra, _) in growth.items()]
     return Oversampled(
         latents=torch.from_numpy(np.stack(layers)),
         codes=torch.cat([codes, *added]),
@@ -108,7 +103,7 @@ def fit_oversampled(
     n_classes: int,
     options: SolverOptions,
 ) -> LogisticFit:
-    """Fit probes of raw latents on rows that are oversampled first, and scaled before that where the options say so."""
+    """Fit probes of raw latents on oversampled rows, which are scaled first where the options say so."""
     more = oversample(
         latents, codes, mode=mode, seed=seed, is_standardised=options.is_standardised, dtype=options.dtype
     )
@@ -118,19 +113,18 @@ def fit_oversampled(
 
 
 def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: Sequence[str]) -> dict[str, Any]:
-    """Describe what `oversample` does to the rows of some classes, without doing it.
+    """Describe the effect of `oversample` as plain values.
 
-    Returns:
-        Plain values: `mode`, `n_rows` and `n_synthetic` over all classes, `clipped` (class to its neighbours, where it
-        has fewer than SMOTE's 5) and `duplicated` (classes of one row, which is repeated).
+    They are `mode`, `n_rows` and `n_synthetic` over all classes, `clipped` (class to its neighbours, where it has fewer
+    than SMOTE's 5) and `duplicated` (classes of one row, which is repeated).
     """
-    wanted = plan_growth(codes, mode)
+    growth = plan_growth(codes, mode)
     return {
         "mode": mode,
         "n_rows": len(codes),
-        "n_synthetic": sum(extra for _, extra, _ in wanted.values()),
-        "clipped": {class_names[code]: k for code, (_, _, k) in wanted.items() if 0 < k < NEIGHBOURS},
-        "duplicated": [class_names[code] for code, (_, _, k) in wanted.items() if k == 0],
+        "n_synthetic": sum(extra for _, extra, _ in growth.values()),
+        "clipped": {class_names[code]: k for code, (_, _, k) in growth.items() if 0 < k < NEIGHBOURS},
+        "duplicated": [class_names[code] for code, (_, _, k) in growth.items() if k == 0],
     }
 
 
@@ -147,16 +141,16 @@ def plan_growth(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int
     return {code: (n, extra[code], min(most, n - 1)) for code, n in counts.items() if extra[code]}
 
 
-def _grown(
-    x: NDArray[np.floating], gold: NDArray[np.int64], wanted: dict[int, tuple[int, int, int]], *, seed: int
+def _grow(
+    x: NDArray[np.floating], gold: NDArray[np.int64], growth: dict[int, tuple[int, int, int]], *, seed: int
 ) -> NDArray[np.floating]:
-    """Put the new rows of each class after the given ones."""
+    """Append the new rows of each class."""
     parts = [x]
-    for code, (n_rows, n_extra, n_neighbours) in wanted.items():
+    for code, (n_rows, n_extra, n_neighbours) in growth.items():
         if n_neighbours == 0:
             parts.append(np.repeat(x[gold == code], n_extra, axis=0))
             continue
-        # One class at a time, for each has its own number of neighbours; the others only fill the second label.
+        # one class at a time, because their numbers of neighbours differ; all other rows are the second label
         sampler = _smote({1: n_rows + n_extra}, n_neighbours, seed=seed + code)
         grown, _ = sampler.fit_resample(x, (gold == code).astype(np.int64))
         parts.append(grown[len(x) :].astype(x.dtype))
@@ -267,8 +261,8 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return fit_logistic(latents, codes, Cs=[self.C], weights=folds, n_classes=n_classes, options=options)
         if weights is not None:
             raise ValueError(
-                "sample_weight came with oversampling; allowed: one of them, for SMOTE draws rows without regard to "
-                "weights. Leave one out."
+                "sample_weight came with oversampling; allowed: one of them, because SMOTE ignores weights. Leave one "
+                "out."
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return fit_oversampled(
@@ -297,16 +291,13 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
 
-# Folds that keep every class on both sides.
-
-
 def stratified_folds(
     codes: Int[Tensor, " N"], *, n_folds: int, seed: int, groups: Sequence[object] | None = None
 ) -> Bool[Tensor, "F N"]:
-    """Draw folds in which every class keeps its share; gives True for the training rows of a fold.
+    """Draw folds in which every class keeps its share, as True for the training rows of a fold.
 
-    Whole groups (documents, abstracts), which no fold may part, may leave a fold without a class, which is then never
-    predicted there. See `check_folds` for what is refused.
+    Groups (documents, abstracts) stay whole, which may leave a fold without a class, which is then never predicted
+    there. Errors are those of `check_folds`.
 
     Example:
         >>> folds = stratified_folds(torch.tensor([0, 1, 0, 1]), n_folds=2, seed=0)

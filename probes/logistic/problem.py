@@ -16,21 +16,19 @@ from extract.linear import QuickLinear, is_quick, multiply_each
 
 @dataclass(frozen=True)
 class Targets:
-    """What `G` problems should predict.
+    """Labels and weights of `G` problems.
 
     Two classes are one sigmoid (`R = 1`), as in scikit-learn; more are a softmax (`R = K`).
-
-    Attributes:
-        codes: `(G, N)` int64 class codes.
-        weights: `(G, N)` weights of the rows, 0 where a row only fills up; None when all are 1.
-        offset: `(G, R, 1)` added to logits: minus infinity for a class of which a problem has no row; None without.
-        n_classes: Classes `K`.
     """
 
     codes: Int[Tensor, "G N"]
+    """`(G, N)` int64 class codes."""
     weights: Float[Tensor, "G N"] | None
+    """`(G, N)` weights of the rows, 0 where a row only fills up; None when all are 1."""
     offset: Float[Tensor, "G R 1"] | None
+    """`(G, R, 1)` added to logits: minus infinity for a class of which a problem has no row; None without."""
     n_classes: int
+    """Classes `K`."""
 
     @property
     def n_outputs(self) -> int:
@@ -86,22 +84,20 @@ class Designs:
     With `X` the standardised rows and `V` orthonormal, `Z = X V` and `W V` give the same logits and the same penalty
     as `X` and `W`: the minimum is the same, and the curvature of every axis is known. With fewer rows than dimensions
     `V` spans the rows, in which the minimum lies (representer theorem). The last column of `Z` is 1, for the intercept.
-
-    Attributes:
-        features: `(G, N, P)`: `Z`, with rows of zeros where a fold has fewer rows than another.
-        energy: `(G, 1, P)` weighted sums of squares of the columns.
-        rotation: `(G, D, P - 1)`: `V`.
-        n_rows: `(G,)` float64 total weight of the rows.
-        targets: Labels and weights.
-        which: Which of `features` and `rotation` these designs are.
     """
 
     features: Float[Tensor, "A N P"]
+    """`(G, N, P)`: `Z`, with rows of zeros where a fold has fewer rows than another."""
     energy: Float[Tensor, "G 1 P"]
+    """`(G, 1, P)` weighted sums of squares of the columns."""
     rotation: Float[Tensor, "A D Q"]
+    """`(G, D, P - 1)`: `V`."""
     n_rows: Float[Tensor, " G"]
+    """`(G,)` float64 total weight of the rows."""
     targets: Targets
+    """Labels and weights."""
     which: tuple[int, ...]
+    """Index into `features` and `rotation` of each design."""
 
     @property
     def is_looped(self) -> bool:
@@ -110,14 +106,15 @@ class Designs:
 
     def select(self, index: Int[Tensor, " B"]) -> "Designs":
         """Take some of the designs; where products go one by one, nothing large is copied."""
-        kept = tuple(self.which[i] for i in index.tolist())
+        which = tuple(self.which[i] for i in index.tolist())
         part = replace(
-            self, energy=self.energy[index], n_rows=self.n_rows[index], targets=self.targets.select(index), which=kept
+            self, energy=self.energy[index], n_rows=self.n_rows[index], targets=self.targets.select(index), which=which
         )
         if self.is_looped:
             return part
-        here = tuple(range(len(kept)))
-        return replace(part, features=self.features[index], rotation=self.rotation[index], which=here)
+        return replace(
+            part, features=self.features[index], rotation=self.rotation[index], which=tuple(range(len(which)))
+        )
 
     def logits(self, weight: Float[Tensor, "G R P"]) -> Float[Tensor, "G R N"]:
         """Compute `W Z'`."""
@@ -147,13 +144,13 @@ class Designs:
 def standardise_rows(
     rows: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, is_standardised: bool = True
 ) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Standardise weighted rows in place, by their own mean and scale, which it gives (1 where nothing is scaled).
+    """Standardise weighted rows in place, and return their mean and scale (1 where nothing is scaled).
 
     Args:
         rows: Float64 training rows; changed in place.
-        weights: Float64 weights above 0; a weight of 2 is a row that is there twice.
+        weights: Float64 weights above 0; a weight of 2 is a row that occurs twice.
         is_standardised: Whether to divide by the standard deviation (that of the rows, as scikit-learn's scaler).
-            The mean is taken off anyway: with a free intercept that changes no prediction.
+            The mean is subtracted anyway, which with a free intercept changes no prediction.
     """
     share = weights / weights.sum()
     mean = share @ rows
@@ -195,8 +192,6 @@ def _product(x: Float[Tensor, "A M"], y: Float[Tensor, "B M"]) -> Float[Tensor, 
         return linear(x, y)
 
 
-# How the solver works: when it stops, in which precision, and how much it holds at once.
-
 PRECISIONS = {
     "float32": "twice as fast or more; objectives agree with float64 to about 1e-6",
     "float64": "for tight tolerances and for comparing coefficients",
@@ -224,9 +219,9 @@ class SolverOptions:
     is_standardised: bool = True
     """Whether features are divided by the standard deviation of the training rows."""
     device: str = "cpu"
-    """Where to compute; results come back to the CPU."""
+    """Device of the computation; results are on the CPU."""
     chunk_bytes: int = 1 << 28
-    """About how much memory the problems solved together may take."""
+    """Approximate memory of the problems that are solved together."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -246,9 +241,6 @@ class SolverOptions:
     def dtype(self) -> torch.dtype:
         """The torch dtype of the precision."""
         return DTYPES[self.precision]
-
-
-# What a logistic probe cannot be fitted on, each with a sentence that says so.
 
 
 def check_strengths(Cs: Sequence[float]) -> None:
@@ -312,27 +304,21 @@ def check_weights(weights: Float[Tensor, "F N"]) -> None:
         )
 
 
-# What a fit gives back: weights of every problem, and how well each was solved.
-
-
 @dataclass(frozen=True)
 class ConvergenceReport:
-    """How each problem ended.
-
-    Attributes:
-        objective: `C * summed log-loss + 0.5 * squared weights`, on standardised features: scikit-learn's.
-        gradient_norm: Largest entry of the gradient of that objective over `C` and the total weight of the rows, by
-            weights and intercepts: what scikit-learn compares with `tol`. Recomputed from the returned weights.
-        gap: Decrease of the objective still expected, as a share of it: half of gradient times quasi-Newton step.
-        n_iterations: L-BFGS iterations, from the solution of the next smaller C.
-        is_converged: Whether gradient norm and gap are within `tol` and `gap_tol`.
-    """
+    """Convergence of each problem."""
 
     objective: Float[Tensor, "L C F"]
+    """`C * summed log-loss + 0.5 * squared weights`, on standardised features: scikit-learn's."""
     gradient_norm: Float[Tensor, "L C F"]
+    """Largest entry of the gradient of that objective over `C` and the total weight of the rows, by weights and
+    intercepts: what scikit-learn compares with `tol`. Recomputed from the returned weights."""
     gap: Float[Tensor, "L C F"]
+    """Decrease of the objective still expected, as a share of it: half of gradient times quasi-Newton step."""
     n_iterations: Int[Tensor, "L C F"]
+    """L-BFGS iterations, from the solution of the next smaller C."""
     is_converged: Bool[Tensor, "L C F"]
+    """Whether gradient norm and gap are within `tol` and `gap_tol`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -345,22 +331,20 @@ class LogisticFit:
 
     Weights belong to standardised features `(x - mean) / scale`: in raw latents a dimension of large mean would cost
     the intercept its digits. `raw` gives the weights of raw latents in float64.
-
-    Attributes:
-        weight: The rows of two classes are opposites, half of scikit-learn's `coef_` each.
-        bias: Minus infinity for a class of which a fold has no row.
-        mean: Float64.
-        scale: Float64.
-        Cs: Inverse strengths of the penalty, as they were given.
-        report: How each problem ended.
     """
 
     weight: Float[Tensor, "L C F K D"]
+    """The rows of two classes are opposites, half of scikit-learn's `coef_` each."""
     bias: Float[Tensor, "L C F K"]
+    """Minus infinity for a class of which a fold has no row."""
     mean: Float[Tensor, "L F D"]
+    """Float64."""
     scale: Float[Tensor, "L F D"]
+    """Float64."""
     Cs: tuple[float, ...]
+    """Inverse strengths of the penalty, in the order of the fit."""
     report: ConvergenceReport
+    """Convergence of each problem."""
 
     def logits(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, "L C B K"]:
         """Score raw latents by the probes of the first fold, every layer and C."""
@@ -370,12 +354,12 @@ class LogisticFit:
         return torch.einsum("lbd,lckd->lcbk", rows, weight) + bias[:, :, None]
 
     def raw(self, layer: int, c: int) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Give weights and intercepts of a probe of the first fold, for raw latents, in float64."""
+        """Return weights and intercepts of a probe of the first fold, for raw latents, in float64."""
         weight = self.weight[layer, c, 0].double() / self.scale[layer, 0]
         return weight, self.bias[layer, c, 0].double() - weight @ self.mean[layer, 0]
 
     def before(self, mean: Float[Tensor, "L D"], scale: Float[Tensor, "L D"]) -> "LogisticFit":
-        """Give the probes, of one fold, for raw latents that were standardised before the fit (as before SMOTE)."""
+        """Return the probes, of one fold, for raw latents that were standardised before the fit (as before SMOTE)."""
         if self.mean.shape[1] != 1:
             raise HeadError(
                 f"the fit has {self.mean.shape[1]} folds; allowed: 1, whose rows were standardised before. "

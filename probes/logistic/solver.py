@@ -22,8 +22,6 @@ from probes.logistic.problem import (
     standardise_rows,
 )
 
-# One line search for many problems at once, on logits: a trial costs no product with the features.
-
 SUFFICIENT = 1e-4
 MAX_TRIALS = 25
 GROWTH = 4.0
@@ -31,23 +29,20 @@ GROWTH = 4.0
 
 @dataclass(frozen=True)
 class Ray:
-    """The objective of `G` problems along a line.
-
-    Attributes:
-        logits: Where the line begins.
-        step: Change of the logits per unit of the line.
-        value: Float64 objective where the line begins.
-        slope: Float64 derivative there; below 0, or 0 for a problem that stays.
-        penalty: Float64 coefficients of the penalty: constant, linear, quadratic.
-        targets: What the problems should predict.
-    """
+    """The objective of `G` problems along a line."""
 
     logits: Float[Tensor, "G R N"]
+    """Where the line begins."""
     step: Float[Tensor, "G R N"]
+    """Change of the logits per unit of the line."""
     value: Float[Tensor, " G"]
+    """Float64 objective where the line begins."""
     slope: Float[Tensor, " G"]
+    """Float64 derivative there; below 0, or 0 for a problem that stays."""
     penalty: Float[Tensor, "G 3"]
+    """Float64 coefficients of the penalty: constant, linear, quadratic."""
     targets: Targets
+    """What the problems should predict."""
 
     def select(self, index: Tensor) -> "Ray":
         """Take some of the problems."""
@@ -66,21 +61,18 @@ class Ray:
 
 @dataclass
 class Landing:
-    """Where the line searches ended.
-
-    Attributes:
-        length: Float64 step lengths; 0 where none was found.
-        value: Float64 objectives.
-        logits: Those of the rows there.
-        residual: Derivatives of the loss by them.
-        is_found: Whether the length satisfies the conditions.
-    """
+    """Where the line searches ended."""
 
     length: Float[Tensor, " G"]
+    """Float64 step lengths; 0 for a problem without one."""
     value: Float[Tensor, " G"]
+    """Float64 objectives."""
     logits: Float[Tensor, "G R N"]
+    """Those of the rows there."""
     residual: Float[Tensor, "G R N"]
+    """Derivatives of the loss by them."""
     is_found: Bool[Tensor, " G"]
+    """Whether the length satisfies the conditions."""
 
 
 def dot(a: Float[Tensor, "G R M"], b: Float[Tensor, "G R M"]) -> Float[Tensor, " G"]:
@@ -90,11 +82,12 @@ def dot(a: Float[Tensor, "G R M"], b: Float[Tensor, "G R M"]) -> Float[Tensor, "
 
 
 def search(ray: Ray, *, curvature: float) -> Landing:
-    """Find lengths that satisfy the strong Wolfe conditions, each problem its own; one without stays where it was.
+    """Find a length for each problem that satisfies the strong Wolfe conditions; a problem without one stays.
 
-    The objective is convex along the line, so the sign of its derivative brackets the minimum; inside the bracket the
-    secant of the derivative is followed. The decrease is asked for up to rounding (Hager and Zhang, 2005, section 3).
-    `curvature` is the largest share of the first derivative that may be left.
+    The search works on logits, so that a trial costs no product with the features. The objective is convex along the
+    line, so the sign of its derivative brackets the minimum; inside the bracket the search follows the secant of the
+    derivative. The decrease is required up to rounding (Hager and Zhang, 2005, section 3). `curvature` is the largest
+    remaining share of the first derivative.
     """
     slack = 20 * torch.finfo(ray.logits.dtype).eps * ray.value.abs()
     length, low = torch.ones_like(ray.value), torch.zeros_like(ray.value)
@@ -129,13 +122,13 @@ def _next_length(bracket: Float[Tensor, "5 G"]) -> Float[Tensor, " G"]:
     low, high, low_slope, high_slope, first_slope = bracket
     inside = low + (high - low) * (-low_slope / (high_slope - low_slope)).clamp(0.1, 0.9)
     beyond = low * (first_slope / (first_slope - low_slope)).clamp(1.5, GROWTH)
-    # A derivative that does not rise (or falls by rounding) gives no secant: go on by the largest factor.
+    # without a secant, because the derivative does not rise, go on by the largest factor
     beyond = torch.where(low_slope > first_slope, beyond, GROWTH * low)
     return torch.where(torch.isinf(high), beyond, inside)
 
 
 def _stay(landing: Landing, ray: Ray, pending: Tensor) -> None:
-    """Put back the problems for which no length was found."""
+    """Put back the problems without a length."""
     part = ray.select(pending)
     value, _, logits, residual = part.at(torch.zeros_like(part.value))
     landing.length[pending] = 0.0
@@ -143,25 +136,20 @@ def _stay(landing: Landing, ray: Ray, pending: Tensor) -> None:
     landing.logits[pending], landing.residual[pending] = logits, residual
 
 
-# What L-BFGS remembers of many problems at once.
-
 Pair = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass
 class History:
-    """The last steps and gradient changes of `G` problems.
-
-    Attributes:
-        limit: Most pairs.
-        pairs: Oldest first: step and gradient change, each `(G, R, P)`, and `(G,)` 1 over their product, or 0 where a
-            problem has no usable pair.
-        retired: Pairs of problems that are done, by their number.
-    """
+    """The last steps and gradient changes of `G` problems."""
 
     limit: int
+    """Most pairs."""
     pairs: list[Pair] = field(default_factory=list)
+    """Oldest first: step and gradient change, each `(G, R, P)`, and `(G,)` 1 over their product, or 0 where a problem
+    has no usable pair."""
     retired: dict[int, list[Pair]] = field(default_factory=dict)
+    """Pairs of problems that are done, by their number."""
 
     def push(self, step: Float[Tensor, "G R P"], change: Float[Tensor, "G R P"], *, usable: Bool[Tensor, " G"]) -> None:
         """Remember a pair."""
@@ -172,19 +160,19 @@ class History:
         for _, _, weight in self.pairs:
             weight[which] = 0.0
 
-    def retire(self, places: Int[Tensor, " A"], index: Int[Tensor, " A"]) -> None:
-        """Put the pairs of problems that are done aside, under the numbers `places`."""
-        for place, i in zip(places.tolist(), index.tolist(), strict=True):
-            # Clones, for a view would keep the pairs of all its neighbours in memory.
-            self.retired[place] = [(s[i].clone(), y[i].clone(), weight[i].clone()) for s, y, weight in self.pairs]
+    def retire(self, numbers: Int[Tensor, " A"], index: Int[Tensor, " A"]) -> None:
+        """Move the pairs of finished problems to `retired`, under their numbers."""
+        for number, i in zip(numbers.tolist(), index.tolist(), strict=True):
+            # clones, because a view would keep the pairs of all its neighbours in memory
+            self.retired[number] = [(s[i].clone(), y[i].clone(), weight[i].clone()) for s, y, weight in self.pairs]
 
     def select(self, index: Int[Tensor, " A"]) -> None:
         """Keep some of the problems."""
         self.pairs = [(step[index], change[index], weight[index]) for step, change, weight in self.pairs]
 
     def reunited(self) -> "History":
-        """Bring the pairs of all retired problems together, the newest side by side."""
-        columns = [self.retired[place] for place in sorted(self.retired)]
+        """Join the pairs of all retired problems, the newest side by side."""
+        columns = [self.retired[number] for number in sorted(self.retired)]
         longest = max(columns, key=len)
         if not longest:
             return History(self.limit)
@@ -221,67 +209,58 @@ def _inverse_product(step: Float[Tensor, "G R P"], change: Float[Tensor, "G R P"
     return torch.where(product > floor, 1 / product, torch.zeros_like(product))
 
 
-# L-BFGS on many problems at once, each with its own steps, and each leaving when it is done.
-
 CURVATURE = 0.5
-"""Share of the slope that a line search may leave: nearly exact, for its trials are cheap."""
+"""Largest remaining share of the slope after a line search: nearly exact, because its trials are cheap."""
 SCALE_CURVATURE = 0.1
 PATIENCE = 15
-"""Iterations without progress in objective or gradient, after which rounding is all that is left."""
+"""Iterations without progress in objective or gradient after which only rounding remains."""
 COMPACT_SHARE = 0.1
-"""Share of finished problems at which the others are gathered: below it the copy costs more than it saves."""
+"""Share of finished problems at which the others are copied together; below it the copy costs more than it saves."""
 MARGIN = 0.95
 """Share of `tol` to aim at, so that the gradient recomputed at the end keeps to `tol` too."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where `G` problems stand.
-
-    Attributes:
-        weight: Weights on turned features, intercept last.
-        logits: Of every training row.
-        gradient: Of the objective.
-        value: Float64 objective: summed loss plus half the squared weights over C.
-        curvature: Mean curvature `a` of the loss by a logit: `1 / (a energy + 1 / C)` is the first guess of the inverse
-            Hessian.
-        n_iterations: Iterations so far.
-        gap: Float64 decrease still expected, as a share of the objective.
-    """
+    """Where `G` problems stand."""
 
     weight: Float[Tensor, "G R P"]
+    """Weights on turned features, intercept last."""
     logits: Float[Tensor, "G R N"]
+    """Of every training row."""
     gradient: Float[Tensor, "G R P"]
+    """Of the objective."""
     value: Float[Tensor, " G"]
+    """Float64 objective: summed loss plus half the squared weights over C."""
     curvature: Float[Tensor, " G"]
+    """Mean curvature `a` of the loss by a logit: `1 / (a energy + 1 / C)` is the first guess of the inverse Hessian."""
     n_iterations: Int[Tensor, " G"]
+    """Iterations so far."""
     gap: Float[Tensor, " G"]
+    """Float64 decrease still expected, as a share of the objective."""
 
     def select(self, index: Tensor) -> "Point":
         """Take some of the problems."""
         return Point(*(getattr(self, column.name)[index] for column in fields(self)))
 
     def put(self, index: Tensor, part: "Point") -> None:
-        """Write problems back to their places."""
+        """Write some of the problems."""
         for column in fields(self):
             getattr(self, column.name)[index] = getattr(part, column.name)
 
 
 @dataclass
 class Progress:
-    """What decides when a problem is done.
-
-    Attributes:
-        drop: Float64 last decrease as a share of the objective; infinite before the first.
-        best: Smallest gradient norm so far.
-        n_stale: Iterations without progress.
-        is_done: Whether it is done.
-    """
+    """What decides when a problem is done."""
 
     drop: Float[Tensor, " G"]
+    """Float64 last decrease as a share of the objective; infinite before the first."""
     best: Float[Tensor, " G"]
+    """Smallest gradient norm so far."""
     n_stale: Int[Tensor, " G"]
+    """Iterations without progress."""
     is_done: Bool[Tensor, " G"]
+    """Whether it is done."""
 
     @classmethod
     def at_start(cls, point: Point) -> "Progress":
@@ -302,15 +281,15 @@ def minimise(
     Args:
         designs: The training rows.
         point: Where to begin, its gradient and objective those of this `ridge`.
-        history: Steps and gradient changes of this `ridge` that are known, or none.
+        history: Steps and gradient changes of this `ridge`, or none.
         ridge: `1 / C`.
         options: When to stop.
 
     Returns:
-        Where every problem ended, and what was learnt of its curvature.
+        The end of every problem, and its history.
     """
     whole = Point(*(getattr(point, field.name).clone() for field in fields(point)))
-    places = torch.arange(len(point.value), device=point.value.device)
+    numbers = torch.arange(len(point.value), device=point.value.device)
     progress, penalty = Progress.at_start(point), penalties(point.weight, ridge)
     for _ in range(options.max_iterations):
         inverse = 1 / (point.curvature[:, None, None] * designs.energy + penalty)
@@ -318,25 +297,25 @@ def minimise(
         point = replace(point, gap=-slope / (2 * point.value))
         is_new = _is_done(designs, point, progress, options) & ~progress.is_done
         if bool(is_new.any()):
-            _retire(whole, point, history, places=places, is_new=is_new)
+            _retire(whole, point, history, numbers=numbers, is_new=is_new)
             progress.is_done |= is_new
-            kept = (~progress.is_done).nonzero()[:, 0]
-            if not len(kept):
+            pending = (~progress.is_done).nonzero()[:, 0]
+            if not len(pending):
                 return whole, history.reunited()
-            if len(kept) <= (1 - COMPACT_SHARE) * len(places):
-                places, designs, point = places[kept], designs.select(kept), point.select(kept)
-                direction, slope, progress = direction[kept], slope[kept], progress.select(kept)
-                history.select(kept)
+            if len(pending) <= (1 - COMPACT_SHARE) * len(numbers):
+                numbers, designs, point = numbers[pending], designs.select(pending), point.select(pending)
+                direction, slope, progress = direction[pending], slope[pending], progress.select(pending)
+                history.select(pending)
         direction[progress.is_done], slope[progress.is_done] = 0.0, 0.0
         point = _advance(designs, point, direction, slope=slope, penalty=penalty, state=(history, progress))
-    _retire(whole, point, history, places=places, is_new=~progress.is_done)
+    _retire(whole, point, history, numbers=numbers, is_new=~progress.is_done)
     return whole, history.reunited()
 
 
-def _retire(whole: Point, point: Point, history: History, *, places: Tensor, is_new: Bool[Tensor, " G"]) -> None:
+def _retire(whole: Point, point: Point, history: History, *, numbers: Tensor, is_new: Bool[Tensor, " G"]) -> None:
     index = is_new.nonzero()[:, 0]
-    whole.put(places[index], point.select(index))
-    history.retire(places[index], index)
+    whole.put(numbers[index], point.select(index))
+    history.retire(numbers[index], index)
 
 
 def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
@@ -374,7 +353,7 @@ def _descend(history: History, gradient: Tensor, inverse: Tensor) -> tuple[Tenso
 def _is_done(designs: Designs, point: Point, progress: Progress, options: SolverOptions) -> Bool[Tensor, " G"]:
     is_still = progress.n_stale >= PATIENCE
     is_close = (point.gap <= options.gap_tol) & (progress.drop <= options.gap_tol)
-    # The largest entry is at least the length over the root of the number of entries: most need no exact look.
+    # the largest entry is at least the norm over the root of the number of entries, so most need no exact check
     floor = point.gradient.flatten(1).norm(dim=1).double() / point.gradient[0].numel() ** 0.5
     is_close &= floor <= options.tol * designs.n_rows
     if bool((is_close & ~progress.is_done).any()):
@@ -404,7 +383,7 @@ def _advance(
     penalty: Float[Tensor, "1 1 P"],
     state: tuple[History, Progress],
 ) -> Point:
-    """Take one step of every problem, and learn from it."""
+    """Take one step of every problem, and update history and progress."""
     history, progress = state
     ray = _ray(designs, point, direction, designs.logits(direction), slope, penalty)
     landing = search(ray, curvature=CURVATURE)
@@ -413,7 +392,7 @@ def _advance(
     change = moved.gradient - point.gradient
     history.push(step, change, usable=landing.is_found)
     history.forget(~landing.is_found)
-    # The secant equation gives the one free number of the first guess.
+    # the secant equation gives the one free number of the first guess
     secant = (dot(step, change) - dot(penalty * step, step)) / dot(designs.energy * step, step)
     is_sound = landing.is_found & (secant > 1e-12) & (secant < 1)
     norm = moved.gradient.flatten(1).norm(dim=1)
@@ -427,9 +406,6 @@ def _advance(
         curvature=torch.where(is_sound, secant, point.curvature),
         n_iterations=point.n_iterations + (~progress.is_done).long(),
     )
-
-
-# The solutions of a batch of designs for one C after the other.
 
 
 @torch.no_grad()
@@ -458,9 +434,9 @@ def _origin(designs: Designs) -> Point:
     targets, features = designs.targets, designs.features
     weight = features.new_zeros(len(designs.which), targets.n_outputs, features.shape[2])
     weight[..., -1] = _priors(designs).to(weight.dtype)
-    nothing = designs.n_rows.new_zeros(len(weight))
+    zeros = designs.n_rows.new_zeros(len(weight))
     curvature = features.new_full((len(weight),), 1 / targets.n_classes)
-    point = Point(weight, weight, weight, nothing, curvature, nothing.long(), nothing)
+    point = Point(weight, weight, weight, zeros, curvature, zeros.long(), zeros)
     return _recompute(designs, point, ridge=0.0)
 
 
@@ -468,9 +444,9 @@ def _priors(designs: Designs) -> Float[Tensor, "G R"]:
     logarithms = designs.targets.class_weights().log()
     if designs.targets.n_outputs == 1:
         return logarithms[:, 1:] - logarithms[:, :1]
-    is_there = torch.isfinite(logarithms)
-    zeroed = torch.where(is_there, logarithms, 0.0)
-    return torch.where(is_there, zeroed - (zeroed.sum(1) / is_there.sum(1))[:, None], 0.0)
+    is_present = torch.isfinite(logarithms)
+    zeroed = torch.where(is_present, logarithms, 0.0)
+    return torch.where(is_present, zeroed - (zeroed.sum(1) / is_present.sum(1))[:, None], 0.0)
 
 
 def _change_ridge(point: Point, *, by: float) -> Point:
@@ -481,7 +457,7 @@ def _change_ridge(point: Point, *, by: float) -> Point:
 
 
 def _recompute(designs: Designs, point: Point, *, ridge: float) -> Point:
-    """Compute logits, objective and gradient from the weights, without what rounding added up on the way."""
+    """Recompute logits, objective and gradient from the weights, without accumulated rounding errors."""
     logits = designs.logits(point.weight)
     value, residual = designs.targets.loss(logits)
     plain = replace(point, logits=logits, value=value, gradient=designs.gradient(residual))
@@ -489,13 +465,13 @@ def _recompute(designs: Designs, point: Point, *, ridge: float) -> Point:
 
 
 def _solution(designs: Designs, point: Point, C: float) -> tuple[Tensor, ...]:
-    """Turn one C's weights back, and say how well each problem was solved."""
+    """Return weights on standardised features for one C, and the convergence of each problem."""
     weight, bias = designs.unrotated(point.weight), point.weight[..., -1]
     if designs.targets.n_outputs == 1:
         weight, bias = (torch.cat([-part, part], 1) / 2 for part in (weight, bias))
     elif designs.targets.offset is not None:
         bias = bias + designs.targets.offset[..., 0]
-    # Once in float64: a well-separated row's loss is far below what float32 keeps beside 1.
+    # in float64, because the loss of a well-separated row is below the resolution of float32 beside 1
     loss, _ = designs.targets.loss(point.logits.double())
     half_square = point.weight[..., :-1].square().sum((1, 2), dtype=torch.float64) / 2
     return weight, bias, C * loss + half_square, designs.gradient_norm(point.gradient), point.gap, point.n_iterations
@@ -563,7 +539,7 @@ def fit_logistic(
             solved.append([*moments, *follow_path(designs, Cs=Cs, options=options)])
         n_layers += len(chunk)
     if not n_layers:
-        raise HeadError("there are 0 layers of latents; allowed: 1 or more. Check the layers that were asked for.")
+        raise HeadError("there are 0 layers of latents; allowed: 1 or more. Check the selected layers.")
     return _collect(solved, n_layers=n_layers, Cs=Cs, options=options)
 
 
@@ -586,7 +562,7 @@ def _batches(chunk: Tensor, rows: Rows, options: SolverOptions) -> Iterator[tupl
     n_outputs = 1 if rows.n_classes == 2 else rows.n_classes
     n_padded, width = rows.n_padded, chunk.shape[2]
     n_columns = min(n_padded, width) + 1
-    # Rows, logits thrice, and per iteration of the history a step and a change.
+    # rows, three sets of logits, and a step and a change for each iteration of the history
     n_numbers = n_padded * (n_columns + 3 * n_outputs) + n_columns * n_outputs * (2 * options.history + 6)
     n_together = max(1, options.chunk_bytes // (n_numbers * options.dtype.itemsize))
     pairs = [(layer, fold) for layer in range(len(chunk)) for fold in range(len(rows.weights))]
@@ -625,7 +601,7 @@ def _targets(codes: Tensor, weights: Tensor, n_classes: int) -> Targets:
 
 
 def _collect(solved: list[list[Tensor]], *, n_layers: int, Cs: Sequence[float], options: SolverOptions) -> LogisticFit:
-    """Put designs, which are layers times folds, in the order of the result."""
+    """Arrange designs, which are layers times folds, in the order of the result."""
     whole = [torch.cat(parts) for parts in zip(*solved, strict=True)]
     mean, scale, *by_c = (part.reshape(n_layers, -1, *part.shape[1:]) for part in whole)
     weight, bias, objective, norm, gap, n_iterations = (part.transpose(1, 2) for part in by_c)

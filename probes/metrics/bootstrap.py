@@ -1,8 +1,8 @@
-"""The bootstrap: intervals by resampling rows, groups, sentences or documents; equal seeds give paired resamples."""
+"""The bootstrap: scorers of predictions, and intervals by resampling rows, groups, sentences or documents."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -10,20 +10,21 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from extract.errors import TaskError, unknown_name
-from probes.metrics.class_metrics import CLASS_METRICS, ClassCounts, class_metric, count_by_unit, score_classes
+from probes.metrics.class_metrics import ClassCounts, class_metric, count_by_unit, score_classes
 from probes.metrics.correlation import CORRELATIONS, spearman
 from probes.metrics.significance import OfSums
 from probes.metrics.span_metrics import count_tag_spans, f1_of_counts
 
 Score = Callable[[Int[np.ndarray, "R U"]], Float[np.ndarray, "S R"]]
-"""Scores `S` seeds on `R` resamples, given the units drawn."""
+"""Scores `S` seeds on `R` resamples of units."""
+Number = TypeVar("Number", bound=np.number[Any])
 BATCH = 100
 """Resamples in memory at once."""
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """How the bootstrap draws. Equal seeds draw the same units, so differences between two systems are paired."""
+    """The draws of the bootstrap. Equal seeds draw the same units, so differences between two systems are paired."""
 
     n_resamples: int = 1000
     confidence: float = 0.95
@@ -60,13 +61,13 @@ def summarise(
     resampling: Resampling = DEFAULT,
     is_centred: bool = False,
 ) -> SeedSummary:
-    """Mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
+    """Return mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
 
     Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
     (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds. The interval is NaN
     for fewer than two units, or where a value is NaN; a resample without a value (constant predictions have no
-    correlation) is left out. Where units that are drawn twice lift a metric, `is_centred` moves the resamples so that
-    their mean is the metric's own value.
+    correlation) is left out. Where units that are drawn twice raise a metric, `is_centred` moves the resamples so that
+    their mean is the metric on all units.
     """
     low = high = float("nan")
     if n_units > 1 and np.isfinite(values).all():
@@ -76,12 +77,11 @@ def summarise(
             means = means - np.nanmean(means) + values.mean()
         low, high = (float(end) for end in np.nanquantile(means, [tail, 1 - tail]))
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    plain = tuple(float(value) for value in values)
-    return SeedSummary(float(np.mean(values)), spread, low, high, resampling.confidence, plain)
+    return SeedSummary(float(np.mean(values)), spread, low, high, resampling.confidence, tuple(map(float, values)))
 
 
 def resample(score: Score, *, n_units: int, resampling: Resampling = DEFAULT) -> Float[np.ndarray, "S R"]:
-    """Score every seed, or every system to compare, on the same resamples; differences between rows are paired."""
+    """Score every seed or system on the same resamples, so that differences between rows are paired."""
     rng = np.random.default_rng(resampling.seed)
     starts = range(0, resampling.n_resamples, BATCH)
     sizes = [min(BATCH, resampling.n_resamples - start) for start in starts]
@@ -94,7 +94,7 @@ def summarise_counts(
     *,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:
-    """Summarise a metric that needs only sums of the counts of each seed and unit, which is fast."""
+    """Summarise a metric that is computed from sums of the counts of each seed and unit."""
     values = np.asarray(compute(counts.sum(axis=1).astype(np.float64)))
     return summarise(values, score_counts(counts, compute), n_units=counts.shape[1], resampling=resampling)
 
@@ -124,9 +124,6 @@ def number_units(groups: Sequence[str] | None, n_rows: int, *, is_sorted: bool =
     names = sorted(set(groups)) if is_sorted else dict.fromkeys(groups)
     numbers = {name: number for number, name in enumerate(names)}
     return np.array([numbers[group] for group in groups], dtype=np.int64)
-
-
-# Every metric over seeds with its bootstrap interval: correlations over pairs, classes over rows, tags over text.
 
 
 def summarise_seeds(
@@ -166,7 +163,7 @@ def resample_correlations(
 def _of_correlation(
     predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], metric: str, groups: Sequence[str] | None
 ) -> tuple[Score, int]:
-    """Return what correlates resamples of rows or groups, and their number."""
+    """Return the score of resamples of rows or groups, and the number of these units."""
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
     correlate = CORRELATIONS[metric]
@@ -179,11 +176,11 @@ def _of_correlation(
         if groups is None:
             return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
         counts = sizes[drawn]
-        shifts = starts[drawn] - np.cumsum(counts, axis=1) + counts  # from a place among the rows drawn to `order`
-        whole = [
+        shifts = starts[drawn] - np.cumsum(counts, axis=1) + counts  # from an index of the resample to one of `order`
+        samples = [
             order[np.repeat(shift, count) + np.arange(count.sum())] for shift, count in zip(shifts, counts, strict=True)
         ]  # of unequal length
-        return np.array([[float(correlate(row[each], target[each])) for each in whole] for row in rows])
+        return np.array([[float(correlate(row[sample], target[sample])) for sample in samples] for row in rows])
 
     return score, len(sizes)
 
@@ -200,23 +197,7 @@ def summarise_class_seeds(
 
     Classes count from 0; a group is the abstract, document or question of a row. Errors are as in `summarise_seeds`.
     """
-    return summarise_counts(_class_counts(predicted, gold, groups), _of_classes(metric), resampling=resampling)
-
-
-def resample_scores(
-    predicted: Int[np.ndarray, "S N"],
-    gold: Int[np.ndarray, " N"],
-    *,
-    metric: str,
-    groups: Sequence[str] | None = None,
-    resampling: Resampling = DEFAULT,
-) -> Float[np.ndarray, "S R"]:
-    """Score `S` systems on the same bootstrap resamples, so that differences between rows of the result are paired.
-
-    Arguments and errors are as in `summarise_class_seeds`.
-    """
-    counts = _class_counts(predicted, gold, groups)
-    return resample(score_counts(counts, _of_classes(metric)), n_units=counts.shape[1], resampling=resampling)
+    return class_scorer(gold, metric=metric, groups=groups).summarise(predicted, resampling)
 
 
 def summarise_span_f1(
@@ -247,9 +228,7 @@ def summarise_accuracy(
     sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
     n_right = np.diff(sums[:, offsets], axis=1)
     counts = np.stack([n_right, np.broadcast_to(np.diff(offsets), n_right.shape)], axis=2)
-    return summarise_counts(
-        _by_unit(counts, documents), lambda sums: sums[..., 0] / np.maximum(sums[..., 1], 1), resampling=resampling
-    )
+    return summarise_counts(_by_unit(counts, documents), _share_of_sums, resampling=resampling)
 
 
 def _by_unit(counts: Int[np.ndarray, "S N C"], documents: Sequence[str] | None) -> Int[np.ndarray, "S U C"]:
@@ -257,56 +236,33 @@ def _by_unit(counts: Int[np.ndarray, "S N C"], documents: Sequence[str] | None) 
     if documents is None:
         return counts
     units = number_units([str(name) for name in documents], counts.shape[1], is_sorted=True)
-    sums = np.zeros((int(units.max(initial=-1)) + 1, counts.shape[0], counts.shape[2]), dtype=np.int64)
-    np.add.at(sums, units, counts.swapaxes(0, 1))
-    return sums.swapaxes(0, 1)
+    return add_up(counts, units, int(units.max(initial=-1)) + 1)
 
 
-def _class_counts(
-    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], groups: Sequence[str] | None
-) -> Float[np.ndarray, "S U C"]:
-    """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
-    return count_by_unit(predicted, gold, number_units(groups, len(gold)))
-
-
-def _of_classes(metric: str) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    compute = class_metric(metric)
-    return lambda sums: compute(ClassCounts(*np.split(sums, 3, axis=-1)))
-
-
-# Scores of many predictions of the same rows, and of resamples of their units, from sums of counts over units.
-
-Counts = Callable[[NDArray[np.generic]], Float[np.ndarray, "M U C"]]
 AT_ONCE = 1 << 24
 """Counts in memory at once."""
 TINY = 1e-12
 MOST_COUNTS = 100
-"""Of a unit, for errors within resamples: their cost grows with the square of the counts."""
+"""Most counts of a unit for errors within resamples, whose cost grows with the square of the counts."""
 
 
 @dataclass(frozen=True)
 class UnitScorer:
-    """How predictions of the rows of one split are scored.
-
-    Attributes:
-        metric: Name of the metric.
-        unit: What is resampled: rows, groups, sentences or documents.
-        n_units: How many of them.
-        n_counts: Counts of a unit.
-        count: Counts, for `(M, N)` predictions, what the metric needs of every unit: `(M, U, C)`.
-        of_sums: Computes the metric from sums `(..., C)` of counts.
-        quick: Scores `(M, N)` predictions without counting unit by unit; None where that is no faster.
-        is_lifted: Whether units that are drawn twice lift the metric, so that its intervals must be moved back.
-    """
+    """Scores predictions of the rows of one split, and resamples of their units, from counts of each unit."""
 
     metric: str
     unit: str
+    """Noun of the units: rows, groups, sentences or documents."""
     n_units: int
     n_counts: int
-    count: Counts
-    of_sums: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    """Counts of a unit."""
+    count: Callable[[NDArray[np.generic]], Float[np.ndarray, "M U C"]]
+    """Counts every unit for `(M, N)` predictions."""
+    of_sums: OfSums
     quick: Callable[[NDArray[np.generic]], NDArray[np.float64]] | None = None
+    """Scores `(M, N)` predictions without counts of units; None where that is no faster."""
     is_lifted: bool = False
+    """Whether units that are drawn twice raise the metric, so that its intervals are centred."""
 
     def score(self, predicted: NDArray[np.generic]) -> Float[np.ndarray, " M"]:
         """Score `(M, N)` predictions on all rows."""
@@ -316,11 +272,21 @@ class UnitScorer:
 
     def resample(self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT) -> Float[np.ndarray, "M R"]:
         """Score `(M, N)` predictions on the same `R` resamples of the units."""
-        found = [
+        scores = [
             resample(score_counts(self.count(part), self.of_sums), n_units=self.n_units, resampling=resampling)
             for part in self._parts(predicted)
         ]
-        return np.concatenate(found)
+        return np.concatenate(scores)
+
+    def summarise(self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT) -> SeedSummary:
+        """Summarise the scores of the `(S, N)` predictions of `S` seeds."""
+        return summarise(
+            self.score(predicted),
+            score_counts(self.count(predicted), self.of_sums),
+            n_units=self.n_units,
+            resampling=resampling,
+            is_centred=self.is_lifted,
+        )
 
     def lead_errors(
         self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT
@@ -353,8 +319,8 @@ class UnitScorer:
                 influence = influence / np.maximum(1 - value**2, TINY)[:, None]
             weighted = influence.transpose(2, 0, 1) * np.sqrt(times)[:, None]
             products = weighted @ weighted.swapaxes(1, 2)
-            own = np.diagonal(products, axis1=1, axis2=2)
-            squares = own[:, :, None] + own[:, None] - 2 * products
+            variances = np.diagonal(products, axis1=1, axis2=2)
+            squares = variances[:, :, None] + variances[:, None] - 2 * products
             return np.asarray(np.sqrt(np.maximum(squares, 0)).reshape(len(drawn), -1).T)
 
         def score(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -427,12 +393,12 @@ def _correlation_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     n, a, b, aa, bb, ab = np.moveaxis(sums, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         square = (aa - a * a / n) * (bb - b * b / n)
-        found = (ab - a * b / n) / np.sqrt(np.where(square > 1e-12 * n * n, square, np.nan))
-    return np.asarray(found.clip(-1.0, 1.0))
+        correlation = (ab - a * b / n) / np.sqrt(np.where(square > 1e-12 * n * n, square, np.nan))
+    return np.asarray(correlation.clip(-1.0, 1.0))
 
 
 def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None) -> UnitScorer:
-    """Score classes, which count from 0, by a metric of `CLASS_METRICS`; errors are as of `correlation_scorer`."""
+    """Score classes, numbered from 0, by a metric of `CLASS_METRICS`; errors are as of `correlation_scorer`."""
     compute = class_metric(metric)
     units = number_units(groups, len(gold))
     n_units, n_classes = int(units.max(initial=-1)) + 1, int(gold.max(initial=0)) + 1
@@ -452,7 +418,7 @@ def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[s
 
 
 def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, unit: str) -> UnitScorer:
-    """Score names, as numbers, by the share that is right; `units` numbers the unit of each row from 0."""
+    """Score numbered names by accuracy; `units` numbers the unit of each row from 0."""
     n_units = int(units.max(initial=-1)) + 1
 
     def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
@@ -465,7 +431,7 @@ def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, u
         n_units,
         2,
         count,
-        lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
+        _share_of_sums,
         quick=lambda predicted: np.asarray((np.asarray(predicted, np.int64) == gold).mean(-1)),
     )
 
@@ -484,21 +450,23 @@ def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> Unit
         n_units,
         2,
         count,
-        lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
+        _share_of_sums,
         quick=lambda rows: np.asarray(np.asarray(rows, np.float64).mean(-1)),
     )
 
 
-def add_up(parts: Float[np.ndarray, "M N C"], units: Int[np.ndarray, " N"], n_units: int) -> Float[np.ndarray, "M U C"]:
-    """Add up the counts of the rows of each unit."""
+def _share_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1))
+
+
+def add_up(parts: NDArray[Number], units: Int[np.ndarray, " N"], n_units: int) -> NDArray[Number]:
+    """Add up the counts `(M, N, C)` of the rows of each unit to `(M, U, C)`."""
     if n_units == len(units) and (units == np.arange(n_units)).all():
         return parts
-    sums = np.zeros((n_units, len(parts), parts.shape[2]))
+    sums = np.zeros((n_units, len(parts), parts.shape[2]), parts.dtype)
     np.add.at(sums, units, parts.swapaxes(0, 1))
     return sums.swapaxes(0, 1)
 
-
-# Scores of similarities of pairs and of clusters, and of resamples of their rows.
 
 ROW_METRICS = {
     "ndcg@10": "normalised discounted gain of the first 10 documents, 0 to 1",
@@ -510,9 +478,9 @@ ROW_METRICS = {
     "threshold-accuracy": "share of pairs on the right side of the threshold chosen on validation, 0 to 1",
     "bitext-accuracy": "share of texts whose nearest neighbour is the translation, both directions, 0 to 1",
 }
-"""Metrics that are the mean of a score of each row, which is what is predicted."""
+"""Metrics that are the mean of a score of each row; the predictions are these scores."""
 MOST_STEPS = 1000
-"""Similarities are counted in so many steps of equal size for resamples; exactly where there are fewer different."""
+"""Most steps of equal size in which similarities are counted for resamples; exact where fewer values differ."""
 
 
 def precision_scorer(gold: Int[np.ndarray, " N"], groups: Sequence[str] | None = None) -> UnitScorer:
@@ -596,15 +564,13 @@ def _entropy(counts: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray
     return np.asarray(-(share * np.log(np.where(share > 0, share, 1.0))).sum(-1))
 
 
-# Systems compared on the same rows: every system is scored on the same resamples, so that differences are paired.
-
 SPAN_F1 = "span-f1"
 Rows = Sequence[Any] | NDArray[Any]
 """A number or a name per row."""
 
 
 class Difference(NamedTuple):
-    """How much better one system is than another, on the same rows."""
+    """The lead of one system over another on the same rows."""
 
     value: float
     low: float
@@ -627,10 +593,10 @@ def paired_scores(
     Args:
         predicted: Of every system, a number or a name per row; an empty name is no prediction.
         gold: A number or a name per row.
-        metric: A metric of `METRICS`. Those of single rows are predicted themselves.
-        units: The unit of each row, which is drawn whole: the row itself, its group, sentence or document.
+        metric: Name of a metric; for those of `ROW_METRICS`, predictions are scores of rows.
+        units: The unit of each row: the row itself, its group, sentence or document.
         sentences: The sentence of each word, for `span-f1`.
-        resampling: How units are drawn.
+        resampling: The draws of units.
 
     Raises:
         UnknownNameError: Another metric.
@@ -654,31 +620,30 @@ def unit_counts(
     units: Sequence[str],
     sentences: Sequence[str] = (),
 ) -> tuple[Float[np.ndarray, "S U C"], OfSums]:
-    """Count what a metric needs of every unit, and return what computes it from sums; arguments as in `paired_scores`.
+    """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`.
 
-    Predictions that a correlation compares are standardised, or ranked, system by system.
+    Predictions for a correlation are standardised, or ranked, system by system.
     """
-    numbers = number_units(units, len(gold))
+    numbers, groups = number_units(units, len(gold)), _groups(units)
     if metric == SPAN_F1:
         spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
         return np.stack(spans).astype(np.float64), f1_of_counts
-    if metric in CORRELATIONS:
-        scorer = correlation_scorer(np.array(gold, np.float64), metric=metric, groups=_groups(units))
-        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
-    if metric in ROW_METRICS:
-        scorer = mean_scorer(numbers, metric=metric, unit="rows")
-        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
-    if metric == "average-precision":
-        scorer = precision_scorer(np.array(gold, np.float64).astype(np.int64), _groups(units))
-        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
     if metric == "v-measure":
         codes = np.stack([np.unique(np.array(row, str), return_inverse=True)[1] for row in (gold, *predicted)])
-        scorer = cluster_scorer(codes[0], n_clusters=int(codes[1:].max()) + 1, groups=_groups(units))
+        scorer = cluster_scorer(codes[0], n_clusters=int(codes[1:].max()) + 1, groups=groups)
         return scorer.count(codes[1:]), scorer.of_sums
-    names = {name: code for code, name in enumerate(dict.fromkeys((*gold, *(n for row in predicted for n in row))))}
-    codes = np.array([[names[name] for name in row] for row in (gold, *predicted)])
-    scorer = class_scorer(codes[0], metric=metric, groups=list(units))
-    return scorer.count(codes[1:]), scorer.of_sums
+    if metric in CORRELATIONS:
+        scorer = correlation_scorer(np.array(gold, np.float64), metric=metric, groups=groups)
+    elif metric in ROW_METRICS:
+        scorer = mean_scorer(numbers, metric=metric, unit="rows")
+    elif metric == "average-precision":
+        scorer = precision_scorer(np.array(gold, np.float64).astype(np.int64), groups)
+    else:
+        names = {name: code for code, name in enumerate(dict.fromkeys((*gold, *(n for row in predicted for n in row))))}
+        codes = np.array([[names[name] for name in row] for row in (gold, *predicted)])
+        scorer = class_scorer(codes[0], metric=metric, groups=list(units))
+        return scorer.count(codes[1:]), scorer.of_sums
+    return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
 
 
 def _groups(units: Sequence[str]) -> list[str] | None:
@@ -695,15 +660,15 @@ def difference(
     n_units: int,
     confidence: float = 0.95,
 ) -> Difference:
-    """Return what system `one` has over system `other`, with the symmetric interval of the paired differences.
+    """Return the lead of system `one` over system `other`, with the symmetric interval of the paired differences.
 
-    Its ends are as far from the difference as the resampled differences are, at the confidence (Hall 1988), so that it
-    leaves 0 out where `bootstrap_p_value` is below the level. Resamples without a value, as of constant predictions,
-    are left out; the ends are NaN where none has one.
+    The half-width is the quantile of the distances of resampled differences from the difference (Hall 1988), so that
+    the interval excludes 0 where `bootstrap_p_value` is below the level. Resamples without a value, as of constant
+    predictions, are left out; the ends are NaN where no resample has one.
     """
     gap, gaps = float(values[one] - values[other]), resampled[one] - resampled[other]
-    known = gaps[np.isfinite(gaps)]
-    reach = float(np.quantile(np.abs(known - gap), confidence)) if len(known) else float("nan")
+    gaps = gaps[np.isfinite(gaps)]
+    reach = float(np.quantile(np.abs(gaps - gap), confidence)) if len(gaps) else float("nan")
     return Difference(gap, gap - reach, gap + reach, n_units)
 
 
@@ -714,50 +679,9 @@ def _span_counts(
     starts = [k for k in range(len(gold)) if k == 0 or sentences[k] != sentences[k - 1]]
     ends = [*starts[1:], len(gold)]
     parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
-    found = count_tag_spans(
+    counts = count_tag_spans(
         [list(gold[part]) for part in parts], [[tag or None for tag in tags[part]] for part in parts]
     ).by_sentence()
-    sums = np.zeros((int(units.max()) + 1, found.shape[1]), np.int64)
-    np.add.at(sums, units[starts], found)
+    sums = np.zeros((int(units.max()) + 1, counts.shape[1]), np.int64)
+    np.add.at(sums, units[starts], counts)
     return sums
-
-
-# Every metric by its name.
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric."""
-
-    name: str
-    compares: Literal["numbers", "classes", "spans", "scores", "similarities", "clusters"]
-    compute: Callable[..., NDArray[np.floating[Any]]]
-    """Numbers: predictions and gold `(..., N)`. Classes: `ClassCounts` `(..., K)`. Spans: counts `(..., 3)` of correct,
-    predicted and gold spans. Scores: scores of rows `(..., N)`. Similarities: `(N,)`, and `(N,)` gold of 0 and 1.
-    Clusters: rows of each label and cluster `(..., K, C)`. Returns values `(...)`."""
-    unit: str
-    higher_is_better: bool = True
-
-
-def _mean(scores: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    return np.asarray(np.mean(scores, axis=-1))
-
-
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        *(Metric(name, "numbers", compute, "correlation, -1 to 1") for name, compute in CORRELATIONS.items()),
-        *(Metric(name, "classes", compute, "share, 0 to 1") for name, compute in CLASS_METRICS.items()),
-        Metric("span-f1", "spans", f1_of_counts, "share, 0 to 1"),
-        *(Metric(name, "scores", _mean, unit) for name, unit in ROW_METRICS.items()),
-        Metric("average-precision", "similarities", average_precision, "share, 0 to 1"),
-        Metric("v-measure", "clusters", v_measure, "share, 0 to 1"),
-    )
-}
-
-
-def find_metric(name: str) -> Metric:
-    """Look a metric up; an unknown one is refused with the names of all."""
-    if name not in METRICS:
-        raise unknown_name("metric", name, METRICS)
-    return METRICS[name]

@@ -1,4 +1,4 @@
-"""Accuracy and F1 of class predictions, for many predictions of one gold at once."""
+"""Accuracy and F1 of class predictions, for many predictions of one gold at once, and metrics of rankings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from extract.errors import unknown_name
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How often each class was predicted correctly, predicted, and gold, each `(..., K)`: all that a metric needs."""
+    """Rows `(..., K)` of each class that are predicted correctly, predicted, and gold."""
 
     hits: NDArray[np.float64]
     """Rows of the class that were predicted as such."""
@@ -84,7 +84,7 @@ CLASS_METRICS: dict[str, Callable[[ClassCounts], NDArray[np.float64]]] = {
 
 
 def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
-    """Look up how a class metric is computed: from counts `(..., K)` to scores `(...)`."""
+    """Look up a class metric: a function of counts `(..., K)` to scores `(...)`."""
     if name not in CLASS_METRICS:
         raise unknown_name("metric", name, CLASS_METRICS)
     return CLASS_METRICS[name]
@@ -103,11 +103,10 @@ def score_classes(
     return np.asarray(compute(count_classes(predicted, gold, n_classes=1 + max(highest, default=0))))
 
 
-# Metrics of one ranking each, from the grades of documents in rank order; grade 0 and below is not relevant.
-
-
 def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
     """Add up the grades of the first documents, each divided by log2 of its rank plus 1 (Järvelin and Kekäläinen 2002).
+
+    Documents are in rank order; a grade of 0 or below is not relevant, here and in the metrics below.
 
     Example:
         >>> float(discounted_gain(np.array([2.0, 0.0, 1.0]), 10))
@@ -118,10 +117,10 @@ def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarra
 
 
 def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
-    """Divide the discounted gain by that of the best ranking there is.
+    """Divide the discounted gain by that of the best possible ranking.
 
     Args:
-        ranked: `(..., Q, R)` grades of the documents found, best first.
+        ranked: `(..., Q, R)` grades of the retrieved documents, best first.
         ideal: `(Q, R')` grades of all judged documents, highest first, padded by 0.
         depth: How many documents count.
     """
@@ -129,7 +128,7 @@ def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) 
 
 
 def recall(ranked: NDArray[np.floating], n_relevant: Int[np.ndarray, " Q"], depth: int) -> Float[np.ndarray, "*Q"]:
-    """Give the share of the relevant documents that is among the first."""
+    """Return the share of the relevant documents that is among the first."""
     return np.asarray((ranked[..., :depth] > 0).sum(-1) / n_relevant)
 
 

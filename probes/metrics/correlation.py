@@ -1,4 +1,4 @@
-"""Correlations over a whole corpus."""
+"""Correlations over a whole corpus, and calibrations from predictions to the units of the gold."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Floa
         `(...)` correlations in [-1, 1]; NaN where either side is constant.
     """
     a, b = _centre(predicted), _centre(gold)
-    # Divided one after the other: the product of two tiny norms would underflow.
+    # divided one after the other, because the product of two tiny norms would underflow
     with np.errstate(invalid="ignore", divide="ignore"):
         a = a / np.sqrt((a * a).sum(-1, keepdims=True))
         b = b / np.sqrt((b * b).sum(-1, keepdims=True))
@@ -33,7 +33,7 @@ def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Floa
 def _centre(values: NDArray[np.floating]) -> NDArray[np.float64]:
     wide = np.asarray(values, np.float64)
     centred: NDArray[np.float64] = wide - wide.mean(-1, keepdims=True)
-    # Rounding in the mean must not make a constant vary.
+    # rounding in the mean must not make a constant vary
     return np.where(np.ptp(wide, axis=-1, keepdims=True) == 0, 0.0, centred)
 
 
@@ -52,8 +52,6 @@ CORRELATIONS: dict[str, Callable[[NDArray[np.floating], NDArray[np.floating]], N
     "spearman": spearman,
 }
 
-
-# From a prediction, whose scale a correlation does not see, to a score in the units of the gold.
 
 CALIBRATIONS = {
     "linear": "a straight line by least squares, kept inside the score range",
@@ -109,8 +107,8 @@ def fit_calibration(
 ) -> Calibration:
     """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
 
-    Predictions are of any scale; the gold keeps its own units and lies in the score range. `identical` is the
-    prediction for a text paired with itself, which is to get the highest score; None leaves it free.
+    Predictions have any scale; the gold is in its own units, within the score range. `identical` is the prediction for
+    a text paired with itself, which then gets the highest score.
     """
     if kind not in CALIBRATIONS:
         raise unknown_name("calibration", kind, CALIBRATIONS)
@@ -125,10 +123,10 @@ def fit_linear(
     score_range: tuple[float, float],
     identical: float | None = None,
 ) -> LinearCalibration:
-    """Fit a straight line by least squares, through the anchor where there is one.
+    """Fit a straight line by least squares, through the anchor (`identical`, highest score) where there is one.
 
-    Predictions at or above the anchor get the highest score whatever the slope, so that an anchored line is fitted on
-    the rows below it alone. There it cannot fall: no gold is above the highest score.
+    Predictions at or above the anchor get the highest score whatever the slope, so an anchored line is fitted on the
+    rows below it alone; it never falls there, because no gold is above the highest score.
     """
     low, high = score_range
     x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
@@ -162,7 +160,7 @@ def fit_isotonic(
 
 
 def read_calibration(values: Mapping[str, Any]) -> Calibration:
-    """Build a calibration again from its plain values."""
+    """Read a calibration from its plain values."""
     if "slope" in values:
         return LinearCalibration(**values)
     return IsotonicCalibration(tuple(values["predictions"]), tuple(values["scores"]))

@@ -1,4 +1,4 @@
-"""Whether a difference can be told from chance: paired tests, corrections for many of them, and what chance is made of.
+"""Significance: paired tests, corrections for many tests, variance over rows and seeds, and sets of the best systems.
 
 Every test compares two systems on the same units (rows, groups, sentences or documents) through counts `(U, C)` of each
 unit, of whose sums the metric is computed: a metric of a corpus is never averaged over rows.
@@ -22,22 +22,22 @@ CORRECTIONS = {
     "none": "every test by itself",
 }
 ROUNDING = 1e-12
-"""Differences of scores that are equal, computed in another order."""
+"""Largest difference of equal scores that are computed in another order."""
 AT_ONCE = 500
 """Permutations in memory at once."""
 
 
 def bootstrap_p_value(gap: float, gaps: Float[np.ndarray, " R"]) -> float:
-    """Test whether a difference is 0, two-sided, by its paired resamples; what `difference` takes its interval from.
+    """Test whether a difference is 0, two-sided, by its paired resamples, those of the interval of `difference`.
 
-    It is the share of resamples that, shifted by the difference found to have none, are as far from 0 as it is. So it
-    is below 0.05 where the interval of 95 % leaves 0 out. Never below `1 / (R + 1)`; resamples without a value are left
-    out, and NaN where none has one.
+    The p-value is the share of resampled differences, shifted to a mean of 0, that are as far from 0 as the difference.
+    It is below 0.05 where the interval of 95 % excludes 0, and never below `1 / (R + 1)`. Resamples without a value are
+    left out; NaN where no resample has one.
     """
-    known = gaps[np.isfinite(gaps)]
-    if not (len(known) and np.isfinite(gap)):
+    gaps = gaps[np.isfinite(gaps)]
+    if not (len(gaps) and np.isfinite(gap)):
         return float("nan")
-    return float((1 + (np.abs(known - gap) >= abs(gap) - ROUNDING).sum()) / (1 + len(known)))
+    return float((1 + (np.abs(gaps - gap) >= abs(gap) - ROUNDING).sum()) / (1 + len(gaps)))
 
 
 def permutation_p_value(
@@ -65,15 +65,15 @@ def permutation_p_value(
     both = one.sum(0), other.sum(0)
 
     def lead(first: NDArray[np.int64], second: NDArray[np.int64], axis: int = -1) -> NDArray[np.float64]:
-        del second, axis  # what is not first
+        del second, axis  # the other half of `first`
         moved = (first >= n_units).astype(np.float64) @ gap
         return np.asarray(of_sums(both[0] + moved) - of_sums(both[1] - moved))
 
-    places = np.arange(n_units)
-    if not np.isfinite(lead(places, places)):
+    units = np.arange(n_units)
+    if not np.isfinite(lead(units, units)):
         return float("nan")
-    found = permutation_test(
-        (places, places + n_units),
+    test = permutation_test(
+        (units, units + n_units),
         lead,
         permutation_type="samples",
         vectorized=True,
@@ -81,7 +81,7 @@ def permutation_p_value(
         batch=AT_ONCE,
         rng=np.random.default_rng(seed),
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
 def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Float[np.ndarray, " T"]:
@@ -97,46 +97,42 @@ def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Flo
     if correction not in CORRECTIONS:
         raise unknown_name("correction", correction, CORRECTIONS)
     adjusted = np.array(p_values, np.float64)
-    known = np.flatnonzero(np.isfinite(adjusted))
-    if correction == "bh" and len(known):
-        adjusted[known] = false_discovery_control(adjusted[known], method="bh")
+    tests = np.flatnonzero(np.isfinite(adjusted))
+    if correction == "bh" and len(tests):
+        adjusted[tests] = false_discovery_control(adjusted[tests], method="bh")
     elif correction == "holm":
-        order = known[np.argsort(adjusted[known], kind="stable")]
+        order = tests[np.argsort(adjusted[tests], kind="stable")]
         adjusted[order] = np.maximum.accumulate(adjusted[order] * np.arange(len(order), 0, -1)).clip(max=1.0)
     return adjusted
 
 
 @dataclass(frozen=True)
 class VarianceComponents:
-    """What a score would vary by, as standard deviations, if a head were fitted and tested again.
-
-    Attributes:
-        seeds: From seed to seed, on the same rows; NaN for one seed.
-        rows: From one sample of rows to another, with the same seeds.
-        both: What a seed does on some rows and not on others.
-        total: All three, for one fit on one sample of rows.
-        low: Lower end of the interval of the mean over seeds that reflects rows and seeds.
-        high: Its upper end.
-    """
+    """Standard deviations of a score over fits of a head and samples of test rows."""
 
     seeds: float
+    """From seed to seed, on the same rows; NaN for one seed."""
     rows: float
+    """From one sample of rows to another, with the same seeds."""
     both: float
+    """Interaction of seed and rows."""
     total: float
+    """All three, for one fit on one sample of rows."""
     low: float
+    """Lower end of the interval of the mean over seeds that reflects rows and seeds."""
     high: float
+    """Its upper end."""
 
 
 def variance_components(
     values: Float[np.ndarray, " S"], resampled: Float[np.ndarray, "S R"], *, confidence: float = 0.95, seed: int = 0
 ) -> VarianceComponents:
-    """Tell the variance of rows from that of seeds, given the scores of `S` seeds on all rows and on `R` resamples.
+    """Separate the variance of rows from that of seeds, given the scores of `S` seeds on all rows and on `R` resamples.
 
-    A score is taken for the sum of an effect of the seed, one of the rows and one of both (two-way analysis of
-    variance, with resamples for samples of rows). The interval is that of the resampled means plus, in each resample,
-    a draw from Student's t with `S - 1` degrees of freedom times the standard error over seeds: for few seeds it is
-    wider than resampling the seeds would make it. One seed tells nothing of others: the interval is then that of the
-    rows.
+    A score is modelled as the sum of effects of the seed, of the rows and of both (two-way analysis of variance, with
+    resamples as samples of rows). The interval is that of the resampled means plus, in each resample, a draw from
+    Student's t with `S - 1` degrees of freedom times the standard error over seeds, which for few seeds is wider than
+    an interval that resamples the seeds. With one seed, the interval is that of the rows.
     """
     n_seeds, means = len(values), resampled.mean(axis=0)
     tail, draws = (1 - confidence) / 2, means
@@ -154,7 +150,7 @@ def variance_components(
 
 
 def seed_errors(values: Sequence[float] | NDArray[np.floating], n_draws: int, *, seed: int = 0) -> NDArray[np.float64]:
-    """Draw what seeds add to a mean of scores: Student's t times the standard error; 0 for fewer than two seeds."""
+    """Draw errors of a mean over seeds: Student's t times the standard error; 0 for fewer than two seeds."""
     if len(values) < 2:
         return np.zeros(n_draws)
     error = np.std(values, ddof=1) / np.sqrt(len(values))
@@ -169,7 +165,7 @@ def expected_maximum(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Float[np.ndarray, "4 D"]:
-    """Expect the best score of `n` settings drawn at random, given those of all settings that were tried.
+    """Return the expected best score of `n` settings drawn at random, given the scores of all tried settings.
 
     `sum_b v_(b) ((b / B)^n - ((b - 1) / B)^n)` over the `B` scores in rising order, for draws with replacement (Dodge
     et al. 2019, Show Your Work, equation 5).
@@ -184,23 +180,21 @@ def expected_maximum(
     """
     tried, numbers = np.sort(np.asarray(scores, np.float64)), np.asarray(n_draws)
     shares = np.arange(len(tried) + 1) / len(tried)
-    weights = np.diff(shares[:, None] ** numbers, axis=0)  # how often each rank is the best of n
+    weights = np.diff(shares[:, None] ** numbers, axis=0)  # probability of each rank to be the best of n
     mean = tried @ weights
     spread = np.sqrt(np.maximum(tried**2 @ weights - mean**2, 0))
     rng, tail = np.random.default_rng(seed), (1 - confidence) / 2
-    drawn = np.sort(tried[rng.integers(0, len(tried), (n_resamples, len(tried)))], axis=1)
-    return np.stack([mean, spread, *np.quantile(drawn @ weights, [tail, 1 - tail], axis=0)])
+    samples = np.sort(tried[rng.integers(0, len(tried), (n_resamples, len(tried)))], axis=1)
+    return np.stack([mean, spread, *np.quantile(samples @ weights, [tail, 1 - tail], axis=0)])
 
-
-# Which of several systems is the best: the set that holds it, and intervals that hold all of them at once.
 
 NEAR_ONE = 1 - 1e-12
 MISSES = 0.6
-"""Share of the misses that a set of 95 % may have which the bootstrap is asked for. With all of them, the set held the
-best in 92 to 95 % of simulated samples of 100 rows: resamples vary less than samples, more so the longer the tails."""
+"""Share of the allowed misses that the bootstrap is given. With all of them, a set of 95 % held the best in 92 to 95 %
+of simulated samples of 100 rows: resamples vary less than samples, the more so the longer the tails."""
 LEAST_ERROR = 0.5
-"""Share of the error on all rows that the error within a resample has at least: one that drew none of the few rows
-that two systems differ on would divide by nothing."""
+"""Least error within a resample, as a share of the error on all rows: a resample may hold none of the few rows that two
+systems differ on, and the error would be 0."""
 
 
 def best_set(
@@ -213,18 +207,18 @@ def best_set(
 ) -> Int[np.ndarray, " B"]:
     """Find the systems that are statistically tied with the best.
 
-    System `k` stays in where the largest studentised lead over it, of any other, is no larger than what resampling
-    makes of it: `max_j (v_j - v_k) / s_jk` against the quantile of `max_j ((v*_j - v*_k) - (v_j - v_k)) / s*_jk`
+    System `k` stays in where the largest studentised lead of any other system over it is within its resamples:
+    `max_j (v_j - v_k) / s_jk` against the quantile of `max_j ((v*_j - v*_k) - (v_j - v_k)) / s*_jk`
     (Hsu 1984, Multiple comparisons with the best; Hall 1988 for the studentised bootstrap). With `errors`, `s*_jk` is
     estimated within each resample, which holds where the errors of systems have heavy tails or unlike forms; without,
     `s_jk` and `s*_jk` are both the standard deviation of the resampled difference.
 
     Args:
-        values: The score of each system, higher is better; NaN for one that has none, which is never in the set.
+        values: The score of each system, higher is better; NaN for a system without one, which is never in the set.
         resampled: Their scores on the same `R` resamples.
         errors: Standard errors of every lead, as `UnitScorer.lead_errors` gives them.
-        confidence: How often the set is to hold the best, which `MISSES` is calibrated for; docs/statistics.md has how
-            often it does.
+        confidence: Nominal frequency with which the set holds the best, which `MISSES` is calibrated for;
+            docs/statistics.md has the measured one.
         is_correlation: Whether scores are correlations, which are compared on Fisher's z.
 
     Returns:
@@ -238,19 +232,19 @@ def best_set(
         >>> best_set(np.array([0.0, 9.0, 8.5]), draws).tolist()
         [1, 2]
     """
-    known = _known(values, resampled)
-    is_drawn = np.isfinite(resampled[known]).all(0)
-    points, draws = values[known], resampled[known][:, is_drawn]
+    is_scored = _is_scored(values, resampled)
+    is_complete = np.isfinite(resampled[is_scored]).all(0)
+    points, draws = values[is_scored], resampled[is_scored][:, is_complete]
     if is_correlation:
         points, draws = np.arctanh(points.clip(-NEAR_ONE, NEAR_ONE)), np.arctanh(draws.clip(-NEAR_ONE, NEAR_ONE))
     if errors is not None:
-        errors = errors[np.r_[True, is_drawn]][:, known][:, :, known]
+        errors = errors[np.r_[True, is_complete]][:, is_scored][:, :, is_scored]
     members = [
         k
         for k in range(len(points))
         if _may_be_best(k, points, draws, None if errors is None else errors[:, :, k].T, confidence)
     ]
-    return np.flatnonzero(known)[members]
+    return np.flatnonzero(is_scored)[members]
 
 
 def _may_be_best(
@@ -262,16 +256,16 @@ def _may_be_best(
 ) -> bool:
     leads, resampled = points - points[k], draws - draws[k]
     spread = resampled.std(axis=1, ddof=1)
-    differs = spread > 1e-12  # what always has the same distance is distinguished by any lead
+    differs = spread > 1e-12  # systems at a constant distance are distinguished by any lead
     if (leads[~differs] > 1e-12).any():
         return False
     if not differs.any():
         return True
-    error, drawn_error = spread[differs], spread[differs, None]
+    error, resampled_error = spread[differs], spread[differs, None]
     if errors is not None:
         error = np.maximum(errors[differs, 0], 1e-12)
-        drawn_error = np.maximum(errors[differs, 1:], LEAST_ERROR * error[:, None])
-    largest = ((resampled[differs] - leads[differs, None]) / drawn_error).max(axis=0)
+        resampled_error = np.maximum(errors[differs, 1:], LEAST_ERROR * error[:, None])
+    largest = ((resampled[differs] - leads[differs, None]) / resampled_error).max(axis=0)
     return float((leads[differs] / error).max()) <= float(np.quantile(largest, 1 - MISSES * (1 - confidence)))
 
 
@@ -289,8 +283,8 @@ def joint_intervals(
     of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. Correlations are
     skewed, so for them all this is done on Fisher's z. All else is as in `best_set`.
     """
-    known = _known(values, resampled)
-    points, draws = values[known], resampled[known][:, np.isfinite(resampled[known]).all(0)]
+    is_scored = _is_scored(values, resampled)
+    points, draws = values[is_scored], resampled[is_scored][:, np.isfinite(resampled[is_scored]).all(0)]
     if is_correlation:
         points, draws = np.arctanh(points.clip(-NEAR_ONE, NEAR_ONE)), np.arctanh(draws.clip(-NEAR_ONE, NEAR_ONE))
     spread = draws.std(axis=1, ddof=1)
@@ -298,19 +292,19 @@ def joint_intervals(
     factor = float(np.quantile((np.abs(draws - points[:, None]) / scale[:, None]).max(axis=0), confidence))
     low, high = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     back = np.tanh if is_correlation else np.asarray
-    low[known], high[known] = back(points - factor * spread), np.minimum(back(points + factor * spread), highest)
+    low[is_scored], high[is_scored] = (
+        back(points - factor * spread),
+        np.minimum(back(points + factor * spread), highest),
+    )
     return low, high
 
 
-def _known(values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"]) -> Bool[np.ndarray, " L"]:
-    """Mark what has a score on all rows and on nearly all resamples."""
-    known: Bool[np.ndarray, " L"] = np.isfinite(values) & (np.isfinite(resampled).mean(axis=1) > 0.5)
-    if not known.any():
+def _is_scored(values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"]) -> Bool[np.ndarray, " L"]:
+    """Mark the systems with a score on all rows and on more than half of the resamples."""
+    is_scored: Bool[np.ndarray, " L"] = np.isfinite(values) & (np.isfinite(resampled).mean(axis=1) > 0.5)
+    if not is_scored.any():
         raise TaskError("no system has a score that can be resampled; check the predictions for constants.")
-    return known
-
-
-# Numbers that lay tasks side by side: ranks on a common scale, and the depth where scores are gained.
+    return is_scored
 
 
 def normalised_ranks(values: Float[np.ndarray, "M T"]) -> Float[np.ndarray, "M T"]:
@@ -330,11 +324,11 @@ def normalised_ranks(values: Float[np.ndarray, "M T"]) -> Float[np.ndarray, "M T
 
 
 def centre_of_gravity(values: Float[np.ndarray, "*S L"], depths: Float[np.ndarray, " L"]) -> Float[np.ndarray, "*S"]:
-    """Return the depth at which a head gains its score: the mean of the depths, each weighted by what it adds.
+    """Return the mean of the depths of layers, each weighted by its gain over the layers below.
 
-    This is the expected layer of Tenney et al. (2019): sum of l * delta_l over the sum of delta_l, where delta_l is
-    what layer l adds to the layers below. Where each layer is scored alone, that is what the best score up to l gains
-    over the best below l, so that it is never negative; the lowest layer adds nothing. NaN where nothing is gained.
+    This is the expected layer of Tenney et al. (2019): sum of l * delta_l over the sum of delta_l. Where each layer is
+    scored alone, delta_l is the gain of the best score up to l over the best below l, so that it is never negative; the
+    lowest layer has none. NaN where no layer gains.
 
     Args:
         values: Scores of layers, bottom up; any number of curves, such as seeds or resamples, in front.

@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
 
-# Span tags of one sentence: read as spans, written in any of five schemes.
-
 Scheme = Literal["IOB1", "IOB2", "IO", "BIOES", "BILOU"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 
 class Span(NamedTuple):
-    """Words `start` to `end`, the latter not among them, that are one `type`."""
+    """Words `start` to `end` (exclusive) of one `type`."""
 
     start: int
     end: int
@@ -31,10 +29,9 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def read_spans(tags: Sequence[str]) -> list[Span]:
-    """Read the spans of one sentence, by the rules of conlleval, which hold for every scheme.
+    """Read the spans of one sentence in any scheme, by the rules of `conlleval` of the CoNLL-2000 shared task.
 
-    A span starts at B, S or U, after O, after E, S or L, and where the type changes; so an I after O starts one. For
-    every sequence of B, I and O the answer is that of `conlleval` of the CoNLL-2000 shared task.
+    A span starts at B, S or U, after O, after E, S or L, and where the type changes; so an I after O starts one.
     """
     spans: list[Span] = []
     start, before, kind_before = 0, "O", ""
@@ -52,7 +49,7 @@ def read_spans(tags: Sequence[str]) -> list[Span]:
 def write_spans(spans: Iterable[Span], n_words: int, *, scheme: str = "IOB2") -> list[str]:
     """Write spans, in order and without overlap, as the tags of one sentence, in one of the five schemes.
 
-    IO cannot keep apart two spans of one type that touch.
+    IO does not separate two spans of one type that touch.
     """
     if scheme not in SCHEMES:
         raise unknown_name("tagging scheme", scheme, SCHEMES)
@@ -83,7 +80,7 @@ def is_span_tag(tag: str) -> bool:
 
 
 NO_PREDICTION = -1
-"""Label id of a word that got no prediction, such as one cut off: no span there, and never the right tag."""
+"""Label id of a word without a prediction, such as one cut off: it is in no span, and never right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +98,7 @@ class SpanLabels:
 
 @dataclass(frozen=True, eq=False)
 class SpanCounts:
-    """What every score is made of: counts of each sentence and each type `Y` of span."""
+    """Counts of spans of each sentence and type `Y`, and of words."""
 
     types: tuple[str, ...]
     n_correct: Int[np.ndarray, "N Y"]
@@ -181,15 +178,14 @@ def count_spans(
         cells = rows[spans[:, 0]] * n_types + spans[:, 2]
         return np.bincount(cells, minlength=n_rows * n_types).reshape(n_rows, n_types)
 
-    found = [find_spans(ids, offsets, labels=labels, strict=strict) for ids in (gold, predicted)]
+    gold_spans, spans = (find_spans(ids, offsets, labels=labels, strict=strict) for ids in (gold, predicted))
     ends = np.zeros((2, len(gold)), dtype=np.int64)
-    for end, spans in zip(ends, found, strict=True):
-        end[spans[:, 0]] = spans[:, 1]
-    starts = found[1][:, 0]
+    ends[0, gold_spans[:, 0]], ends[1, spans[:, 0]] = gold_spans[:, 1], spans[:, 1]
+    starts = spans[:, 0]
     is_correct = (ends[0] == ends[1])[starts] & (labels.type_ids[gold] == labels.type_ids[predicted])[starts]
     right = np.bincount(rows[gold == predicted], minlength=n_rows)
     return SpanCounts(
-        labels.types, count(found[1][is_correct]), count(found[1]), count(found[0]), np.diff(offsets), right, strict
+        labels.types, count(spans[is_correct]), count(spans), count(gold_spans), np.diff(offsets), right, strict
     )
 
 
@@ -229,7 +225,7 @@ class SpanScore:
 
 @dataclass(frozen=True)
 class SpanScores:
-    """What conlleval prints for one split."""
+    """The table of conlleval for one split."""
 
     micro: SpanScore
     """Over all spans; its type is `all`."""
@@ -262,8 +258,6 @@ def f1_of_counts(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(2 * n_correct / np.maximum(n_predicted + n_gold, 1))
 
 
-# From scores of tags to tags: the best of each word, or what obeys IOB2; no training, nothing learned.
-
 DECODINGS = {
     "plain": "the best tag of each word by itself",
     "repaired": "the same, with an I that begins a span turned into a B",
@@ -290,13 +284,13 @@ def repair_labels(
     By the rules of conlleval nothing changes but the accuracy; the strict score becomes that of conlleval. Ids and
     offsets are as for `find_spans`.
     """
-    known = index_labels(labels)
+    index = index_labels(labels)
     twin = np.arange(len(labels) + 1)
     twin[-1] = NO_PREDICTION
-    for index, label in enumerate(labels):
+    for label_id, label in enumerate(labels):
         if label.startswith("I-") and f"B-{label[2:]}" in labels:
-            twin[index] = list(labels).index(f"B-{label[2:]}")
-    types = known.type_ids[ids]
+            twin[label_id] = list(labels).index(f"B-{label[2:]}")
+    types = index.type_ids[ids]
     before = np.concatenate([[-1], types[:-1]])[: len(types)]
     before[offsets[:-1][offsets[:-1] < len(types)]] = -1
     return np.where(types != before, twin[ids], ids)
@@ -311,7 +305,7 @@ def decode_legal(
     legal sentence, those are the tags. Scores are logits or log-probabilities; a row with NaN is a word without a
     prediction, which no span crosses, and gets `NO_PREDICTION`. At least one label must be O or a B.
     """
-    known = index_labels(labels)
+    index = index_labels(labels)
     is_missing = np.isnan(scores).any(axis=1)
     ids = np.full(len(scores), NO_PREDICTION, dtype=np.int64)
     is_first = np.zeros(len(scores) + 1, dtype=bool)
@@ -321,7 +315,7 @@ def decode_legal(
     bounds = np.flatnonzero(is_first)
     starts, ends = bounds[:-1], bounds[1:]
     has_words = ~is_missing[starts]
-    _viterbi(scores.astype(np.float64), starts[has_words], ends[has_words], known, ids)
+    _viterbi(scores.astype(np.float64), starts[has_words], ends[has_words], index, ids)
     return ids
 
 
@@ -329,17 +323,17 @@ def _viterbi(
     scores: NDArray[np.float64],
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
-    known: SpanLabels,
+    index: SpanLabels,
     ids: NDArray[np.int64],
 ) -> None:
     """Write the best legal path of every run of words into `ids`: all runs at once, a step a word of the longest.
 
     An I has at most two predecessors, the B and the I of its type, so a step costs the number of labels.
     """
-    types, begins = known.type_ids[:-1], known.begins[:-1]
+    types, begins = index.type_ids[:-1], index.begins[:-1]
     inner = np.flatnonzero((types >= 0) & ~begins)
     twin = [next((int(k) for k in np.flatnonzero(begins & (types == types[i]))), int(i)) for i in inner]
-    before = np.sort(np.stack([inner, np.array(twin, dtype=np.int64)]), axis=0)  # of equals the first is kept
+    before = np.sort(np.stack([inner, np.array(twin, dtype=np.int64)]), axis=0)  # the first of equal scores wins
     order = np.argsort(starts - ends, kind="stable")  # the longest first, so that those that go on are a beginning
     starts, lengths = starts[order], (ends - starts)[order]
     came_from = np.zeros(scores.shape, dtype=np.int16)

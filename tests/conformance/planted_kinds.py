@@ -20,10 +20,10 @@ from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents
 from probes.metrics.correlation import read_calibration
 from tests.probes import planted_latents as pairs
+from tests.probes.data import planted_classes as classes
+from tests.probes.data import planted_numbers as numbers
 from tests.probes.heads.words import planted_words as words
 from tests.probes.heads.zero_shot import planted_tasks as bare
-from tests.probes.tasks.classes import planted_classes as classes
-from tests.probes.tasks.numbers import planted_numbers as numbers
 
 ALL = ("train", "validation", "test")
 Predict = Callable[[Sequence[SavedHead[Any]], Setting, str, Mapping[str, Any]], NDArray[Any]]

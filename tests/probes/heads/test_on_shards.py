@@ -21,10 +21,10 @@ from extract.store.reader import ShardIndex, shared_identity
 from probes.data.task import Task
 from probes.heads.result import HeadResult
 from tests.extract.tiny_decoders import make_decoder
+from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.heads.words.planted_words import make_task as make_word_task
 from tests.probes.planted_latents import make_task, plant
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
 
 SMALL = {"train": 60, "validation": 30, "test": 20}
 CASES: dict[str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ from probes.layers.geometry import (
 )
 from probes.metrics.bootstrap import Resampling
 from tests.extract.word_stores import words, write_word_cache
+from tests.probes.data.planted_classes import make_class_task
 from tests.probes.planted_latents import LAYERS, PLANTED
-from tests.probes.tasks.classes.planted_classes import make_class_task
 
 
 def test_every_layer_and_pooling_is_measured(cache: LatentCache) -> None:

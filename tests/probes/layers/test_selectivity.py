@@ -14,9 +14,9 @@ from probes.heads.head_table import HEADS, resolve_head
 from probes.layers.findings import ViewCurve
 from probes.layers.shapley import selectivity
 from probes.metrics.bootstrap import Resampling
+from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
 
 pytestmark = pytest.mark.long
 

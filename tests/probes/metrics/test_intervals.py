@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError, UnknownNameError
-from probes.metrics.bootstrap import Resampling, resample_scores, summarise_class_seeds, summarise_seeds
+from probes.metrics.bootstrap import Resampling, class_scorer, summarise_class_seeds, summarise_seeds
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
 
 
@@ -44,7 +44,7 @@ def test_the_interval_is_scipys(metric: str) -> None:
 def test_groups_are_drawn_whole() -> None:
     predicted, gold = draw(40, n_seeds=1)
     groups = [f"abstract {row // 5}" for row in range(40)]
-    found = resample_scores(predicted, gold, metric="f1-macro", groups=groups, resampling=Resampling(20))
+    found = class_scorer(gold, metric="f1-macro", groups=groups).resample(predicted, Resampling(20))
     drawn = np.random.default_rng(0).integers(0, 8, (20, 8))
     for score, chosen in zip(found[0], drawn, strict=True):
         rows = np.concatenate([np.arange(5 * group, 5 * group + 5) for group in chosen])
@@ -90,10 +90,10 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 def test_equal_seeds_pair_the_resamples_of_two_systems() -> None:
     predicted, gold = draw(80)
-    together = resample_scores(predicted, gold, metric="accuracy", resampling=Resampling(50, seed=3))
-    alone = resample_scores(predicted[1:], gold, metric="accuracy", resampling=Resampling(50, seed=3))
+    together = class_scorer(gold, metric="accuracy").resample(predicted, Resampling(50, seed=3))
+    alone = class_scorer(gold, metric="accuracy").resample(predicted[1:], Resampling(50, seed=3))
     np.testing.assert_array_equal(together[1:], alone)
-    other = resample_scores(predicted[1:], gold, metric="accuracy", resampling=Resampling(50, seed=4))
+    other = class_scorer(gold, metric="accuracy").resample(predicted[1:], Resampling(50, seed=4))
     assert (other != alone).any()
 
 
@@ -116,4 +116,4 @@ def test_a_group_name_is_missing() -> None:
 
 def test_an_unknown_metric_is_named() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown metric 'acuracy': did you mean 'accuracy'\?"):
-        resample_scores(*draw(10), metric="acuracy")
+        class_scorer(draw(10)[1], metric="acuracy")

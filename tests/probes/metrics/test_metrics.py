@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score
 
 from extract.errors import UnknownNameError
-from probes.metrics.bootstrap import METRICS, ROW_METRICS, find_metric
-from probes.metrics.class_metrics import CLASS_METRICS, count_classes, score_classes
+from probes.metrics.class_metrics import CLASS_METRICS, score_classes
 
 
 def oracle(predicted: NDArray[np.int64], gold: NDArray[np.int64], metric: str) -> float:
@@ -60,29 +59,3 @@ def test_no_rows_have_no_score() -> None:
 def test_an_unknown_metric_is_named() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown metric 'f1-marco': did you mean 'f1-macro'\? Allowed: f1-"):
         score_classes(np.array([0]), np.array([0]), metric="f1-marco")
-
-
-def test_every_metric_is_found_by_its_name_with_its_direction() -> None:
-    assert list(METRICS) == [
-        "pearson",
-        "spearman",
-        *CLASS_METRICS,
-        "span-f1",
-        *ROW_METRICS,
-        "average-precision",
-        "v-measure",
-    ]
-    gold = np.array([0.0, 1.0, 2.0])
-    perfect: dict[str, tuple[object, ...]] = {
-        "numbers": (gold, gold),
-        "classes": (count_classes(np.arange(3), np.arange(3), n_classes=3),),
-        "spans": (np.array([4.0, 4.0, 4.0]),),
-        "scores": (np.ones(3),),
-        "similarities": (gold, np.array([0, 0, 1])),
-        "clusters": (np.eye(3),),
-    }
-    for name, metric in METRICS.items():
-        assert find_metric(name) is metric
-        assert metric.higher_is_better == (float(metric.compute(*perfect[metric.compares])) == pytest.approx(1.0))
-    with pytest.raises(UnknownNameError, match=r"unknown metric 'span-f2': did you mean 'span-f1'\?"):
-        find_metric("span-f2")

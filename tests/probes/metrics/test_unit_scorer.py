@@ -8,11 +8,14 @@ from probes.metrics.bootstrap import (
     class_scorer,
     correlation_scorer,
     mean_scorer,
+    number_units,
+    resample,
     resample_correlations,
-    resample_scores,
     right_scorer,
+    score_counts,
+    summarise_class_seeds,
 )
-from probes.metrics.class_metrics import CLASS_METRICS, score_classes
+from probes.metrics.class_metrics import CLASS_METRICS, ClassCounts, count_by_unit, score_classes
 from probes.metrics.correlation import CORRELATIONS
 
 RNG = np.random.default_rng(0)
@@ -50,9 +53,17 @@ def test_constant_predictions_have_no_score() -> None:
 def test_classes_are_scored_as_elsewhere(metric: str, groups: list[str] | None) -> None:
     gold, predicted = RNG.integers(0, 4, 60), RNG.integers(0, 5, (6, 60))
     scorer = class_scorer(gold, metric=metric, groups=groups)
-    expected = resample_scores(predicted, gold, metric=metric, groups=groups, resampling=HOW)
+    counts = count_by_unit(predicted, gold, number_units(groups, 60))
+    expected = resample(
+        score_counts(counts, lambda sums: CLASS_METRICS[metric](ClassCounts(*np.split(sums, 3, axis=-1)))),
+        n_units=counts.shape[1],
+        resampling=HOW,
+    )
     assert np.allclose(scorer.resample(predicted, HOW), expected)
     assert np.allclose(scorer.score(predicted), score_classes(predicted, gold, metric=metric))
+    summary = scorer.summarise(predicted, HOW)
+    assert summary == summarise_class_seeds(predicted, gold, metric=metric, groups=groups, resampling=HOW)
+    assert (summary.low, summary.high) == pytest.approx(np.quantile(expected.mean(axis=0), [0.025, 0.975]))
 
 
 def test_many_predictions_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.runs.folder import describe_cache
 from probes.runs.task_kinds import KINDS, TaskKind
+from tests.probes.data.planted_classes import make_class_task, plant_classes
+from tests.probes.data.planted_numbers import make_number_task, plant_numbers
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import make_task, plant
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
-from tests.probes.tasks.numbers.planted_numbers import make_number_task, plant_numbers
 
 NAN = float("nan")
 HEADS_OF: dict[str, dict[str, dict[str, Any]]] = {

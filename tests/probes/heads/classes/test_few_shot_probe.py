@@ -18,9 +18,9 @@ from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, wr
 from probes.runs.compare import ComparedRun, _side_by_side, read_rows
 from probes.runs.folder import RunFolder
 from probes.runs.task_kinds import KINDS
+from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
 
 FEW = {"draws": 3, "rows": 6, "pooling": "mean"}
 

@@ -12,8 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from extract.errors import TaskError
 from probes.heads.class_heads import KINDS, NearestCentroid, check_centroids
 from probes.heads.head_table import Purpose, resolve_head
+from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import evaluate, make_setting
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
 
 NAMES = ("a", "b", "c")
 

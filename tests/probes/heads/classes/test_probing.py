@@ -21,9 +21,9 @@ from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, ClassFeatures, join_pair
 from probes.logistic.problem import LogisticFit
 from probes.logistic.solver import fit_logistic
+from tests.probes.data.planted_classes import make_class_task, plant_classes, row_of, with_new_class
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, row_of, with_new_class
 
 CS = (0.1, 10.0)
 

@@ -13,9 +13,9 @@ from probes.data.class_task import ClassTask
 from probes.heads.class_heads import _best_threshold
 from probes.heads.result import HeadResult
 from probes.metrics.class_metrics import score_classes
+from tests.probes.data.planted_classes import make_class_task, plant_classes, with_new_class
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class
 
 
 def choose(cache: LatentCache, task: ClassTask, folder: Path, **options: str) -> HeadResult:

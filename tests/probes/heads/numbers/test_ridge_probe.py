@@ -15,9 +15,9 @@ from extract.errors import HeadError, TaskError
 from probes.heads.head_table import Purpose, resolve_head
 from probes.heads.ridge_probe import check_ridge, fit_ridge
 from probes.metrics.bootstrap import Resampling, summarise_seeds
+from tests.probes.data.planted_numbers import make_number_task, plant_numbers
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
-from tests.probes.tasks.numbers.planted_numbers import make_number_task, plant_numbers
 
 ALPHAS, FEW = (0.1, 10.0, 1000.0), Resampling(100)
 

@@ -52,7 +52,7 @@ def test_published_columns_become_spans_with_a_validation_split(
     assert first == ["O", "O", "B-ORG", "I-ORG", "I-ORG", "O", "B-PER", "B-LOC"]
     assert second == ["O", "B-PER", "O", "O"]
     assert task.scheme is not None
-    assert task.scheme.found == "IO"
+    assert task.scheme.name == "IO"
     assert "validation: 2 of the 10 training sentences, drawn with seed 0; train is the rest" in task.notes
     assert TASKS["financial-ner"].options() == ("folder", "validation_fraction", "seed", "scheme")
 

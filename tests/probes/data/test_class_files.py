@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.class_task import ClassTask, read_class_files
+from probes.data.class_task import ClassTask
 from probes.data.table_files import quiet_datasets
+from probes.data.task_table import load_task
 
 HEADER = "text,label"
 GOOD = [f"text {i},{'even' if i % 2 == 0 else 'odd'}" for i in range(40)]
@@ -17,6 +18,10 @@ GOOD = [f"text {i},{'even' if i % 2 == 0 else 'odd'}" for i in range(40)]
 def save(path: Path, lines: list[str]) -> Path:
     path.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return path
+
+
+def read_class_files(files: Any, **options: Any) -> ClassTask:
+    return cast("ClassTask", load_task("class-files", files=files, **options))
 
 
 def counts(task: ClassTask) -> dict[str, int]:
@@ -127,7 +132,9 @@ def test_numbers_in_json_are_places_in_the_class_names(tmp_path: Path) -> None:
     whole = save(tmp_path / "w.jsonl", [json.dumps({"text": f"t {i}", "label": float(i % 2)}) for i in range(40)])
     assert read_class_files(whole).digest() == read_class_files(path).digest()
     message = fails(path, class_names=["only"])
-    assert f"{path}, line 2: label 1 is not a place in the 1 class names (0 to 0): name every class" in message
+    assert (
+        f"{path}, line 2: label 1 is not the number of one of the 1 class names (0 to 0): name every class" in message
+    )
 
 
 def test_a_label_outside_the_class_names(tmp_path: Path) -> None:

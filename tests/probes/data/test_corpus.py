@@ -202,8 +202,8 @@ def test_a_task_as_a_corpus_takes_the_options_of_the_task(tmp_path: Path) -> Non
     [
         ("genercis", {}, r"unknown corpus 'genercis': did you mean 'generics'\? Allowed: generics, text-file, text-"),
         ("generics", {"foldre": "x"}, r"unknown corpus option 'foldre': did you mean 'folder'\?.*corpus 'generics'"),
-        ("text-file", {}, r"corpus 'text-file' needs the option `file`, which was not given"),
-        ("text-hub", {"column": "x"}, r"corpus 'text-hub' needs the option `repository`, which was not given"),
+        ("text-file", {}, r"corpus 'text-file' needs the option `file`"),
+        ("text-hub", {"column": "x"}, r"corpus 'text-hub' needs the option `repository`"),
         ("sts-sample", {"file": "x"}, r"unknown task option 'file'"),
         ("text-file", {"file": "nowhere.txt"}, r"nowhere\.txt does not exist: give the path of a file"),
         ("text-file", {"file": "nowhere.csv"}, r"nowhere\.csv does not exist"),
@@ -247,7 +247,7 @@ def test_an_option_of_the_wrong_kind_is_refused(name: str, option: str, value: o
     options: dict[str, object] = {"file": "a.txt"} if name == "text-file" else {}
     with pytest.raises(TaskError) as caught:
         load_corpus(name, 100, {**options, option: value})
-    assert str(caught.value).startswith(f"corpus option `{option}` of {name!r} is {value!r}, but {noun}")
+    assert str(caught.value).startswith(f"option `{option}` of corpus {name!r} is {value!r}, but {noun}")
     assert str(caught.value).endswith(" is needed.")
 
 

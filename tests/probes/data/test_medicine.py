@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.data.domains import CHEMPROT_CLASSES, load_chemprot, load_mqp, load_pubmedqa, load_rct
-from tests.probes.tasks.classes.tiny_files import counts
+from tests.probes.data.tiny_files import counts
 
 DECISIONS = ("yes", "no", "maybe")
 

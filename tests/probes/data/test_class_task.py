@@ -101,7 +101,7 @@ def test_remarks_about_rows_that_left_are_forgotten() -> None:
 
 def test_one_class_is_refused() -> None:
     message = fails({"train": columns(9, labels=(1,))})
-    assert "every training row of task 'toy' is of the one class 'yes', so there is nothing to tell apart" in message
+    assert "every training row of task 'toy' is of the one class 'yes', so there is nothing to learn" in message
 
 
 def test_an_empty_split_is_refused() -> None:

@@ -56,7 +56,7 @@ def test_the_scheme_is_that_of_all_splits_together() -> None:
     train, test = sentence("a b c", "I-A I-A B-A"), sentence("a b", "O I-A")
     task = build_task({"train": table(train), "test": table(test)}, name="x", source="")
     assert task.scheme is not None
-    assert task.scheme.found == "IOB1"
+    assert task.scheme.name == "IOB1"
     assert task.splits["test"]["tags"][0] == ["O", "B-A"]
     with pytest.raises(TaskError) as caught:
         build_task(

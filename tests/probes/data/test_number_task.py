@@ -9,7 +9,7 @@ import pytest
 from extract.errors import TaskError
 from probes.data.class_task import NumberTask
 from probes.data.task_table import load_task
-from tests.probes.tasks.numbers.planted_numbers import make_number_task, number_task
+from tests.probes.data.planted_numbers import make_number_task, number_task
 
 
 def test_the_sample_has_every_rating_in_every_split_and_no_text_twice() -> None:

@@ -99,7 +99,7 @@ def test_comments_are_words_unless_said_otherwise(tmp_path: Path) -> None:
         ("Oslo NNP I-LOC", "3 instead of 4 columns (word, pos, chunk, ner) in ['Oslo', 'NNP', 'I-LOC']"),
         ("Oslo NNP I-NP I-LOC x", "5 instead of 4 columns (word, pos, chunk, ner) in ['Oslo', 'NNP', 'I-NP', 'I-LOC'"),
         ("Oslo", "1 instead of 4 columns (word, pos, chunk, ner) in ['Oslo']"),
-        ("Oslo\tNNP\tI-NP\tI-LOC", "'Oslo\\tNNP\\tI-NP\\tI-LOC' has a tab, but spaces part the columns on line 3"),
+        ("Oslo\tNNP\tI-NP\tI-LOC", "'Oslo\\tNNP\\tI-NP\\tI-LOC' has a tab, but spaces separate the columns on line 3"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, row: str, said: str) -> None:
@@ -110,7 +110,7 @@ def test_a_bad_line_is_named(tmp_path: Path, row: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("Oslo NNP", "'Oslo NNP' has spaces and no tab, but tabs part the columns on line 1"),
+        ("Oslo NNP", "'Oslo NNP' has spaces and no tab, but tabs separate the columns on line 1"),
         ("Oslo", "1 instead of 2 columns (word, pos) in ['Oslo']"),
         ("Oslo\t", "column 'pos' is empty in ['Oslo', '']"),
         ("\tNNP", "column 'word' is empty in ['', 'NNP']"),
@@ -129,7 +129,7 @@ def test_tabs_and_spaces_can_be_read_together_when_asked(tmp_path: Path) -> None
     sentences = read(path, "ner", ("word", "pos", "ner"), separator="whitespace")
     assert sentences[0].tags == ["O", "B-LOC"]
     assert f"{path}, line 1: 1 instead of 3 columns" in fails(path, "ner", ("word", "pos", "ner"), separator="tab")
-    said = f"{path}, line 2: 'Oslo\\tNNP \\t B-LOC' has a tab, but spaces part the columns: use one of them"
+    said = f"{path}, line 2: 'Oslo\\tNNP \\t B-LOC' has a tab, but spaces separate the columns: use one of them"
     assert said in fails(path, "ner", ("word", "pos", "ner"), separator="space")
 
 

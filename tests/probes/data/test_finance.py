@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.data.domains import load_banking77, load_fiqa, load_phrasebank
-from tests.probes.tasks.classes.tiny_files import counts, save_parquet
+from tests.probes.data.tiny_files import counts, save_parquet
 
 
 def test_phrasebank(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_fiqa_with_a_bad_score(tmp_path: Path, score: str) -> None:
 
 
 def test_fiqa_without_files(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="holds no JSON file: give the folder of the FiQA challenge's task 1"):
+    with pytest.raises(TaskError, match="has no JSON file: give the folder of the FiQA challenge's task 1"):
         load_fiqa(tmp_path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.data.class_task import ClassTask
 from probes.data.domains import FAIR, UNFAIR_TERMS, load_scotus, load_unfair_tos
-from tests.probes.tasks.classes.tiny_files import counts, save_parquet
+from tests.probes.data.tiny_files import counts, save_parquet
 
 SPLITS = (("train", 20), ("validation", 8), ("test", 8))
 

@@ -1,13 +1,13 @@
 import json
-from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.data.pair_task import PairTask, parse_score_range, read_pair_files
+from probes.data.task_table import load_task
 
-read_rated = partial(read_pair_files, score_range=(0, 5))
 HEADER = "sentence1,sentence2,score"
 GOOD = [f"left {i},right {i},{i % 6}" for i in range(8)]
 
@@ -17,13 +17,17 @@ def save(path: Path, lines: list[str], *, end: str = "\n", mark: bytes = b"") ->
     return path
 
 
+def read_rated(files: Any, **options: Any) -> PairTask:
+    return cast("PairTask", load_task("pair-files", files=files, **{"score_range": (0, 5), **options}))
+
+
 def read_csv(folder: Path, *extra: str) -> PairTask:
     return read_rated({"train": save(folder / "p.csv", [HEADER, *GOOD, *extra])})
 
 
-def fails(path: Path, **options: object) -> str:
+def fails(path: Path, **options: Any) -> str:
     with pytest.raises((TaskError, UnknownNameError)) as caught:
-        read_rated({"train": path}, **options)  # type: ignore[arg-type]
+        read_rated({"train": path}, **options)
     return str(caught.value)
 
 
@@ -228,7 +232,9 @@ def test_splits_of_one_file_are_drawn_and_equal_pairs_stay_together(tmp_path: Pa
     assert same.digest() == task.digest()
     other = read_rated(path, sentence1="a", sentence2="b", score="gold", seed=1)
     assert other.digest() != task.digest()
-    with pytest.raises(TaskError, match=r"task 'pair-files' has 8 rows in 8 different ones, too few to draw splits of"):
+    with pytest.raises(
+        TaskError, match=r"task 'pair-files' has 8 rows, 8 of them different, too few to draw splits of"
+    ):
         read_rated(save(tmp_path / "few.csv", [HEADER, *GOOD]))
 
 

@@ -71,7 +71,7 @@ def test_conll2003_from_its_published_files(
     assert (task.name, task.metric, task.has_documents) == ("conll2003-ner", "span-f1", True)
     assert task.source == f"{', '.join(names)} in $ICECORE_DATA/conll2003"
     assert task.scheme is not None
-    assert (task.scheme.found, task.scheme.n_changed) == ("IOB1", 9)
+    assert (task.scheme.name, task.scheme.n_changed) == ("IOB1", 9)
     assert task.splits["test"]["tags"][:] == [["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "B-PER"]]
     assert load_conll2003("chunk", folder=str(folder)).splits["train"]["tags"][1] == ["B-NP", "B-NP"]
     pos = load_conll2003("pos", folder=str(folder))
@@ -84,7 +84,7 @@ def test_a_slip_in_a_published_file_is_read_as_conlleval_would(tmp_path: Path) -
     task = load_conll2003(folder=str(folder))
     assert task.splits["validation"]["tags"][2] == ["O", "B-LOC"]
     assert task.scheme is not None
-    assert (task.scheme.found, task.scheme.n_broken) == ("IOB1", 1)
+    assert (task.scheme.name, task.scheme.n_broken) == ("IOB1", 1)
     assert task.scheme.first_break == f"{folder / 'eng.testa'}, line 14: 'B-LOC' after 'O'"
     files = dict.fromkeys(("train", "validation", "test"), str(folder / "eng.testa"))
     with pytest.raises(
@@ -97,7 +97,7 @@ def test_conll2003_in_hub_layout(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "hub", tags="ner_tags", splits=("train", "validation", "test"))
     task = load_conll2003(hub_id=str(folder))
     assert task.scheme is not None
-    assert (task.scheme.found, task.scheme.n_changed, task.source) == ("IOB2", 0, f"folder {folder}")
+    assert (task.scheme.name, task.scheme.n_changed, task.source) == ("IOB2", 0, f"folder {folder}")
     assert sizes(task) == dict.fromkeys(("train", "validation", "test"), (20, 80))
     assert f"{folder} (train): 1 row without words skipped" in task.notes
     with pytest.raises(UnknownNameError, match="unknown column 'pos_tags'"):
@@ -179,7 +179,7 @@ def test_mixed_schemes_can_be_declared_as_the_error_says(
         load(folder=folder, **options)
     task = load(folder=folder, scheme="IOB2", **options)
     assert task.scheme is not None
-    assert (task.scheme.found, task.scheme.is_declared, task.metric) == ("IOB2", True, "span-f1")
+    assert (task.scheme.name, task.scheme.is_declared, task.metric) == ("IOB2", True, "span-f1")
     assert task.splits["test"]["tags"][:2] == [["B-PER"], ["O", "B-LOC"]]
     with pytest.raises(UnknownNameError, match="unknown tagging scheme 'IOB3': did you mean 'IOB2'"):
         load(folder=folder, scheme="IOB3", **options)
@@ -213,7 +213,7 @@ def test_wnut17_has_the_published_counts(icecore_data: Path) -> None:
     assert sizes(task) == {"train": (3394, 62730), "validation": (1009, 15733), "test": (1287, 23394)}
     assert n_spans(task) == {"train": 1975, "validation": 836, "test": 1079}
     assert task.scheme is not None
-    assert (task.scheme.found, task.scheme.n_changed, task.has_documents) == ("IOB2", 0, False)
+    assert (task.scheme.name, task.scheme.n_changed, task.has_documents) == ("IOB2", 0, False)
     kinds = {label[2:] for label in task.labels if label != "O"}
     assert kinds == {"corporation", "creative-work", "group", "location", "person", "product"}
     assert task.splits["train"]["words"][0][:3] == ["@paulwalk", "It", "'s"]

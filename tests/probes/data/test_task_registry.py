@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from extract.registry import parameter_names, resolve
 from probes.data.class_task import ClassTask, NumberTask
 from probes.data.pair_task import PairTask
 from probes.data.splits import SPLITS
+from probes.data.table_files import FileOptions
 from probes.data.task import Task
 from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.data.word_task import WordTask
@@ -58,6 +60,19 @@ def test_the_table_names_its_entries() -> None:
 def test_options_are_named_without_an_import_as_the_loaders_declare_them() -> None:
     for load in (*(entry.load for entry in TASKS.values()), *(load for load, _ in CORPORA.values())):
         assert parameter_names(load) == tuple(signature(resolve(load)).parameters)
+
+
+def test_readers_of_files_share_a_record_of_options(tmp_path: Path) -> None:
+    shared = tuple(field.name for field in fields(FileOptions))
+    readers = {name for name, entry in TASKS.items() if set(shared) <= set(entry.options())}
+    kinds = ("pair", "class", "number", "reranking", "clustering", "pair-class", "bitext", "odd")
+    assert readers == {f"{kind}-files" for kind in kinds}
+    for name in readers:
+        assert "options" not in TASKS[name].options()
+    with pytest.raises(UnknownNameError, match=r"unknown task option 'delimeter': did you mean 'delimiter'\?"):
+        load_task("odd-files", files=str(tmp_path), delimeter=";")
+    with pytest.raises(UnknownNameError, match="unknown task option 'options'"):
+        load_task("odd-files", files=str(tmp_path), options=FileOptions())
 
 
 @pytest.mark.parametrize(
@@ -123,11 +138,11 @@ def test_a_missing_option_is_named() -> None:
 def test_an_option_of_the_wrong_type_is_rejected(option: str, value: object, needed: str) -> None:
     with pytest.raises(TaskError) as caught:
         load_task("class-files", files={"train": "x.csv"}, **{option: value})
-    assert str(caught.value) == f"task option `{option}` of 'class-files' is {value!r}, but {needed} is needed."
+    assert str(caught.value) == f"option `{option}` of task 'class-files' is {value!r}, but {needed} is needed."
 
 
 def test_a_folder_is_a_path() -> None:
-    with pytest.raises(TaskError, match=r"task option `folder` of 'rct' is 3, but a path is needed\."):
+    with pytest.raises(TaskError, match=r"option `folder` of task 'rct' is 3, but a path is needed\."):
         load_task("rct", folder=3)
 
 

@@ -14,7 +14,7 @@ from probes.data.pair_task import read_sts_files
 from probes.data.task_table import load_task
 from probes.data.zero_shot_task import (
     check_marked,
-    place_splits,
+    draw_validation,
     read_bitext_files,
     read_clustering_files,
     read_odd_files,
@@ -78,7 +78,7 @@ def test_qrels_by_split_keep_their_splits(beir: Path) -> None:
     [
         ("qrels/test.tsv", "q1\td99\t1", "line 12: document 'd99' is not in .*corpus.jsonl: add it there"),
         ("qrels/test.tsv", "q99\td1\t1", "line 12: query 'q99' is not in .*queries.jsonl: add it there"),
-        ("corpus.jsonl", '{"_id": "d1", "text": "again"}', "line 13: _id 'd1' is there a second time"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "again"}', "line 13: _id 'd1' occurs twice"),
     ],
 )
 def test_what_is_missing_or_double_is_named(beir: Path, file: str, row: str, message: str) -> None:
@@ -109,16 +109,16 @@ def test_every_kind_is_read_from_every_format(suffix: str, tmp_path: Path) -> No
 
 def test_validation_is_drawn_from_train_and_equal_rows_stay_together() -> None:
     given, keys = ["train"] * 10 + ["test"] * 4, [k // 2 for k in range(14)]
-    parts, note = place_splits(given, keys, fraction=0.3, seed=0, task="made")
+    parts, note = draw_validation(given, keys, fraction=0.3, seed=0, task="made")
     assert {split: len(rows) for split, rows in parts.items()} == {"train": 6, "validation": 4, "test": 4}
     assert not {keys[k] for k in parts["train"]} & {keys[k] for k in parts["validation"]}
     assert note == "splits drawn: 4 of 10 rows of train to validation with seed 0"
-    kept, note = place_splits(["validation", "validation", "test"], [0, 1, 2], fraction=0.3, seed=0, task="made")
+    kept, note = draw_validation(["validation", "validation", "test"], [0, 1, 2], fraction=0.3, seed=0, task="made")
     assert (list(kept), note) == (["validation", "test"], "")
     with pytest.raises(TaskError, match=r"`validation_fraction` is 1, but a number above 0 and below 1"):
-        place_splits(given, keys, fraction=1.0, seed=0, task="made")
+        draw_validation(given, keys, fraction=1.0, seed=0, task="made")
     with pytest.raises(TaskError, match="has 2 rows in test and none in validation, too few"):
-        place_splits([None, None], [0, 1], fraction=0.3, seed=0, task="made")
+        draw_validation([None, None], [0, 1], fraction=0.3, seed=0, task="made")
 
 
 ODD = {"question": "1", "sentence": "a [bat] flew", "odd": 0}

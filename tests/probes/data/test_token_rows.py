@@ -60,7 +60,7 @@ def test_json_lines(tmp_path: Path) -> None:
         Sentence(["a\u00a0b"], ["O"], "7", [True], [3]),
     ]
     assert table.notes == (f"{path}: 1 row without words skipped",)
-    assert table.place(1, 0) == f"{path}, line 3"
+    assert table.location(1, 0) == f"{path}, line 3"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_row_may_be_packed(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     table = read_token_json(packed, TokenColumns())
     assert table.sentences == read_token_json(plain, TokenColumns()).sentences
-    assert table.place(0, 1) == f"{packed}, line 1"
+    assert table.location(0, 1) == f"{packed}, line 1"
     packed.write_bytes(plain.read_bytes())
     assert f"{packed} cannot be unpacked as gzip (Not a gzipped file" in fails(packed)
 

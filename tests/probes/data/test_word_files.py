@@ -132,7 +132,7 @@ def test_conllu_and_json_files(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(row + "\n", encoding="utf-8")
     task = load_word_files({"train": tmp_path / "train.jsonl"}, tags="ner", words="w")
     assert task.scheme is not None
-    assert (task.scheme.found, task.splits["train"]["tags"][0]) == ("BIOES", ["O", "O", "B-LOC"])
+    assert (task.scheme.name, task.splits["train"]["tags"][0]) == ("BIOES", ["O", "O", "B-LOC"])
 
 
 def test_comments_and_separators_reach_the_reader(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_three_tasks_of_one_text() -> None:
         assert "no benchmark" in task.notes[0]
         assert not any("also in" in note for note in task.notes)
     assert tasks["ner"].scheme is not None
-    assert (tasks["ner"].scheme.found, tasks["ner"].scheme.n_changed) == ("IOB2", 0)
+    assert (tasks["ner"].scheme.name, tasks["ner"].scheme.n_changed) == ("IOB2", 0)
 
 
 def test_every_split_holds_every_entity_type_and_documents_of_eight() -> None:

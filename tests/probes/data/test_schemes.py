@@ -21,7 +21,7 @@ def place(sentence: int, word: int) -> str:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_found_and_converted(scheme: str) -> None:
     tags, record = to_iob2(written(scheme))
-    assert (record.found, record.is_declared, record.n_tags) == (scheme, False, 18)
+    assert (record.name, record.is_declared, record.n_tags) == (scheme, False, 18)
     assert record.n_changed == sum(
         a != b for x, y in zip(written(scheme), tags, strict=True) for a, b in zip(x, y, strict=True)
     )
@@ -46,7 +46,7 @@ def test_the_note_says_what_was_found() -> None:
 
 def test_a_mixture_of_iob1_and_iob2_is_refused_with_both_places() -> None:
     with pytest.raises(TaskError) as caught:
-        detect_scheme([["O", "I-PER", "I-PER"], ["O"], ["I-LOC", "O", "B-ORG"]], place=place)
+        detect_scheme([["O", "I-PER", "I-PER"], ["O"], ["I-LOC", "O", "B-ORG"]], locate=place)
     assert str(caught.value) == (
         "eng.train, line 22: 'B-ORG' after 'O' is no IOB1, and eng.train, line 1: 'I-PER' after 'O' is no IOB2: fix "
         "the tags, or name the scheme with `scheme` (IOB1, IOB2, IO, BIOES, BILOU) to have them read by the rules of "
@@ -67,19 +67,19 @@ def test_a_mixture_of_iob1_and_iob2_is_refused_with_both_places() -> None:
 )
 def test_other_mixtures(tags: str, said: str) -> None:
     with pytest.raises(TaskError) as caught:
-        detect_scheme([tags.split()], place=place)
+        detect_scheme([tags.split()], locate=place)
     assert said in str(caught.value)
 
 
 def test_a_few_slips_can_be_tolerated_and_are_counted() -> None:
     tags = [["B-A", "I-A", "O", "B-A"]] * 30 + [["O", "I-B"]]
     with pytest.raises(TaskError, match="line 301: 'I-B' after 'O' is no IOB2"):
-        detect_scheme(tags, place=place)
+        detect_scheme(tags, locate=place)
     with pytest.raises(TaskError, match="line 301: 'I-B' after 'O' is no IOB2"):
-        detect_scheme(tags, tolerance=0.01, place=place)
-    new, record = to_iob2(tags, tolerance=0.02, place=place)
+        detect_scheme(tags, tolerance=0.01, locate=place)
+    new, record = to_iob2(tags, tolerance=0.02, locate=place)
     assert new == [*tags[:-1], ["O", "B-B"]]
-    assert (record.found, record.n_broken, record.n_changed) == ("IOB2", 1, 1)
+    assert (record.name, record.n_broken, record.n_changed) == ("IOB2", 1, 1)
     assert record.note().endswith(
         "1 of 122 were rewritten as IOB2; breaks of IOB2, read by the rules of conlleval: 1 "
         "(eng.train, line 301: 'I-B' after 'O')"
@@ -90,11 +90,11 @@ def test_a_declared_scheme_is_taken_at_its_word() -> None:
     mixed = [["O", "I-PER", "I-PER"], ["O", "B-ORG"]]
     tags, record = to_iob2(mixed, scheme="IOB2")
     assert tags == [["O", "B-PER", "I-PER"], ["O", "B-ORG"]]
-    assert (record.found, record.is_declared, record.n_changed, record.n_broken) == ("IOB2", True, 1, 1)
+    assert (record.name, record.is_declared, record.n_changed, record.n_broken) == ("IOB2", True, 1, 1)
     with pytest.raises(
         TaskError, match=r"line 0: 'S-A' at the start of a sentence is not a tag of the declared scheme IOB1"
     ):
-        to_iob2([["S-A"]], scheme="IOB1", place=place)
+        to_iob2([["S-A"]], scheme="IOB1", locate=place)
     with pytest.raises(UnknownNameError, match=r"unknown tagging scheme 'IOB': did you mean 'IOB\d'\? Allowed: auto, "):
         to_iob2([["B-A"]], scheme="IOB")
 
@@ -102,7 +102,7 @@ def test_a_declared_scheme_is_taken_at_its_word() -> None:
 @pytest.mark.parametrize("scheme", ["auto", "IOB2"])
 def test_a_tag_of_no_scheme(scheme: str) -> None:
     with pytest.raises(TaskError, match=r"eng.train, line 11: 'NN' is not a span tag \(O, or one of B I E S L U"):
-        to_iob2([["O"], ["B-A", "NN"]], scheme=scheme, place=place)
+        to_iob2([["O"], ["B-A", "NN"]], scheme=scheme, locate=place)
 
 
 def test_tags_without_any_span() -> None:

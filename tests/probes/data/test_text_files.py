@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError
-from probes.data.table_files import FileFormat, inner_suffix, read_bytes, read_raw
+from probes.data.table_files import FileOptions, inner_suffix, read_bytes, read_raw
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "A.TXT.GZ"])
@@ -29,4 +29,4 @@ def test_files_that_are_not_packed_stay_as_they_are(tmp_path: Path) -> None:
 def test_json_may_be_packed(tmp_path: Path) -> None:
     for name, text in (("a.jsonl.gz", '{"x": 1}\n{"x": 2}\n'), ("a.json.gz", '[{"x": 1}, {"x": 2}]')):
         (tmp_path / name).write_bytes(gzip.compress(text.encode()))
-        assert [row.values for row in read_raw(tmp_path / name, FileFormat()).rows] == [{"x": 1}, {"x": 2}]
+        assert [row.values for row in read_raw(tmp_path / name, FileOptions()).rows] == [{"x": 1}, {"x": 2}]

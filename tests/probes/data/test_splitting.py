@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.data.splits import SplitRule, draw_order, hold_out, place_rows, rare_classes, split_three_ways
+from probes.data.splits import SplitRule, draw_missing, draw_order, hold_out, rare_classes, split_three_ways
 
 sizes = st.lists(st.integers(3, 60), min_size=1, max_size=8)
 
@@ -107,8 +107,8 @@ def test_rare_classes_are_counted() -> None:
 
 def test_missing_splits_are_drawn_the_same_way_and_keep_equal_rows_together() -> None:
     keys = [f"k{i % 40}" for i in range(60)]  # 20 of them twice
-    parts, note = place_rows([None] * 60, keys, SplitRule(), task="t", fewest=4)
-    again, _ = place_rows(["train"] * 60, keys, SplitRule(), task="t", fewest=4)
+    parts, note = draw_missing([None] * 60, keys, SplitRule(), task="t", fewest=4)
+    again, _ = draw_missing(["train"] * 60, keys, SplitRule(), task="t", fewest=4)
     assert {split: rows.tolist() for split, rows in parts.items()} == {s: rows.tolist() for s, rows in again.items()}
     assert list(parts) == ["train", "validation", "test"]
     assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(60))
@@ -118,20 +118,20 @@ def test_missing_splits_are_drawn_the_same_way_and_keep_equal_rows_together() ->
     assert note == f"splits drawn: {len(parts['train'])} train, {len(parts['validation'])} validation, " + (
         f"{len(parts['test'])} test with seed 0"
     )
-    other, _ = place_rows([None] * 60, keys, SplitRule(seed=1), task="t")
+    other, _ = draw_missing([None] * 60, keys, SplitRule(seed=1), task="t")
     assert other["test"].tolist() != parts["test"].tolist()
 
 
 def test_validation_is_drawn_from_train_and_official_splits_are_kept() -> None:
     given = ["train"] * 20 + ["test"] * 5
-    parts, note = place_rows(given, list(range(25)), SplitRule(validation_fraction=0.25), task="t")
+    parts, note = draw_missing(given, list(range(25)), SplitRule(validation_fraction=0.25), task="t")
     assert parts["test"].tolist() == [20, 21, 22, 23, 24]
     assert (len(parts["train"]), len(parts["validation"])) == (15, 5)
     assert note.startswith("splits drawn: 15 train, 5 validation, 5 test")
     for official in (["test"] * 3, ["train", "validation", "train"], ["validation", "test", "test"]):
-        kept, note = place_rows(official, [0, 1, 2], SplitRule(), task="t")
+        kept, note = draw_missing(official, [0, 1, 2], SplitRule(), task="t")
         assert ({split: len(rows) for split, rows in kept.items()}, note) == (dict(Counter(official)), "")
-    kept, note = place_rows(given, list(range(25)), SplitRule(split="given"), task="t")
+    kept, note = draw_missing(given, list(range(25)), SplitRule(split="given"), task="t")
     assert (list(kept), note) == (["train", "test"], "")
 
 
@@ -140,12 +140,16 @@ def test_validation_is_drawn_from_train_and_official_splits_are_kept() -> None:
     [
         ([None] * 9, SplitRule(split="given"), "task 't' has rows without a split: name their column, or set `split: "),
         ([None, "test"] * 9, SplitRule(), "task 't' has rows without a split: "),
-        ([None] * 9, SplitRule(), "task 't' has 9 rows in 9 different ones, too few to draw splits of at least 4 rows"),
+        (
+            [None] * 9,
+            SplitRule(),
+            "task 't' has 9 rows, 9 of them different, too few to draw splits of at least 4 rows",
+        ),
     ],
 )
 def test_what_cannot_be_split_is_named(given: list[str | None], rule: SplitRule, sentence: str) -> None:
     with pytest.raises(TaskError) as error:
-        place_rows(given, list(range(len(given))), rule, task="t", fewest=4)
+        draw_missing(given, list(range(len(given))), rule, task="t", fewest=4)
     assert str(error.value).startswith(sentence)
     with pytest.raises(TaskError, match="`split` is 'all', but one of auto, given is needed"):
         SplitRule(split="all")

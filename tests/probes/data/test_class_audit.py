@@ -3,7 +3,7 @@ from typing import Any
 from probes.data.class_task import class_notes
 from probes.data.domains import look_both_ways_split
 from probes.data.task import text_keys, why_optimistic
-from tests.probes.tasks.classes.planted_classes import make_class_task
+from tests.probes.data.planted_classes import make_class_task
 
 Columns = dict[str, list[Any]]
 

@@ -10,7 +10,7 @@ from extract.errors import TaskError
 from probes.data.class_task import ClassTask, assemble_task
 from probes.data.domains import look_both_ways_split
 from probes.data.splits import SplitRule
-from tests.probes.tasks.classes.planted_classes import row_of
+from tests.probes.data.planted_classes import row_of
 
 
 def make(labels: list[str], *, n_taken: int | None = None, official: bool = False) -> ClassTask:
