@@ -32,7 +32,7 @@ from extract.run.extraction import Extraction
 from extract.store.cache import ShardedCache, describe_shard
 from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.reader import ShardIndex, shared_identity
+from extract.store.shard_index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 WINDOW = 4096
@@ -113,7 +113,7 @@ class PlainReads:
     """A batch as one positioned read a row and layer, of files that are open, all places worked out before."""
 
     def __init__(self, cache: ShardedCache, rows: NDArray[np.int64], files: Sequence[int]) -> None:
-        index = cache._file.index
+        index = cache.index
         starts = np.cumsum([0, *(shard.n_rows for shard in index.shards)])
         owners = np.searchsorted(starts, rows, side="right") - 1
         self.found = np.empty((N_LAYERS, len(rows), cache.width), np.float32)
@@ -138,7 +138,7 @@ def measure_reading(folder: Path, *, is_cold: bool) -> dict[str, Any]:
         cache = ShardedCache(folder)
         opened.append(time.perf_counter() - began)
     chance = np.random.default_rng(1)
-    files = [os.open(folder / shard.file, os.O_RDONLY) for shard in cache._file.index.shards]
+    files = [os.open(folder / shard.file, os.O_RDONLY) for shard in cache.index.shards]
     seconds: dict[str, list[float]] = {"gather": [], "plain": []}
     for k in range(2 * N_BATCHES):
         rows = chance.integers(0, len(cache), BATCH)

@@ -46,7 +46,7 @@ from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
 from extract.store.format import create_store, require_locks
 from extract.store.manifest import Manifest, build_identity, require_same
-from extract.store.reader import StoreReader, require_sound
+from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
@@ -287,7 +287,7 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
         require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
         with writer.locked() if workers.rank == 0 else nullcontext():
             if workers.rank == 0:
-                require_sound(StoreReader(path))
+                require_sound(path)
             yield writer
     finally:
         writer.close()

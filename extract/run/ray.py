@@ -32,7 +32,7 @@ from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, names_of_c
 from extract.run.shards import DRAFTS, PATIENCE, abandon_empty, extract_shards, listed_in, require_shardable, stamp_of
 from extract.store.cache import ShardedCache
 from extract.store.format import require_locks
-from extract.store.reader import INDEX
+from extract.store.shard_index import INDEX
 
 # Workers on Ray: how many and what each gets, and what one does.
 

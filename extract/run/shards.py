@@ -29,7 +29,8 @@ from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
 from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, locked_file, require_locks
 from extract.store.manifest import Manifest, require_same
-from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
+from extract.store.reader import LocalFiles, require_shard
+from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
 
 # Windows of texts, and how they are shared out among all processes that fill one folder of shards.
 

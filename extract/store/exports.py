@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from extract.decoders.decoder_spec import select_from
 from extract.errors import NonFiniteLatentError, unknown_name
 from extract.files import replacing_file
 from extract.inputs.batches import Batch
-from extract.inputs.joined_text import WORD_SHARED, JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.poolings.memory import empty_in_pages
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Selection:
     poolings: Sequence[str] = ()
     texts: Sequence[str | JoinedText] | None = None
     arrays: tuple[tuple[str, str], ...] = field(init=False)
-    places: Int[Tensor, " P"] | None = field(init=False)
+    positions: Int64[np.ndarray, " P"] | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Resolve names and texts; raises as `LatentCache.layer`, `rows_of` and `words_of`."""
@@ -136,57 +136,41 @@ class Selection:
         names = select_from(self.layers, cache.layers)
         arrays = tuple((pooling, layer) for pooling in self.poolings or cache.poolings for layer in names)
         object.__setattr__(self, "arrays", arrays)
-        object.__setattr__(self, "places", self._places())
+        object.__setattr__(self, "positions", None if self.texts is None else cache.items.positions_of(self.texts))
 
-    def _places(self) -> Int[Tensor, " P"] | None:
-        if self.texts is None:
-            return None
-        if self.cache.is_words:
-            found = self.cache.words_of([text for text in self.texts if isinstance(text, JoinedText)])
-            return torch.from_numpy(found.positions)
-        return self.cache.rows_of([text if isinstance(text, str) else text.text for text in self.texts])
-
-    @property
-    def n_places(self) -> int:
+    def __len__(self) -> int:
         """Latents of every layer: of texts, or of words."""
-        return len(self.cache.has_latent) if self.places is None else len(self.places)
+        return len(self.cache.items) if self.positions is None else len(self.positions)
 
     def columns(self) -> dict[str, Any]:
         """Describe every latent: `text_id`, `n_tokens` and `is_truncated`; of words also which, and whether it has one.
 
         `text_id` is the digest of the text, hexadecimal. With texts, also `text`, and of words `word`.
         """
-        cache, chosen = self.cache, slice(None) if self.places is None else self.places.numpy()
-        keys = cache.keys[chosen]
-        rows = cache.row_of_place[chosen]
-        ids = np.ascontiguousarray(keys[:, :2]).view(np.uint8).reshape(-1, 16)
-        found: dict[str, Any] = {} if self.texts is None else self._texts(self.texts)
-        found["text_id"] = [each.tobytes().hex() for each in ids]
-        if cache.is_words:
-            found["word_number"] = keys[:, 2].astype(np.int64)
-            found["has_latent"] = cache.has_latent[chosen]
-            found["is_shared"] = (cache.word_flags[chosen] & WORD_SHARED) != 0
-        return {**found, "n_tokens": cache.n_tokens[rows], "is_truncated": cache.is_truncated[rows]}
-
-    def _texts(self, texts: Sequence[str | JoinedText]) -> dict[str, Any]:
-        if not self.cache.is_words:
-            return {"text": [text if isinstance(text, str) else text.text for text in texts]}
-        words = [(text.text, text.text[a:b]) for text in texts if isinstance(text, JoinedText) for a, b in text.spans]
-        return {"text": [text for text, _ in words], "word": [word for _, word in words]}
+        items, chosen = self.cache.items, slice(None) if self.positions is None else self.positions
+        rows = items.row_of_latent[chosen]
+        ids = np.ascontiguousarray(items.keys[chosen, :2]).view(np.uint8).reshape(-1, 16)
+        return {
+            **({} if self.texts is None else items.text_columns(self.texts)),
+            "text_id": [digest.tobytes().hex() for digest in ids],
+            **items.columns(chosen),
+            "n_tokens": self.cache.n_tokens[rows],
+            "is_truncated": self.cache.is_truncated[rows],
+        }
 
     def read(self, start: int, stop: int, pooling: str, layer: str) -> Tensor:
         """Read some of the latents of one layer into memory, `(stop - start, D)` in the stored dtype."""
-        if self.places is None:
-            found = self.cache.read(start, stop, pooling, layers=[layer])[0]
+        if self.positions is None:
+            latents = self.cache.read(start, stop, pooling, layers=[layer])
         else:
-            found = self.cache.gather(self.places[start:stop], pooling, layers=[layer])[0]
-        return found.to(TORCH_STORAGE[self.cache.read_dtype])
+            latents = self.cache.gather(self.positions[start:stop], pooling, layers=[layer])
+        return latents[0].to(TORCH_STORAGE[self.cache.read_dtype])
 
     def blocks(self, n_arrays: int) -> Iterator[tuple[int, int]]:
         """Divide the latents into ranges of at most `BLOCK_BYTES` over `n_arrays` arrays."""
         widest = max(self.cache.width_of([layer]) for _, layer in self.arrays)
         size = max(1, BLOCK_BYTES // (n_arrays * widest * 4))
-        return ((start, min(start + size, self.n_places)) for start in range(0, self.n_places, size))
+        return ((start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -204,8 +188,8 @@ def arrow_table(chosen: Selection) -> "pa.Table":
 
     cache, latents = chosen.cache, {}
     for pooling, layer in chosen.arrays:
-        is_mapped = chosen.places is None and cache.read_dtype != "bfloat16"
-        whole = cache.layer(layer, pooling) if is_mapped else chosen.read(0, chosen.n_places, pooling, layer)
+        is_mapped = chosen.positions is None and cache.read_dtype != "bfloat16"
+        whole = cache.layer(layer, pooling) if is_mapped else chosen.read(0, len(chosen), pooling, layer)
         latents[f"{pooling}/{layer}"] = _lists(whole)
     return pa.table({**chosen.columns(), **latents}).replace_schema_metadata(chosen.metadata)
 
@@ -257,7 +241,7 @@ def _write_safetensors(chosen: Selection, file: BinaryIO) -> None:
     columns = {name: values.astype(np.uint8) if values.dtype == bool else values for name, values in columns.items()}
     storage = chosen.cache.read_dtype
     shapes = {
-        f"{pooling}/{layer}": (storage, [chosen.n_places, chosen.cache.width_of([layer])])
+        f"{pooling}/{layer}": (storage, [len(chosen), chosen.cache.width_of([layer])])
         for pooling, layer in chosen.arrays
     }
     shapes |= {name: (str(values.dtype), [len(values)]) for name, values in columns.items()}

@@ -25,7 +25,6 @@ WRITTEN, CLOSED = 1, 2
 CERTIFICATE_BYTES = 1 << 16
 CHECKSUMS = "/checksums"
 CERTIFICATE = f"{CHECKSUMS}/certificate"
-LatentRange = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,10 @@ class ArrayPlace:
     def n_bytes(self) -> int:
         """Bytes of the array."""
         return self.shape[0] * self.row_bytes
+
+
+Layout = dict[str, ArrayPlace]
+"""Where the arrays of one file are, by HDF5 path."""
 
 
 def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:

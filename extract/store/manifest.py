@@ -36,6 +36,31 @@ class Manifest:
         return self.identity.get("words")
 
     @property
+    def n_rows(self) -> int:
+        """Rows: one a text, or several for a text that is read in windows."""
+        return int(self.identity["n_rows"])
+
+    @property
+    def n_words(self) -> int:
+        """Words over all texts; 0 for whole texts."""
+        return 0 if self.words is None else int(self.words["n_words"])
+
+    @property
+    def n_latents(self) -> int:
+        """Latents of every layer: of words where there are words, else of rows."""
+        return self.n_rows if self.words is None else self.n_words
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Layer names, bottom up."""
+        return tuple(self.identity["layers"])
+
+    @property
+    def storage_dtype(self) -> str:
+        """One of `STORAGE_DTYPES`."""
+        return str(self.identity["storage_dtype"])
+
+    @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the poolings that are stored: of words where there are words, else of texts."""
         return tuple((self.words or self.identity)["poolings"])

@@ -23,7 +23,7 @@ from extract.inputs.tokens import TextEncoder
 from extract.store.cache import describe_shard
 from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.reader import ShardIndex, shared_identity
+from extract.store.shard_index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320
