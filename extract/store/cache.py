@@ -22,13 +22,18 @@ from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedT
 from extract.store.exports import Selection, arrow_table, export_cache
 from extract.store.format import CHECKSUMS, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces
-from extract.store.manifest import STORAGE_DTYPES, Manifest, flatten, require_same
+from extract.store.manifest import STORAGE_DTYPES, Identity, Manifest, Plain, flatten, require_same
 from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
 from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
 
 if TYPE_CHECKING:
     import datasets
     import pandas as pd
+
+MEAN_OF = "mean_of"
+"""Field of a template that lists those of the parts of a mean."""
+OF_PARTS = ("template", "poolings", "layers", "words", "chat")
+"""Fields of an identity that may differ between the parts of a mean."""
 
 
 class LatentCache:
@@ -38,7 +43,7 @@ class LatentCache:
     forked or spawned. Views are copy-on-write: changing one never changes the file.
 
     Args:
-        path: The store.
+        path: The file.
         expected: Identity the cache must have; any when absent.
         allow_partial: Read a half-done cache; rows that are not done hold arbitrary values.
 
@@ -53,15 +58,13 @@ class LatentCache:
         True
     """
 
-    def __init__(
-        self, path: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, *, expected: Identity | None = None, allow_partial: bool = False) -> None:
         self.path = Path(path)
         self._file = StoreReader.of_file(self.path)
         self.manifest = self._file.manifest
         self._require(expected, allow_partial=allow_partial)
 
-    def _require(self, expected: dict[str, Any] | None, *, allow_partial: bool) -> None:
+    def _require(self, expected: Identity | None, *, allow_partial: bool) -> None:
         """Refuse a cache of another identity, and one that is half done."""
         if expected is not None:
             require_same(self.identity, expected, where=repr(self._file.name))
@@ -75,7 +78,7 @@ class LatentCache:
         state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
         return f"{self.n_done} of {len(self)} rows, {state}"
 
-    def shown_as(self, identity: dict[str, Any]) -> "LatentCache":
+    def shown_as(self, identity: Identity) -> "LatentCache":
         """Return this cache as one of another identity, which differs in layers and poolings that it leaves out."""
         shown = copy.copy(self)
         shown.manifest = Manifest(identity, self.manifest.provenance)
@@ -91,7 +94,7 @@ class LatentCache:
         return self.manifest.n_rows
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         """What the cache holds; equal identities hold equal latents."""
         return self.manifest.identity
 
@@ -112,11 +115,11 @@ class LatentCache:
 
     @property
     def n_words(self) -> int:
-        """Words over all texts, each with one latent slot; 0 for whole texts."""
+        """Words over all texts, each with a latent; 0 for whole texts."""
         return self.manifest.n_words
 
     @cached_property
-    def items(self) -> CachedTexts | CachedWords:
+    def items(self) -> CachedTexts:
         """What the latents are of, by their positions: texts, or words."""
         return CachedWords(self._file) if self.is_words else CachedTexts(self._file)
 
@@ -143,7 +146,7 @@ class LatentCache:
 
     @property
     def read_dtype(self) -> str:
-        """The dtype that `layer` gives: that of the store, unless several caches are read as one."""
+        """The dtype that `layer` gives: the stored one, unless the mean of several caches is read."""
         return self.storage_dtype
 
     @property
@@ -180,7 +183,7 @@ class LatentCache:
         require_sound(self.path)
 
     @property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> Plain:
         """The certificate written when the extraction ended; empty before that."""
         text = self._file.map("/certificate").tobytes().rstrip(b"\0")
         try:
@@ -203,7 +206,7 @@ class LatentCache:
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
         """Return one layer as a view of the file, in the stored dtype; bytes are read when they are touched.
 
-        The rows are those of texts, or of words; the latent of a word that has none is zero.
+        There is a row for each text, or each word, zeros where a word has no latent.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
@@ -267,8 +270,8 @@ class LatentCache:
             stop: One past the last.
             pooling: One of `poolings`.
             layers: A selection as in `select_layers`.
-            out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory again
-                and again is much cheaper than asking for new memory. New memory when absent.
+            out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory many
+                times is much cheaper than allocating it. New memory when absent.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
@@ -308,7 +311,7 @@ class LatentCache:
         return torch.from_numpy(self.items.positions_of(texts))
 
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
-        """Find the place and the flags of every word of texts, which may repeat, by the texts' digests.
+        """Find the position and the flags of every word of texts, which may repeat, by the texts' digests.
 
         Raises:
             CacheError: A text that this cache does not hold with these words; names the first. Or the cache holds
@@ -318,12 +321,12 @@ class LatentCache:
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
-        """What each latent is of, to match caches: two numbers for the text, and the number of its word, else 0."""
+        """Keys that match the latents of caches: two numbers for the text, and the number of the word, else 0."""
         return self.items.keys
 
     @property
     def has_latent(self) -> Bool[np.ndarray, " P"]:
-        """Whether each position has a latent, as words that were truncated or that no token covers have not."""
+        """Whether each position has a latent; words that were truncated or that no token covers have none."""
         return self.items.has_latent
 
     @property
@@ -386,7 +389,7 @@ class LatentCache:
         return export_cache(Selection(self, layers, poolings, texts), file)
 
     def word_report(self) -> dict[str, int]:
-        """Count the words, and those that something happened to; CacheError if the cache holds whole texts.
+        """Count all words, shared, truncated and lost ones; CacheError if the cache holds whole texts.
 
         Returns:
             `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
@@ -409,21 +412,14 @@ class LatentCache:
         return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
 
-# Several caches of the same texts as one that holds the mean of their latents; nothing is copied.
-
-MEAN_OF = "mean_of"
-OF_PARTS = ("template", "poolings", "layers", "words", "chat")
-"""In what caches may differ, or hold more, whose mean is read."""
-
-
 class MeanCache(LatentCache):
     """The mean of several caches of the same texts, as of prompts whose latents are averaged (MetaEOL).
 
-    Rows and places are those of the first cache. Each read takes the mean of what is read, in float32.
+    Rows and positions are those of the first cache. The mean is computed at each read, in float32.
 
     Args:
         parts: Whole caches, extracted alike but for their templates.
-        identity: What the mean is, of which all parts hold the poolings and layers; that of the first part with all
+        identity: Identity of the mean, whose poolings and layers all parts hold; that of the first part with all
             templates when absent.
 
     Raises:
@@ -431,7 +427,7 @@ class MeanCache(LatentCache):
         CacheError: No caches, or caches of other texts.
     """
 
-    def __init__(self, parts: Sequence[LatentCache], *, identity: dict[str, Any] | None = None) -> None:
+    def __init__(self, parts: Sequence[LatentCache], *, identity: Identity | None = None) -> None:
         if not parts:
             raise CacheError("there are no caches to take the mean of; give at least one.")
         first = parts[0]
@@ -478,7 +474,7 @@ class MeanCache(LatentCache):
             part.verify()
 
     @property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> Plain:
         """The certificate of the first part, and the identities of all."""
         return {**self.parts[0].certificate, MEAN_OF: self.manifest.provenance[MEAN_OF]}
 
@@ -495,7 +491,7 @@ class MeanCache(LatentCache):
         return np.asarray(np.logical_or.reduce(marks))
 
     @cached_property
-    def items(self) -> CachedTexts | CachedWords:
+    def items(self) -> CachedTexts:
         """The items of the first part, with the flags of words in any part."""
         if not self.is_words:
             return CachedTexts(self._file)
@@ -510,7 +506,7 @@ class MeanCache(LatentCache):
         self, positions: Int64[np.ndarray, " B"], layers: Sequence[str], pooling: str
     ) -> Float[Tensor, "L B D"]:
         for name in layers:
-            self._array(name, pooling)  # one that is not there is refused by this cache's own names
+            self._array(name, pooling)  # refuses unknown names by those of this cache
         total = torch.zeros(len(layers), len(positions), self.width_of(layers))
         for part, matches in zip(self.parts, self._positions, strict=True):
             total += part.gather(matches[positions], pooling, layers=layers)
@@ -520,13 +516,14 @@ class MeanCache(LatentCache):
         slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
 
 
-def mean_parts(identity: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the identities of the caches that one is the mean of; none where it is a cache of its own."""
+def mean_parts(identity: Identity) -> list[Identity]:
+    """Return the identities of the parts of a mean; none for other caches."""
     template = identity["template"]
-    own = {key: template[key] for key in ("window",) if key in template}
-    plain = {key: value for key, value in identity.items() if key != "chat"}
+    window = {key: template[key] for key in ("window",) if key in template}
+    without_chat = {key: value for key, value in identity.items() if key != "chat"}
     return [
-        {**(identity if "chat" in part else plain), "template": {**part, **own}} for part in template.get(MEAN_OF, ())
+        {**(identity if "chat" in part else without_chat), "template": {**part, **window}}
+        for part in template.get(MEAN_OF, ())
     ]
 
 
@@ -544,14 +541,11 @@ def _match(keys: NDArray[Any], others: NDArray[Any], part: LatentCache) -> Int[n
     return positions
 
 
-# Shards read as one cache, and the one way to open a cache of either kind.
-
-
 class ShardedCache(LatentCache):
     """The shards of one extraction as one cache; nothing is copied, and opening reads the index alone.
 
     Rows are those of the first shard, then those of the second, and so on. A text that several windows hold has a row
-    in each; `rows_of` gives the first. Its identity is that of a cache in one file but for `text_digest`.
+    in all of them; `rows_of` gives the first. The identity is that of a cache in one file but for `text_digest`.
 
     Args:
         place: The `index.json`, its folder, or its address, such as `s3://bucket/folder`.
@@ -564,9 +558,7 @@ class ShardedCache(LatentCache):
         CacheIncompleteError: Some windows have no shard and `allow_partial` is off.
     """
 
-    def __init__(
-        self, place: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
-    ) -> None:
+    def __init__(self, place: str | Path, *, expected: Identity | None = None, allow_partial: bool = False) -> None:
         folder = str(place).removesuffix(INDEX).rstrip("/") or "."
         files = open_files(folder)
         self.index = parse_index(files.read(INDEX), where=f"{folder}/{INDEX}")
@@ -610,8 +602,8 @@ class ShardedCache(LatentCache):
         return True
 
     @property
-    def certificate(self) -> dict[str, Any]:
-        """The certificate of the first shard, and how many shards there are, each with its own."""
+    def certificate(self) -> Plain:
+        """The certificate of the first shard, and the number of shards, which all have one."""
         return {**super().certificate, "n_shards": self.n_shards}
 
     def verify(self) -> None:
@@ -624,7 +616,7 @@ class ShardedCache(LatentCache):
             require_shard(self._file.files, shard, self.index, where=str(self.path))
 
 
-def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None = None) -> Shard:
+def describe_shard(path: Path, *, window: int, expected: Identity | None = None) -> Shard:
     """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
     cache = LatentCache(path, expected=expected)
     return Shard(
@@ -658,9 +650,6 @@ def open_cache(source: LatentCache | str | Path, *, allow_partial: bool = False)
     return kind(source, allow_partial=allow_partial)
 
 
-# Finding a cache that already holds what is wanted.
-
-
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
@@ -668,20 +657,18 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
     return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 
 
-def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
-    """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
+def find_cache(folder: Path, identity: Identity) -> LatentCache | None:
+    """Find a whole and sound cache of an identity in a folder, first by the file name of `cache_path`; or return None.
 
-    It may hold further poolings, word poolings or layers, which are left out of what is returned. It is compared with
-    its checksums before that. What is the mean of several is found where each of them is.
+    It may hold further poolings, word poolings or layers, which are left out of what is returned. A mean needs all of
+    its parts.
     """
-    parts = mean_parts(identity)
-    if parts:
-        found = [find_cache(folder, part) for part in parts]
-        whole = [cache for cache in found if cache is not None]
-        return MeanCache(whole, identity=identity) if len(whole) == len(parts) else None
-    wanted = Manifest(identity)
-    for cache in whole_caches(folder, first=wanted.short_id):
-        if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
+    if parts := mean_parts(identity):
+        caches = [cache for part in parts if (cache := find_cache(folder, part)) is not None]
+        return MeanCache(caches, identity=identity) if len(caches) == len(parts) else None
+    manifest = Manifest(identity)
+    for cache in whole_caches(folder, first=manifest.short_id):
+        if cache.manifest.id == manifest.id or _covers(cache.identity, identity):
             with passing_over(cache.path):
                 cache.verify()
                 return cache.shown_as(identity)
@@ -691,9 +678,13 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
 def whole_caches(folder: Path, *, first: str = "") -> Iterator[LatentCache]:
     """Open the whole caches of a folder, those with `first` in their name first; shards are in folders of their own.
 
-    Half-done ones are skipped; whatever else cannot be read is passed over with a one-line warning.
+    Half-done ones are skipped; others that cannot be read are skipped with a one-line warning.
     """
-    for path in sorted(_files(folder), key=lambda p: (first not in p.name, p.name)):
+    try:
+        paths = [*folder.glob("*.h5"), *(path.parent for path in folder.glob(f"*/{INDEX}"))]
+    except (OSError, ValueError) as error:
+        raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
+    for path in sorted(paths, key=lambda p: (first not in p.name, p.name)):
         with passing_over(path), suppress(CacheIncompleteError):
             yield open_cache(path)
 
@@ -707,18 +698,12 @@ def passing_over(path: Path) -> Iterator[None]:
         warnings.warn(f"{path.name} in the caches folder is passed over: {error}", CacheWarning, stacklevel=3)
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return [*folder.glob("*.h5"), *(path.parent for path in folder.glob(f"*/{INDEX}"))]
-    except (OSError, ValueError) as error:
-        raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
-
-
-def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    one, other = flatten(found), flatten(wanted)
+def _covers(identity: Identity, expected: Identity) -> bool:
+    """Whether a cache of one identity holds all of another."""
+    one, other = flatten(identity), flatten(expected)
     open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
     for key in one.keys() - other.keys():
-        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of what is not wanted
+        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of further poolings and layers
             del one[key]
     return one.keys() == other.keys() and all(
         set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one

@@ -61,22 +61,22 @@ class CachedTexts:
         return RowLookup(self.reader)
 
     def positions_of(self, texts: Sequence[str | JoinedText]) -> Int64[np.ndarray, " B"]:
-        """Find the latents of texts; those of words count as plain texts."""
+        """Find the latents of texts, or of all their words where those are stored."""
         return self.lookup.rows([text if isinstance(text, str) else text.text for text in texts])[0]
 
-    def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
-        """Refuse: there are no words."""
+    def words_of(self, texts: Sequence[str | JoinedText]) -> WordPlaces:
+        """Find the words of texts; `CacheError` where whole texts are stored."""
         del texts
         raise CacheError(f"cache {self.reader.name!r} holds whole texts and no words; ask it with rows_of.")
 
     @property
     def flags(self) -> UInt8[np.ndarray, " W"]:
-        """Refuse: there are no words."""
+        """Bits of `extract.inputs.joined_text` for every word; `CacheError` where whole texts are stored."""
         return self.words_of(()).flags
 
     @property
     def has_latent(self) -> Bool[np.ndarray, " P"]:
-        """Whether each position has a latent: all."""
+        """Whether each position has a latent."""
         return np.ones(len(self), np.bool_)
 
     @property
@@ -86,47 +86,35 @@ class CachedTexts:
 
     @property
     def row_of_latent(self) -> Int64[np.ndarray, " P"]:
-        """Row of each latent."""
+        """Row that each latent was read in."""
         return np.arange(len(self))
 
     def columns(self, positions: NDArray[np.int64] | slice) -> Columns:
-        """Describe latents beyond their texts: nothing."""
+        """Describe words; texts need no further columns."""
         del positions
         return {}
 
     def text_columns(self, texts: Sequence[str | JoinedText]) -> Columns:
-        """Write texts into columns that have a line for each of their latents."""
+        """Write texts into columns with a line for each of their latents."""
         return {"text": [text if isinstance(text, str) else text.text for text in texts]}
 
 
-class CachedWords:
-    """The words of the texts of a cache: the rows are those of texts, or of the windows that texts were read in."""
+class CachedWords(CachedTexts):
+    """The words of the texts of a cache; a row is a text, or one of the windows that a text was read in."""
 
-    noun: ClassVar[str] = "word"
+    noun = "word"
 
     def __init__(self, reader: StoreReader, flags: NDArray[np.uint8] | None = None) -> None:
-        self.reader, self._flags = reader, flags
+        super().__init__(reader)
+        self._flags = flags
 
     def __len__(self) -> int:
-        """Number of latents of every layer."""
         return self.reader.n_rows_of("/words/flags")
 
-    @cached_property
-    def lookup(self) -> "RowLookup":
-        """Rows by text."""
-        return RowLookup(self.reader)
-
-    @property
-    def flags(self) -> UInt8[np.ndarray, " W"]:
-        """Bits of `extract.inputs.joined_text` for every word."""
-        return self.reader.map("/words/flags") if self._flags is None else self._flags
-
     def positions_of(self, texts: Sequence[str | JoinedText]) -> Int64[np.ndarray, " B"]:
-        """Find the latents of the words of texts."""
         return self.words_of(texts).positions
 
     def words_of(self, texts: Sequence[str | JoinedText]) -> WordPlaces:
-        """Find the words of texts; `CacheIncompleteError` if some windows of a text are not done."""
         rows, counts = self.lookup.rows(texts)
         n_words = self.reader.map("/rows/n_words")[rows].astype(np.int64)
         positions = ranges(self.reader.map("/rows/first_word")[rows], n_words)
@@ -136,13 +124,15 @@ class CachedWords:
         return WordPlaces(positions, np.concatenate([[0], ends]), self.flags[positions])
 
     @property
+    def flags(self) -> UInt8[np.ndarray, " W"]:
+        return self.reader.map("/words/flags") if self._flags is None else self._flags
+
+    @property
     def has_latent(self) -> Bool[np.ndarray, " P"]:
-        """Whether each word has a latent."""
         return have_latents(self.flags)
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
-        """Two numbers of the digest of each latent's text, and the number of its word, else 0."""
         first, start, n_words = self._columns_of_rows("first_word", "word_start", "n_words")
         keys = np.zeros((len(self), 3), np.uint64)
         keys[ranges(first, n_words)] = np.column_stack(
@@ -152,23 +142,16 @@ class CachedWords:
 
     @property
     def row_of_latent(self) -> Int64[np.ndarray, " P"]:
-        """Row that each word was read in."""
         first, n_words = self._columns_of_rows("first_word", "n_words")
         rows = np.zeros(len(self), np.int64)
         rows[ranges(first, n_words)] = np.repeat(np.arange(len(n_words)), n_words)
         return rows
 
     def columns(self, positions: NDArray[np.int64] | slice) -> Columns:
-        """Describe words beyond their texts."""
-        flags = self.flags[positions]
-        return {
-            "word_number": self.keys[positions, 2].astype(np.int64),
-            "has_latent": have_latents(flags),
-            "is_shared": (flags & WORD_SHARED) != 0,
-        }
+        flags, numbers = self.flags[positions], self.keys[positions, 2].astype(np.int64)
+        return {"word_number": numbers, "has_latent": have_latents(flags), "is_shared": (flags & WORD_SHARED) != 0}
 
     def text_columns(self, texts: Sequence[str | JoinedText]) -> Columns:
-        """Write texts into columns that have a line for each of their latents."""
         words = [(text.text, text.text[a:b]) for text in texts if isinstance(text, JoinedText) for a, b in text.spans]
         return {"text": [text for text, _ in words], "word": [word for _, word in words]}
 

@@ -21,18 +21,24 @@ DECODER_IDENTITY = (
 )
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
+STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+"""Name of a storage dtype to the dtype of its arrays in a file."""
+Plain = dict[str, Any]
+"""Plain values by name, as JSON holds them."""
+Identity = Plain
+"""What a cache holds, as the plain values that its id is the digest of."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The identity and provenance of one cache, both plain values."""
 
-    identity: dict[str, Any]  # equal identities hold equal latents
-    provenance: dict[str, Any] = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
+    identity: Identity  # equal identities hold equal latents
+    provenance: Plain = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
 
     @property
-    def words(self) -> dict[str, Any] | None:
-        """What the identity says of words; None where the latents are those of whole texts."""
+    def words(self) -> Plain | None:
+        """The identity's settings of words; None where the latents are those of whole texts."""
         return self.identity.get("words")
 
     @property
@@ -95,18 +101,18 @@ class Manifest:
 
 def build_identity(
     *,
-    decoder: dict[str, Any],
+    decoder: Plain,
     plan: str,
     architecture: str,
-    template: dict[str, Any],
-    contents: dict[str, Any],
+    template: Plain,
+    contents: Plain,
     versions: dict[str, str],
-) -> dict[str, Any]:
-    """Put an identity together from plain values; those of the decoder that do not decide numbers are left out.
+) -> Identity:
+    """Build an identity; values of the decoder that do not decide numbers are left out.
 
-    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`, for a plan
-    of which the meaning has changed since the first caches also `rules`, for taps of another width also `widths`,
-    for ReBA poolings also `reba`.
+    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; and, where they apply, `words`,
+    `rules` (of a plan whose meaning has changed since the first caches), `widths` (of taps), `placeholder`, `reba`,
+    `own` (a user's code) and `chat`.
     """
     return {
         "schema": SCHEMA,
@@ -124,20 +130,20 @@ def build_identity(
     }
 
 
-def of_all_texts(identity: dict[str, Any]) -> dict[str, Any]:
+def of_all_texts(identity: Identity) -> Identity:
     """Return an identity without what differs between caches of other texts."""
     return {key: value for key, value in identity.items() if key not in OF_TEXTS}
 
 
-def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Plain, prefix: str = "") -> Plain:
     """Flatten nested dictionaries to dotted names.
 
     Example:
         >>> flatten({"a": {"b": 1}, "c": 2})
         {'a.b': 1, 'c': 2}
     """
-    flat: dict[str, Any] = {}
-    for key, value in identity.items():
+    flat: Plain = {}
+    for key, value in values.items():
         if isinstance(value, dict):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
@@ -145,20 +151,20 @@ def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """List the fields in which two identities differ: dotted name to (found, expected); a missing one is None.
+def differences(actual: Plain, expected: Plain) -> dict[str, tuple[Any, Any]]:
+    """List the fields in which plain values differ: dotted name to (actual, expected); a missing one is None.
 
     Example:
         >>> differences({"plan": "causal"}, {"plan": "backward"})
         {'plan': ('causal', 'backward')}
     """
-    a, b = flatten(found), flatten(expected)
+    a, b = flatten(actual), flatten(expected)
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str) -> None:
+def require_same(actual: Identity, expected: Identity, *, where: str) -> None:
     """Refuse an identity that differs from the expected one, naming every differing field of the cache `where`."""
-    unequal = differences(found, expected)
+    unequal = differences(actual, expected)
     if unequal:
         listing = "; ".join(f"{key} is {_shorten(a)}, expected {_shorten(b)}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
@@ -166,12 +172,6 @@ def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str)
         )
 
 
-def _shorten(value: object, width: int = 60) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-# Storage dtypes.
-
-STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
-"""Name of a storage dtype to that of the arrays it is stored in."""
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -3,14 +3,13 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from extract.errors import CacheError, IcecoreError, first_line
 from extract.files import canonical_json, digest_json, digest_text, write_file
 from extract.store.format import ArrayPlace, Layout, array_shapes
-from extract.store.manifest import Manifest, of_all_texts
+from extract.store.manifest import Identity, Manifest, Plain, of_all_texts
 
 INDEX = "index.json"
 """Name of the file, beside the shards."""
@@ -47,8 +46,8 @@ class ShardIndex:
         is_complete: Whether they hold all texts.
     """
 
-    identity: dict[str, Any]
-    provenance: dict[str, Any]
+    identity: Identity
+    provenance: Plain
     window_texts: int
     shards: tuple[Shard, ...] = ()
     is_complete: bool = False
@@ -140,7 +139,7 @@ def parse_index(text: str | bytes, *, where: str) -> ShardIndex:
         raise _nonsense(where, error) from error
 
 
-def _read_index(value: dict[str, Any]) -> ShardIndex:
+def _read_index(value: Plain) -> ShardIndex:
     layouts = [
         {name: ArrayPlace(offset, tuple(shape), np.dtype(dtype)) for name, (offset, dtype, shape) in layout.items()}
         for layout in value["layouts"]
@@ -188,7 +187,7 @@ def shard_file(window: int) -> str:
     return f"shard-{window:06d}.h5"
 
 
-def shared_identity(identity: dict[str, Any]) -> dict[str, Any]:
+def shared_identity(identity: Identity) -> Identity:
     """Return what the shards of one extraction have in common: an identity without what depends on the texts."""
     shared = of_all_texts(identity)
     if "words" in identity:
