@@ -31,7 +31,7 @@ from extract.inputs.template import InputTemplate
 from extract.run.extraction import Extraction
 from extract.store.cache import ShardedCache, describe_shard
 from extract.store.format import create_store
-from extract.store.manifest import Manifest, build_identity
+from extract.store.manifest import CacheIdentity, Manifest
 from extract.store.shard_index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
@@ -68,21 +68,18 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
     texts, index = name_texts(n_rows), None
     for number, first in enumerate(range(0, n_rows, WINDOW)):
         digests = digest_texts([next(texts) for _ in range(min(WINDOW, n_rows - first))])
-        contents = {
-            "poolings": ["mean"],
-            "layers": layers,
-            "storage_dtype": "float32",
-            "n_rows": len(digests),
-            "text_digest": digest_rows(digests),
-        }
-        identity = build_identity(
+        identity = CacheIdentity(
             decoder=decoder,
             plan="causal",
             architecture="inplace",
-            contents=contents,
             template=InputTemplate().to_dict(),
+            poolings=["mean"],
+            layers=layers,
+            storage_dtype="float32",
+            n_rows=len(digests),
+            text_digest=digest_rows(digests),
             versions={},
-        )
+        ).to_plain()
         manifest = Manifest(identity, {"decoder": decoder})
         index = index or ShardIndex(shared_identity(identity), manifest.provenance, WINDOW)
         path = folder / f"shard-{number:06d}.h5"

@@ -45,7 +45,7 @@ from extract.run.session import Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
 from extract.store.format import create_store, require_locks
-from extract.store.manifest import Manifest, Plain, build_identity, require_same
+from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter
 from extract.wiring.batch_proof import BatchProof
@@ -218,32 +218,29 @@ def describe_extraction(
     words = _describe_words(decoder, texts, spec)
     layers = select_layers(spec.layers, len(decoder.blocks))
     widths = layer_widths(decoder, plan, layers)
-    n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
+    n_pooled = 0 if words is None else len(words.poolings) * len(layers)
     token_bytes = n_pooled * decoder.description.width * 4
     batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
-    own = describe_own(own_names(plan, spec.poolings, None if words is None else words["poolings"]))
-    contents = {
-        "poolings": list(select_poolings(spec.poolings)) if words is None else [],
-        "layers": list(layers),
-        "storage_dtype": spec.storage_dtype,
-        "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
-        "text_digest": digest_rows(digest_texts(texts)),
-        # The identity of a cache without words taps or ReBA, or of a plan whose rules never changed, has no such field.
-        **({} if words is None else {"words": words}),
-        **({"rules": plan.rules} if plan.rules else {}),
-        **({"widths": widths} if widths else {}),
-        **({} if plan.prepend is None else {"placeholder": _describe_placeholder(decoder, plan.prepend[2])}),
-        **({"reba": asdict(spec.reba)} if REBA & {*(spec.poolings if words is None else words["poolings"])} else {}),
-        **({"own": {key: record["sha256"] for key, record in own.items()}} if own else {}),
-        **({"chat": digest_chat(decoder.tokenizer)} if any(t.chat != "none" for t in spec.template.members) else {}),
-    }
-    identity = build_identity(
+    own = describe_own(own_names(plan, spec.poolings, None if words is None else words.poolings))
+    poolings = {*(spec.poolings if words is None else words.poolings)}
+    identity = CacheIdentity(
         decoder=decoder.description.to_dict(),
         plan=plan.text,
         architecture=plan.architecture,
         template={**spec.template.to_dict(), "window": decoder.description.window},
-        contents=contents,
+        poolings=select_poolings(spec.poolings) if words is None else (),
+        layers=layers,
+        storage_dtype=spec.storage_dtype,
+        n_rows=count_rows(decoder, texts, spec) if n_rows is None else n_rows,
+        text_digest=digest_rows(digest_texts(texts)),
         versions=dict(_versions()),
+        words=words,
+        rules=plan.rules or None,
+        widths=widths or None,
+        placeholder=None if plan.prepend is None else _describe_placeholder(decoder, plan.prepend[2]),
+        reba=asdict(spec.reba) if REBA & poolings else None,
+        own={key: record["sha256"] for key, record in own.items()} or None,
+        chat=digest_chat(decoder.tokenizer) if any(t.chat != "none" for t in spec.template.members) else None,
     )
     provenance = {
         "decoder": decoder.description.to_dict(),
@@ -256,7 +253,7 @@ def describe_extraction(
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
         **({"own": own} if own else {}),
     }
-    return Manifest(identity, provenance)
+    return Manifest(identity.to_plain(), provenance)
 
 
 @cache
@@ -265,16 +262,12 @@ def _versions() -> tuple[tuple[str, str], ...]:
     return tuple((package, version(package)) for package in PACKAGES)
 
 
-def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> Plain | None:
+def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> WordIdentity | None:
     joined = [text for text in texts if isinstance(text, JoinedText)]
     if not joined:
         return None
-    return {
-        "poolings": list(select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))),
-        "shift": spec.words.shift,
-        "on_lost": spec.words.on_lost,
-        "n_words": sum(len(text.spans) for text in joined),
-    }
+    poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
+    return WordIdentity(poolings, spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
 
 
 def _describe_placeholder(decoder: Decoder, seed: int) -> Plain:

@@ -1,11 +1,13 @@
 """What a cache is: its identity (which decides reuse) and its provenance (which only informs)."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from extract.errors import CacheError, CacheIdentityError
 from extract.files import digest_json
+from extract.records import to_plain
 
 SCHEMA = 1
 DECODER_IDENTITY = (
@@ -19,6 +21,7 @@ DECODER_IDENTITY = (
     "weight_digest",
     "tokenizer_digest",
 )
+DECODER_OPTIONS = ("merge", "quantization", "bidirectional")
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
 STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
@@ -27,6 +30,56 @@ Plain = dict[str, Any]
 """Plain values by name, as JSON holds them."""
 Identity = Plain
 """What a cache holds, as the plain values that its id is the digest of."""
+
+
+@dataclass(frozen=True)
+class WordIdentity:
+    """The part of an identity that is there for words alone."""
+
+    poolings: Sequence[str]
+    shift: bool
+    on_lost: str
+    n_words: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheIdentity:
+    """What decides the latents of a cache. Fields that are None are left out of the plain identity and of its id."""
+
+    decoder: Plain
+    """Description of the decoder, of which only what decides numbers is written."""
+    plan: str
+    architecture: str
+    template: Plain
+    poolings: Sequence[str]
+    """Poolings of whole texts; empty where words are stored."""
+    layers: Sequence[str]
+    storage_dtype: str
+    n_rows: int
+    text_digest: str
+    versions: dict[str, str]
+    words: WordIdentity | None = None
+    rules: dict[str, int] | None = None
+    """Versions of the rules of a plan whose meaning has changed since the first caches."""
+    widths: dict[str, int] | None = None
+    """Widths of taps that differ from that of the decoder."""
+    placeholder: Plain | None = None
+    """Seed and digest of the placeholder that the plan prepends."""
+    reba: Plain | None = None
+    """Options of ReBA poolings."""
+    own: dict[str, str] | None = None
+    """Digests of a user's code."""
+    chat: str | None = None
+    """Digest of the chat template."""
+
+    def to_plain(self) -> Identity:
+        """Return the identity as plain values."""
+        # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
+        # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
+        decoder = {key: self.decoder[key] for key in DECODER_IDENTITY}
+        decoder |= {key: self.decoder[key] for key in DECODER_OPTIONS if key in self.decoder}
+        values: Plain = {"schema": SCHEMA, **to_plain(self), "decoder": to_plain(decoder)}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -97,37 +150,6 @@ class Manifest:
             return cls(dict(value["identity"]), dict(value["provenance"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
-
-
-def build_identity(
-    *,
-    decoder: Plain,
-    plan: str,
-    architecture: str,
-    template: Plain,
-    contents: Plain,
-    versions: dict[str, str],
-) -> Identity:
-    """Build an identity; values of the decoder that do not decide numbers are left out.
-
-    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; and, where they apply, `words`,
-    `rules` (of a plan whose meaning has changed since the first caches), `widths` (of taps), `placeholder`, `reba`,
-    `own` (a user's code) and `chat`.
-    """
-    return {
-        "schema": SCHEMA,
-        # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
-        # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
-        "decoder": {
-            **{key: decoder[key] for key in DECODER_IDENTITY},
-            **{key: decoder[key] for key in ("merge", "quantization", "bidirectional") if key in decoder},
-        },
-        "plan": plan,
-        "architecture": architecture,
-        "template": template,
-        **contents,
-        "versions": versions,
-    }
 
 
 def of_all_texts(identity: Identity) -> Identity:

@@ -15,7 +15,7 @@ from extract.errors import CacheError, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache
 from extract.store.items import CachedWords, WordPlaces
-from extract.store.manifest import Manifest, build_identity
+from extract.store.manifest import CacheIdentity, Manifest, WordIdentity
 from probes.data.word_task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12
@@ -41,22 +41,20 @@ def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Mani
         "tokenizer_digest": "t" * 64,
     }
     template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64}
-    words = {"poolings": list(poolings), "shift": False, "on_lost": "error", "n_words": n_words}
-    identity = build_identity(
+    words = WordIdentity(poolings, shift=False, on_lost="error", n_words=n_words)
+    identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template=template,
-        contents={
-            "poolings": [],
-            "layers": list(LAYERS),
-            "storage_dtype": "float32",
-            "n_rows": n_rows,
-            "text_digest": "0" * 64,
-            "words": words,
-        },
+        poolings=[],
+        layers=list(LAYERS),
+        storage_dtype="float32",
+        n_rows=n_rows,
+        text_digest="0" * 64,
+        words=words,
         versions={"icecore": "0"},
-    )
+    ).to_plain()
     return Manifest(identity, {"decoder": decoder})
 
 
