@@ -31,8 +31,8 @@ from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
 from extract.store.cache import LatentCache, describe_shard, open_cache
 from extract.store.format import create_store
-from extract.store.manifest import Manifest, build_identity
-from extract.store.reader import ShardIndex, shard_file, shared_identity
+from extract.store.manifest import CacheIdentity, Manifest
+from extract.store.shard_index import ShardIndex, shard_file, shared_identity
 from extract.store.writer import StoreWriter
 from probes.fitting.fit import fit_layers, run_trainer
 from probes.fitting.fit_options import FitOptions
@@ -69,20 +69,18 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
         "tokenizer_digest": "t" * 64,
     }
     digests = digest_texts(texts)
-    identity = build_identity(
+    identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template=InputTemplate().to_dict(),
-        contents={
-            "poolings": ["mean"],
-            "layers": layers,
-            "storage_dtype": sizes.storage_dtype,
-            "n_rows": len(texts),
-            "text_digest": digest_rows(digests),
-        },
+        poolings=["mean"],
+        layers=layers,
+        storage_dtype=sizes.storage_dtype,
+        n_rows=len(texts),
+        text_digest=digest_rows(digests),
         versions={"icecore": "0"},
-    )
+    ).to_plain()
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     shape = (len(layers), 1, BLOCK_ROWS, sizes.width)

@@ -31,8 +31,8 @@ from extract.inputs.template import InputTemplate
 from extract.run.extraction import Extraction
 from extract.store.cache import ShardedCache, describe_shard
 from extract.store.format import create_store
-from extract.store.manifest import Manifest, build_identity
-from extract.store.reader import ShardIndex, shared_identity
+from extract.store.manifest import CacheIdentity, Manifest
+from extract.store.shard_index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 WINDOW = 4096
@@ -68,21 +68,18 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
     texts, index = name_texts(n_rows), None
     for number, first in enumerate(range(0, n_rows, WINDOW)):
         digests = digest_texts([next(texts) for _ in range(min(WINDOW, n_rows - first))])
-        contents = {
-            "poolings": ["mean"],
-            "layers": layers,
-            "storage_dtype": "float32",
-            "n_rows": len(digests),
-            "text_digest": digest_rows(digests),
-        }
-        identity = build_identity(
+        identity = CacheIdentity(
             decoder=decoder,
             plan="causal",
             architecture="inplace",
-            contents=contents,
             template=InputTemplate().to_dict(),
+            poolings=["mean"],
+            layers=layers,
+            storage_dtype="float32",
+            n_rows=len(digests),
+            text_digest=digest_rows(digests),
             versions={},
-        )
+        ).to_plain()
         manifest = Manifest(identity, {"decoder": decoder})
         index = index or ShardIndex(shared_identity(identity), manifest.provenance, WINDOW)
         path = folder / f"shard-{number:06d}.h5"
@@ -113,7 +110,7 @@ class PlainReads:
     """A batch as one positioned read a row and layer, of files that are open, all places worked out before."""
 
     def __init__(self, cache: ShardedCache, rows: NDArray[np.int64], files: Sequence[int]) -> None:
-        index = cache._file.index
+        index = cache.index
         starts = np.cumsum([0, *(shard.n_rows for shard in index.shards)])
         owners = np.searchsorted(starts, rows, side="right") - 1
         self.found = np.empty((N_LAYERS, len(rows), cache.width), np.float32)
@@ -138,7 +135,7 @@ def measure_reading(folder: Path, *, is_cold: bool) -> dict[str, Any]:
         cache = ShardedCache(folder)
         opened.append(time.perf_counter() - began)
     chance = np.random.default_rng(1)
-    files = [os.open(folder / shard.file, os.O_RDONLY) for shard in cache._file.index.shards]
+    files = [os.open(folder / shard.file, os.O_RDONLY) for shard in cache.index.shards]
     seconds: dict[str, list[float]] = {"gather": [], "plain": []}
     for k in range(2 * N_BATCHES):
         rows = chance.integers(0, len(cache), BATCH)

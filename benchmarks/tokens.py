@@ -26,7 +26,7 @@ from extract.files import digest_rows
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.store.cache import LatentCache
 from extract.store.format import create_store
-from extract.store.manifest import Manifest, build_identity
+from extract.store.manifest import CacheIdentity, Manifest, WordIdentity
 from extract.store.writer import StoreWriter
 from probes.data.word_task import WordTask, build_word_splits
 from probes.heads.word_fits import TokenOptions, fit_token_head
@@ -174,21 +174,19 @@ def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, s
     }
     digests = digest_texts(texts)
     n_words = len(texts) * SENTENCE_WORDS
-    identity = build_identity(
+    identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
-        contents={
-            "poolings": [],
-            "layers": layers,
-            "storage_dtype": sizes.storage_dtype,
-            "n_rows": len(texts),
-            "text_digest": digest_rows(digests),
-            "words": {"poolings": [POOLING], "shift": False, "on_lost": "error", "n_words": n_words},
-        },
+        poolings=[],
+        layers=layers,
+        storage_dtype=sizes.storage_dtype,
+        n_rows=len(texts),
+        text_digest=digest_rows(digests),
+        words=WordIdentity([POOLING], shift=False, on_lost="error", n_words=n_words),
         versions={"icecore": "0"},
-    )
+    ).to_plain()
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     rng = np.random.default_rng(seed)

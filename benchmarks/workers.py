@@ -87,7 +87,7 @@ def require_equal(one: ShardedCache, other: ShardedCache) -> int:
     """
     if one.identity != other.identity or one.n_shards != other.n_shards:
         raise RuntimeError("the two folders hold shards of different extractions")
-    names = sorted({*one._file.index.shards[0].layout} - {"/certificate", "/checksums/certificate"})
+    names = sorted({*one.index.shards[0].layout} - {"/certificate", "/checksums/certificate"})
     for name in names:
         if one._file.read(name).tobytes() != other._file.read(name).tobytes():
             raise RuntimeError(f"array {name} differs between one process and several")

@@ -1,7 +1,7 @@
-"""The gate to code that files name: a module is imported when the user allows it by name, and only as it was recorded.
+"""The gate to code that files name: a module is imported if the user allows it by name, and only as it was recorded.
 
-A config, run folder, cache, index or saved head may come from anybody, and so may what it records of a module. So
-nothing that it says opens the gate.
+A config, run folder, cache, index or saved head may come from anybody, with any record of a module. So nothing in a
+file opens the gate.
 """
 
 import sys
@@ -24,8 +24,8 @@ _ALLOWED: ContextVar[tuple[str, ...]] = ContextVar("allowed code", default=())
 def allow_code(names: str | Iterable[str]) -> Iterator[None]:
     """Allow files to name the code of some modules, within a `with` block.
 
-    What a file names is looked up when it is read, so that is what belongs into the block. Code that was registered in
-    this process needs no leave.
+    Code is looked up when a file is read, so read it within the block. Code that was registered in this process is
+    always allowed.
 
     Args:
         names: A module, as `my_parts`, or one name in it, as `my_parts:pool`; or several.
@@ -43,35 +43,35 @@ def allow_code(names: str | Iterable[str]) -> Iterator[None]:
 
 
 def allowed_code() -> tuple[str, ...]:
-    """List what is allowed here, to hand it on to another process."""
+    """List the allowed names, to allow them in another process."""
     return _ALLOWED.get()
 
 
-def import_code(module: str, what: str, *, name: str = "", record: Mapping[str, str] | None = None) -> ModuleType:
+def import_code(module: str, label: str, *, name: str = "", record: Mapping[str, str] | None = None) -> ModuleType:
     """Import a module that a file names: the only place that does.
 
     Args:
         module: The module.
-        what: What the file names, for messages, as `the pooling 'my_parts:pool'`.
-        name: The name itself, which is allowed where it was typed.
-        record: What the file recorded of the module, if it is one that records.
+        label: The code for messages, as `the pooling 'my_parts:pool'`.
+        name: The name itself, which may be allowed instead of the module.
+        record: The file's record of the module, if it has one.
 
     Raises:
         CodeError: The module is not allowed, or its source is not the one that was recorded.
-        Exception: Whatever importing it raises.
+        Exception: Any error of the module when it is imported.
     """
     allowed = _ALLOWED.get()
     if module not in allowed and name not in allowed:
-        words = [*(word for word in allowed if ":" not in word), module]
+        modules = [*(entry for entry in allowed if ":" not in entry), module]
         raise CodeError(
-            f"{what} is code of the module {module!r}, which no file may import by itself; if you trust that module, "
-            f"add --allow-code {','.join(words)}, or in Python allow_code={words!r}."
+            f"{label} is code of the module {module!r}, which no file may import by itself; if you trust that module, "
+            f"add --allow-code {','.join(modules)}, or in Python allow_code={modules!r}."
         )
     if record is not None and module not in sys.modules:
         source = record.get("source", "")
         if not source:
             warnings.warn(
-                f"{what} was recorded without a digest of the source of {module!r}, which is imported unchecked.",
+                f"{label} was recorded without a digest of the source of {module!r}, which is imported unchecked.",
                 CodeWarning,
                 stacklevel=3,
             )
@@ -79,8 +79,8 @@ def import_code(module: str, what: str, *, name: str = "", record: Mapping[str, 
             raise ModuleNotFoundError(f"no files of {module!r} on the Python path")
         elif now != source:
             raise CodeError(
-                f"{what} is code of the module {module!r}, whose source is not the one that was recorded, so it is not "
-                "imported; put that version on PYTHONPATH, or run the config again with this one."
+                f"{label} is code of the module {module!r}, whose source is not the one that was recorded, so it is "
+                "not imported; put that version on PYTHONPATH, or run the config again with this one."
             )
     return import_module(module)
 

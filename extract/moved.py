@@ -1,12 +1,12 @@
 """Where the names of earlier versions are now.
 
-The digest of a user's code holds the paths of what it takes from the library, and old notebooks and files import them.
-So a name that moves stays known by its first path. `moved.txt` has a line for each pair of modules:
+The digest of a user's code contains the paths of the library's functions that it uses, and old notebooks and files
+import them. So a name that moves keeps its first path there. `moved.txt` has a line for each pair of modules:
 
     extract.own.names extract.registry add_own find_own describe_parts=describe_own
 
-These functions and classes of `extract.own.names` are now in `extract.registry`, the last under another name. What no
-line names (constants, say) is looked up in the new modules of an old one.
+These functions and classes of `extract.own.names` are now in `extract.registry`, the last under another name. Names
+that are in no line (constants, say) are looked up in the new modules of an old one.
 """
 
 import sys
@@ -24,7 +24,7 @@ OURS = ("extract", "probes")
 
 
 class Move(NamedTuple):
-    """One function or class that moved."""
+    """A function or class that moved."""
 
     old_module: str
     old_name: str
@@ -41,7 +41,7 @@ class Moves(NamedTuple):
     by_new: dict[tuple[str, str], Move]
 
     def has(self, module: str) -> bool:
-        """Whether a module is old, or a package of old ones."""
+        """Whether a module moved, or is a package of modules that did."""
         return any(old == module or old.startswith(f"{module}.") for old in self.modules)
 
 
@@ -83,29 +83,30 @@ def first_place(module: str, qualname: str) -> tuple[str, str]:
 
 
 class MovedModule(ModuleType):
-    """An old module: hands out its names from where they are now, imported when they are used."""
+    """An old module, whose names are imported from the new ones when they are used."""
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):  # tools look such names up in every module
-            for module, there in self._places(name):
-                if hasattr(found := import_module(module), there):
-                    return getattr(found, there)
+            for path, new_name in self._candidates(name):
+                module = import_module(path)
+                if hasattr(module, new_name):
+                    return getattr(module, new_name)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
-    def _places(self, name: str) -> Iterator[tuple[str, str]]:
-        """Give modules and names to try, those of the nested modules of an old package last."""
-        table, old = moves(), self.__name__
-        own = [old, *(each for each in table.modules if each.startswith(f"{old}."))]
-        named = (move for each in own if (move := table.by_old.get((each, name))))
-        yield from ((move.module, move.name) for move in named)
-        yield from ((new, name) for each in own for new in table.modules.get(each, ()))
+    def _candidates(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield modules and names to try, those of the nested modules of an old package last."""
+        table = moves()
+        old_modules = [self.__name__, *(old for old in table.modules if old.startswith(f"{self.__name__}."))]
+        listed = (move for old in old_modules if (move := table.by_old.get((old, name))))
+        yield from ((move.module, move.name) for move in listed)
+        yield from ((new, name) for old in old_modules for new in table.modules.get(old, ()))
 
 
 class MovedFinder(MetaPathFinder, Loader):
-    """Finds old modules, where no file has their name."""
+    """Finds old modules that no file has the name of."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find an old module; a file that was a package gets the modules that were in it."""
+        """Find an old module; a file that was a package gets its former modules."""
         del target
         if not name.startswith(tuple(f"{package}." for package in OURS)) or not moves().has(name):
             return None
@@ -126,6 +127,6 @@ class MovedFinder(MetaPathFinder, Loader):
 
 
 def find_moved() -> None:
-    """Have imports of old modules found."""
+    """Let imports of old modules be found."""
     if not any(isinstance(finder, MovedFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, MovedFinder())

@@ -1,10 +1,10 @@
-"""Frozen records: which of their fields were given, and how they are built from plain values.
+"""Frozen records: built from plain values and written as them, with a memory of the fields that were given.
 
-That a field was not given is a fact of its own: a protocol or a template may then decide it, and its default may not.
+A protocol or a template may decide a field that was not given, whatever its default is.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date
@@ -21,13 +21,13 @@ from extract.errors import ConfigError, UsageError, unknown_name
 Record = TypeVar("Record")
 GIVEN = "_given"
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
-"""Numbers that YAML 1.1 reads as texts."""
+"""Numbers that YAML 1.1 reads as texts, such as 1e-3."""
 NULLS = ("null", "Null", "NULL", "~")
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def remembers_given(cls: type[Record]) -> type[Record]:
-    """Let the records of a dataclass know which fields their maker named; see `given`."""
+    """Let the records of a dataclass remember which fields were given; see `given`."""
     build = cls.__init__
     names = frozenset(field.name for field in _fields(cls))
 
@@ -44,26 +44,26 @@ def remembers_given(cls: type[Record]) -> type[Record]:
 
 
 def given(record: object) -> frozenset[str]:
-    """Name the fields that the maker of a record named."""
+    """Return the fields that were given when a record was built."""
     names: frozenset[str] = vars(record).get(GIVEN, frozenset())
     return names
 
 
 def as_given(record: Record, names: frozenset[str]) -> Record:
-    """Return a record that counts other fields as given."""
+    """Return the record with other fields counted as given."""
     changed = copy(record)
     object.__setattr__(changed, GIVEN, names)
     return changed
 
 
 def forget_defaults(record: Record) -> Record:
-    """Return a record that counts only fields as given that differ from their defaults."""
+    """Return the record with only the fields counted as given that differ from their defaults."""
     names = [field.name for field in _fields(type(record)) if getattr(record, field.name) != default_of(field)]
     return as_given(record, frozenset(names))
 
 
 def complete(record: Record, values: Mapping[str, Any]) -> Record:
-    """Return a record in which fields that were not given have other values; a mapping completes a nested record."""
+    """Return the record with values for fields that were not given; a mapping completes a nested record."""
     changes = {
         name: complete(getattr(record, name), value) if isinstance(value, Mapping) else value
         for name, value in values.items()
@@ -87,23 +87,20 @@ def default_of(field: "Field[Any]") -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-# --- From plain values ---
-
-
 def from_plain(hint: Any, value: Any, name: str = "", *, load: Callable[[str], Any] = yaml.safe_load) -> Any:
-    """Build what an annotation says from plain values, as YAML, JSON and a command line hold them.
+    """Build a value of an annotation from plain values, as YAML, JSON and a command line hold them.
 
-    Nothing that a value names is imported or called: only the annotation decides what is built. A text where something
-    else is wanted is read as YAML first, so that `1,2`, `[1, 2]` and `1e-3` may be typed.
+    Nothing that a value names is imported or called: only the annotation decides what is built. A text is read as YAML
+    where the annotation is of another type, so that `1,2`, `[1, 2]` and `1e-3` may be typed.
 
     Args:
         hint: The annotation: a dataclass, `tuple[X, ...]`, `dict[X, Y]`, `Literal`, a union, or a plain type.
         value: The plain value.
         name: Dotted name of the value, for messages.
-        load: What reads a text as YAML.
+        load: Reads a text as YAML.
 
     Raises:
-        UsageError: A key is unknown or missing, or a value of a wrong kind.
+        UsageError: A key is unknown or missing, or a value of a wrong type.
         ConfigError: Null where the annotation has none.
     """
     if isinstance(hint, type) and is_dataclass(hint):
@@ -126,14 +123,14 @@ def _record_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], A
     hints, prefix = record_hints(hint), f"{name}." if name else ""
     for key in value:
         if key not in hints:
-            raise unknown_key(f"{prefix}{key}", [f"{prefix}{known}" for known in hints])
+            raise unknown_key(f"{prefix}{key}", [f"{prefix}{name}" for name in hints])
     missing = [field.name for field in _fields(hint) if default_of(field) is MISSING and field.name not in value]
     if missing:
         raise UsageError(f"{name} lacks {missing[0]!r}; allowed: the keys {', '.join(hints)}.")
-    parts = {key: from_plain(hints[key], item, f"{prefix}{key}", load=load) for key, item in value.items()}
-    record = hint(**parts)
-    # A file may name every field, as that of a run does, and means each of them.
-    return as_given(record, given(record) | frozenset(parts)) if GIVEN in vars(record) else record
+    values = {key: from_plain(hints[key], item, f"{prefix}{key}", load=load) for key, item in value.items()}
+    record = hint(**values)
+    # A file may name all fields, as that of a run does, and then all of them are given.
+    return as_given(record, given(record) | frozenset(values)) if GIVEN in vars(record) else record
 
 
 def _tuple_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], Any]) -> tuple[Any, ...]:
@@ -143,11 +140,11 @@ def _tuple_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], An
         items = [load(part) for part in items.split(",")] if isinstance(items, str) else items
     items = list(items) if isinstance(items, list | tuple) else [items]
     if is_dataclass(item):
-        misfits = [part for part in items if not isinstance(part, Mapping)]
-        if misfits:
+        wrong = [value for value in items if not isinstance(value, Mapping)]
+        if wrong:
             keys = ", ".join(record_hints(item))  # type: ignore[arg-type]
-            raise UsageError(f"{name} holds {str(misfits[0])[:60]!r}; allowed: parts with the keys {keys}.")
-        return tuple(from_plain(item, part, name, load=load) for part in items)
+            raise UsageError(f"{name} holds {str(wrong[0])[:60]!r}; allowed: parts with the keys {keys}.")
+        return tuple(from_plain(item, value, name, load=load) for value in items)
     try:
         return tuple(_read(item, str(part) if item is str and type(part) is int else part, load) for part in items)
     except (ValueError, ConfigError):
@@ -155,7 +152,7 @@ def _tuple_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], An
 
 
 def _read(hint: Any, value: Any, load: Callable[[str], Any]) -> Any:
-    """Read one value as an annotation without nested records; `ValueError` where it is none."""
+    """Read one value of an annotation without nested records; `ValueError` where its type is wrong."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if isinstance(value, str) and not _is_choice(value, options):
         value = _read_text(value, options, load)
@@ -175,7 +172,7 @@ def _read(hint: Any, value: Any, load: Callable[[str], Any]) -> Any:
 
 
 def _read_text(text: str, options: tuple[Any, ...], load: Callable[[str], Any]) -> Any:
-    """Read a text as YAML where something else than a text is wanted, or may be and is there."""
+    """Read a text as YAML unless the annotation takes it as a text."""
     if str in options and not (NoneType in options and text in NULLS):
         is_mapping = text.lstrip().startswith("{") and any(get_origin(option) is dict for option in options)
         return load(text) if is_mapping else text
@@ -193,22 +190,21 @@ def wrong_kind(hint: Any, value: Any, name: str) -> UsageError:
     for option in (hint, *get_args(hint)):
         if get_origin(option) is Literal:
             return UsageError(str(unknown_name(name, value, get_args(option))))
-    shown = value if isinstance(value, str) else repr(value)
-    shown = repr(shown[:60]) if isinstance(value, str) else shown[:60]
-    return UsageError(f"{name} is {shown}; allowed: {noun_of(hint)}. See icecore run --help.")
+    text = repr(value[:60]) if isinstance(value, str) else repr(value)[:60]
+    return UsageError(f"{name} is {text}; allowed: {noun_of(hint)}. See icecore run --help.")
 
 
 def noun_of(hint: Any) -> str:
-    """Say what a value of an annotation is."""
-    parts = get_args(hint) or (hint,)
-    noun = "a list, as [1,2] or 1,2" if get_origin(hint) is tuple else NOUNS.get(parts[0], "a text")
+    """Name the values of an annotation, for messages."""
+    options = get_args(hint) or (hint,)
+    noun = "a list, as [1,2] or 1,2" if get_origin(hint) is tuple else NOUNS.get(options[0], "a text")
     noun = "keys with values, as '{KEY: VALUE}'" if get_origin(hint) is dict else noun
-    return f"{noun}, or null" if NoneType in parts else noun
+    return f"{noun}, or null" if NoneType in options else noun
 
 
-def unknown_key(key: str, known: Any) -> UsageError:
+def unknown_key(key: str, allowed: Iterable[str]) -> UsageError:
     """Build the error for an unknown key."""
-    names = sorted(set(known))
+    names = sorted(set(allowed))
     near = get_close_matches(key, names, n=1, cutoff=0.5)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown key {key!r}.{guess} Allowed: {', '.join(names)}.")
@@ -222,7 +218,7 @@ def record_hints(cls: type) -> dict[str, Any]:
 
 
 def with_numbers(value: Any) -> Any:
-    """Read numbers as 1e-3, which YAML takes for texts, at any depth."""
+    """Read numbers that YAML takes for texts, at any depth."""
     if isinstance(value, dict):
         return {key: with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -28,7 +28,7 @@ from extract.wiring.states import layer_widths, pool_batch
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedWords:
-    """Latents of the words of some texts.
+    """Latents of the words of texts.
 
     Attributes:
         latents: `(L, P, W, D)` float32 on the CPU, texts one after the other, words in text order; zeros where a word
@@ -60,7 +60,7 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
         InputError: A text that cannot be pooled; names it.
     """
     if len(spec.members) > 1:
-        return torch.stack([embed_texts(decoder, texts, spec=each) for each in spec.members]).mean(0)
+        return torch.stack([embed_texts(decoder, texts, spec=member) for member in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
     return _embed(decoder, encoder(texts), spec, spec.poolings)
 
@@ -68,7 +68,7 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
     """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
     if len(spec.members) > 1:
-        parts = [embed_words(decoder, texts, spec=each) for each in spec.members]
+        parts = [embed_words(decoder, texts, spec=member) for member in spec.members]
         latents = torch.stack([part.latents for part in parts]).mean(0)
         return replace(parts[0], latents=latents, flags=np.bitwise_or.reduce([part.flags for part in parts]))
     encoder = make_encoder(decoder, spec, has_words=True)
@@ -84,13 +84,13 @@ def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: Extracti
 def _embed(
     decoder: Decoder, encoded: Sequence[EncodedText], spec: ExtractionSpec, poolings: Sequence[str]
 ) -> Float[Tensor, "L P N D"]:
-    """Compute the latents of rows of tokens; each row brings one text, or the words that it holds."""
+    """Compute the latents of rows of tokens, one for a row, or one for each of its words."""
     layers = select_layers(spec.layers, len(decoder.blocks))
     has_words = any(item.words is not None for item in encoded)
     counts = [1 if item.words is None else len(item.words.flags) for item in encoded]
     starts = np.cumsum([0, *counts])
-    own = layer_widths(decoder, spec.mask_plan, layers)
-    width = max(own.get(layer, decoder.description.width) for layer in layers)
+    widths = layer_widths(decoder, spec.mask_plan, layers)
+    width = max(widths.get(layer, decoder.description.width) for layer in layers)
     token_bytes = len(layers) * len(poolings) * width * 4 if has_words else 0
     most, fewest = batch_limits(spec, decoder.device, token_bytes=token_bytes)
     groups = group_texts(encoded, batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length)
@@ -98,16 +98,14 @@ def _embed(
     latents = torch.empty(len(layers), len(poolings), int(starts[-1]), width)
     with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
         for group in groups:
-            places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group])
+            positions = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group])
             for batch in collate_group([encoded[i] for i in group], group, batch_tokens=most):
-                found = pool_batch(decoder, batch, poolings=poolings, layers=layers, reba=spec.reba)
-                joined = joiner.add(batch, found)
+                pooled = pool_batch(decoder, batch, poolings=poolings, layers=layers, reba=spec.reba)
+                joined = joiner.add(batch, pooled)
                 if joined is not None:
-                    latents[:, :, places] = joined[1][..., :width].cpu()
+                    latents[:, :, positions] = joined[1][..., :width].cpu()
     return latents
 
-
-# Estimate what an extraction costs before it starts.
 
 N_WARM = 2  # batches before the clock starts, in which pages, threads and kernels are set up
 N_TIMED, FEWEST_TIMED, MOST_SECONDS = 7, 3, 10.0  # batches that are timed; the fewest, where they take longer than this
@@ -124,7 +122,7 @@ class Estimate:
         n_truncated: Texts longer than the window.
         longest: Tokens of the longest text.
         bytes_by_array: Bytes on disk per array of the store.
-        tokens_per_second: The median of a few batches of these texts, after others to warm up, scaled to all lengths.
+        tokens_per_second: The median of a few batches of these texts, after warm-up, scaled to all lengths.
         seconds: Estimated time of the computation.
         n_words: Words over all texts; 0 for whole texts.
         example: The first row, written out with roles.
@@ -158,10 +156,10 @@ class Estimate:
 def estimate_extraction(
     decoder: Decoder, texts: Sequence[str | JoinedText], *, spec: ExtractionSpec, manifest: Manifest
 ) -> Estimate:
-    """Tokenise every text, time a few batches, and work out the rest. Nothing is written.
+    """Tokenise every text, time a few batches, and estimate the rest. Nothing is written.
 
-    On a CPU long rows are timed by their beginnings; what a row takes beyond grows as its multiplications do, linearly
-    in the weights and with the square of its length in attention. A text that cannot be pooled is an `InputError`.
+    On a CPU long rows are timed by their beginnings; the time of the rest grows as its multiplications do, linearly in
+    the weights and with the square of its length in attention. A text that cannot be pooled is an `InputError`.
     """
     encoder = make_encoder(decoder, spec, has_words=manifest.words is not None)
     lengths: list[int] = []
@@ -179,9 +177,10 @@ def estimate_extraction(
         name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
     }
     n_tokens = sum(lengths)
-    n_words = 0 if manifest.words is None else int(manifest.words["n_words"])
     seconds = _work(decoder, lengths) / rate
-    return Estimate(n_rows, n_tokens, n_truncated, longest, sizes, n_tokens / seconds, seconds, n_words, example)
+    return Estimate(
+        n_rows, n_tokens, n_truncated, longest, sizes, n_tokens / seconds, seconds, manifest.n_words, example
+    )
 
 
 def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: ExtractionSpec, manifest: Manifest) -> float:
@@ -194,7 +193,7 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
         split_length=decoder.split_length,
     )
     most = TIMED_TOKENS if decoder.device.type == "cpu" else batching["batch_tokens"]
-    picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
+    picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some repeatedly
     rates: list[float] = []
     first = time.perf_counter()
     with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
@@ -202,9 +201,7 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
             rows = _beginnings([encoded[i] for i in groups[k]], most=most)
             batch = collate(rows, range(len(rows)))
             began = time.perf_counter()
-            pool_batch(
-                decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"], reba=spec.reba
-            ).cpu()
+            pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.layers, reba=spec.reba).cpu()
             ended = time.perf_counter()
             rates.append(_work(decoder, [len(row.ids) for row in rows]) / (ended - began))
             if len(rates) >= N_WARM + FEWEST_TIMED and ended - first > MOST_SECONDS:
@@ -220,7 +217,7 @@ def _work(decoder: Decoder, lengths: Sequence[int]) -> float:
 
 
 def _beginnings(rows: Sequence[EncodedText], *, most: int) -> list[EncodedText]:
-    """Take as many rows of a batch as hold `most` tokens, at least one, and cut one that holds more by itself."""
+    """Return as many rows of a batch as hold `most` tokens, at least one, and cut one that holds more by itself."""
     n_rows = max(1, most // max(len(row.ids) for row in rows))
     return [_cut(row, most) for row in rows[:n_rows]]
 

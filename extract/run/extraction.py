@@ -45,88 +45,34 @@ from extract.run.session import Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
 from extract.store.format import create_store, require_locks
-from extract.store.manifest import Manifest, build_identity, require_same
-from extract.store.reader import StoreReader, require_sound
+from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
+from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
 from extract.wiring.states import layer_widths, pool_batch
 
-# Two threads around the computation: one makes items ahead, one consumes them, a few at a time.
-
-ITEMS_AHEAD = 3  # made ahead at most
-ITEMS_WAITING = 1  # to be consumed at most: those of words are large
-TRIM_ITEMS = 2  # after so many consumed items, free pages of the heap go back to the system
+ITEMS_AHEAD = 3  # batches tokenised ahead at most
+ITEMS_WAITING = 1  # batches that wait to be written at most: those of words are large
+TRIM_ITEMS = 2  # written batches after which free pages of the heap go back to the system
+LONGEST, MOST_ROWS = 8, 64  # texts tried for the longest row, and rows of the batch that a plan is proved on
+PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
+PlacementKey = Literal["device_map", "tp_plan"]
+SPREADS: dict[PlacementKey, str] = {
+    "device_map": "spreads one decoder over all devices of one process",
+    "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
+}
+"""What the keys of a decoder do that exclude several processes."""
 T = TypeVar("T")
-
-
-class Sink:
-    """A thread that consumes items in order; its error surfaces at the next `put` or at `close`."""
-
-    def __init__(self, consume: Callable[[Any], None]) -> None:
-        self._consume = consume
-        self._queue: queue.Queue[Any] = queue.Queue(ITEMS_WAITING)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        for number in count(1):
-            if (item := self._queue.get()) is None:
-                return
-            if self._error is None:
-                try:
-                    self._consume(item)
-                except BaseException as error:  # handed to the caller's thread
-                    self._error = error
-            del item  # else it would outlive the wait for the next one
-            if number % TRIM_ITEMS == 0:
-                trim_heap()
-
-    def put(self, item: Any) -> None:
-        """Hand over an item, waiting while the queue is full."""
-        if self._error is not None:
-            raise self._error
-        self._queue.put(item)
-
-    def close(self) -> None:
-        """Consume what is queued, end the thread, and raise its error if it has not surfaced yet."""
-        self._queue.put(None)
-        self._thread.join()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-
-class Ahead(Iterator[T]):
-    """An iterator whose items are made in a thread, a few ahead; its error surfaces where the items are used."""
-
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items = items
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="icecore-tokeniser")
-        self._made = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
-
-    def __next__(self) -> T:
-        """Return the next item, waiting for it."""
-        item = self._made[0].result()  # an error, or the end, stays in its place
-        self._made.popleft()
-        self._made.append(self._pool.submit(next, self._items))
-        return item
-
-    def close(self) -> None:
-        """End the thread; drop items not taken yet."""
-        self._pool.shutdown(cancel_futures=True)
-
-
-# Progress of an extraction: what the library reports, and a bar for a terminal.
+Text = TypeVar("Text", bound=str | JoinedText)
 
 
 class ExtractionProgress:
-    """Receives progress from an extraction; this one is silent."""
+    """Progress callback of an extraction; silent by default."""
 
     def start(self, *, n_rows: int, n_done: int) -> None:
-        """An extraction of `n_rows` rows (0 where nobody knows) begins, of which `n_done` are already there."""
+        """An extraction of `n_rows` rows (0 if unknown) begins, of which `n_done` are already done."""
 
     def advance(self, *, n_rows: int, n_tokens: int) -> None:
         """A batch has been written."""
@@ -135,71 +81,17 @@ class ExtractionProgress:
         """The extraction has ended, well or not."""
 
 
-class BarProgress(ExtractionProgress):
-    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
-
-    def __init__(self, console: Console, *, title: str) -> None:
-        self._console, self._title = console, title
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rates]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=False,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(title, total=None, rates="")
-        self._rows = self._tokens = self._total = 0
-        self._started = self._said = 0.0
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """Show the bar."""
-        self._total = n_rows
-        self._rows = self._n_before = n_done
-        self._started = self._said = time.monotonic()
-        self._bar.update(self._task, total=n_rows or None, completed=n_done)
-        self._bar.start()
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """Move the bar."""
-        self._rows += n_rows
-        self._tokens += n_tokens
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
-        self._bar.update(self._task, completed=self._rows, rates=rates)
-        if not self._console.is_terminal and time.monotonic() - self._said > 30:
-            self._said = time.monotonic()
-            of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
-
-    def finish(self) -> None:
-        """Leave the bar as it stands."""
-        self._bar.stop()
-
-
-# Several processes that write one store together (torchrun, SLURM), through Lightning Fabric.
-
-PlacementKey = Literal["device_map", "tp_plan"]
-SPREADS: dict[PlacementKey, str] = {
-    "device_map": "spreads one decoder over all devices of one process",
-    "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
-}
-"""What keys of a decoder that do not go with several processes do."""
-
-
 @dataclass(frozen=True)
 class Workers:
-    """This process's place in a group that extracts together.
+    """The position of this process in a group (torchrun, SLURM) that writes one store together.
 
     Attributes:
         rank: Position of this process, 0 for the one that creates and certifies the store.
         world_size: Number of processes.
-        barrier: Waits until every process has come here.
+        barrier: Waits for all processes.
         device: Device of this process, or `auto`.
         shares_decoder: Whether one decoder is split over all processes (tensor parallel): then each computes every
-            batch, and the first writes them.
+            batch, and the first process writes them.
     """
 
     rank: int = 0
@@ -218,66 +110,206 @@ class Workers:
         return self.shares_decoder or batch % self.world_size == self.rank
 
 
-def launched_size() -> int:
-    """Count the processes that torchrun or SLURM launched, this one included."""
-    if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
-        return int(os.environ["SLURM_NTASKS"])
-    return 1
+def extract_latents(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    *,
+    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+    workers: Workers = Workers(),
+) -> LatentCache:
+    """Extract latents of texts, or of their words, into a cache, unless a cache already holds them.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Texts, all plain or all with their words; repeats are stored once.
+        spec: What to extract.
+        folder: Folder of caches. A whole cache of the same identity, or one that holds more, is reused; a half-done
+            one is resumed.
+        progress: Progress callback; silent by default.
+        workers: The position of this process in a group that writes one store together.
+
+    Returns:
+        The whole cache; a `MeanCache` of several where the template's name is that of several.
+
+    Raises:
+        InputError: A text that cannot be pooled; named.
+        CacheLockedError: Another process is writing this cache.
+        DiskFullError: No space left; rows that are done stay.
+        NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text and value.
+        CertificateError: The plan did not take effect, latents depend on padding, or weights changed.
+        KeyboardInterrupt: Rows that are done stay.
+    """
+    unique = unique_texts(texts)
+    manifest = describe_extraction(decoder, unique, spec)
+    if len(spec.members) > 1:
+        parts = [
+            extract_latents(decoder, unique, spec=member, folder=folder, progress=progress, workers=workers)
+            for member in spec.members
+        ]
+        return MeanCache(parts, identity=manifest.identity)
+    cache = find_cache(Path(folder), manifest.identity)
+    if cache is None:
+        require_locks()  # before texts are tokenised
+        path = cache_path(Path(folder), manifest)
+        check_texts(decoder, unique, spec, path=path)
+        with open_store(path, manifest, workers=workers) as writer:
+            Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
+        cache = LatentCache(path, expected=manifest.identity)
+    if workers.rank == 0:
+        warn_truncated(cache)
+    return cache
 
 
-def require_one_process(key: PlacementKey) -> None:
-    """Refuse several processes where a decoder was placed by a key of `SPREADS` (`ConfigError`)."""
-    if launched_size() > 1:
-        raise ConfigError(
-            f"{launched_size()} processes were started, and decoder.{key} {SPREADS[key]}; start one process, or leave "
-            f"decoder.{key} out."
-        )
+def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
+    """Warn, with counts, where texts of a cache were longer than the longest row; `n_cut` saves a count."""
+    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity["template"]
+    if not n_cut:
+        return
+    most, window = template["max_tokens"] or template["window"], template["window"]
+    remedy = f"raise template.max_tokens (this decoder takes {window})" if most < window else "shorten or split them"
+    warnings.warn(
+        f"{n_cut:,} of {len(cache):,} texts have more than {min(most, window)} tokens, and their ends were left out; "
+        f"{remedy}, or set template.on_long to 'error'.",
+        TruncationWarning,
+        stacklevel=3,
+    )
 
 
-def place_worker(device: str = "auto") -> Workers:
-    """Give this process its place and device among those launched, without joining them: none waits for another."""
-    size = launched_size()
-    if size == 1:
-        return Workers(device=device)
-    by_torchrun = "WORLD_SIZE" in os.environ and "RANK" in os.environ
-    rank, local = ("RANK", "LOCAL_RANK") if by_torchrun else ("SLURM_PROCID", "SLURM_LOCALID")
-    n_devices = torch.cuda.device_count()
-    if device == "auto" and n_devices:
-        device = f"cuda:{int(os.environ.get(local, '0')) % n_devices}"
-    return Workers(int(os.environ[rank]), size, device=device)
+def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
+    """Drop repeated texts, keeping the first of each.
+
+    Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
+    position of the first in the caller's list, for messages.
+
+    Raises:
+        InputError: No texts, an empty one, one with words that are not in it, or plain texts among those with words;
+            names the position.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
+    unique: dict[Text, None] = {}
+    for i, text in enumerate(texts, first_index):
+        if isinstance(text, JoinedText):
+            require_words(text, i)
+        elif not isinstance(text, str) or not text.strip():
+            raise InputError(f"text {i} is {text!r}; allowed: a string with at least one visible character.")
+        if unique and type(text) is not type(next(iter(unique))):
+            raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
+        unique[text] = None
+    if not unique:
+        raise InputError("there are no texts to extract; give at least one.")
+    return list(unique)
 
 
-def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:
-    """Join the group this process was launched into, on `auto` or a torch device; alone, this costs nothing."""
-    size = launched_size()
-    if size == 1:
-        return Workers(device=device)
-    from lightning.fabric import Fabric
+def describe_extraction(
+    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
+) -> Manifest:
+    """Build the manifest of an extraction of unique texts; `n_rows` saves a `count_rows`.
 
-    n_nodes = int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", "1")))
-    accelerator = "cpu" if device == "cpu" else "auto"
-    fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
-    fabric.launch()
-    own = "auto" if shares_decoder else str(fabric.device)
-    return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, own, shares_decoder)
+    Raises:
+        UnknownNameError: A layer this decoder does not have.
+        DecoderError: A tap that its family does not have, or not under this plan.
+        InputError: Windows with a pooling that cannot be joined from them, or a text that cannot be read.
+    """
+    plan = spec.mask_plan
+    plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
+    words = _describe_words(decoder, texts, spec)
+    layers = select_layers(spec.layers, len(decoder.blocks))
+    widths = layer_widths(decoder, plan, layers)
+    n_pooled = 0 if words is None else len(words.poolings) * len(layers)
+    token_bytes = n_pooled * decoder.description.width * 4
+    batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
+    own = describe_own(own_names(plan, spec.poolings, None if words is None else words.poolings))
+    poolings = {*(spec.poolings if words is None else words.poolings)}
+    identity = CacheIdentity(
+        decoder=decoder.description.to_dict(),
+        plan=plan.text,
+        architecture=plan.architecture,
+        template={**spec.template.to_dict(), "window": decoder.description.window},
+        poolings=select_poolings(spec.poolings) if words is None else (),
+        layers=layers,
+        storage_dtype=spec.storage_dtype,
+        n_rows=count_rows(decoder, texts, spec) if n_rows is None else n_rows,
+        text_digest=digest_rows(digest_texts(texts)),
+        versions=dict(_versions()),
+        words=words,
+        rules=plan.rules or None,
+        widths=widths or None,
+        placeholder=None if plan.prepend is None else _describe_placeholder(decoder, plan.prepend[2]),
+        reba=asdict(spec.reba) if REBA & poolings else None,
+        own={key: record["sha256"] for key, record in own.items()} or None,
+        chat=digest_chat(decoder.tokenizer) if any(t.chat != "none" for t in spec.template.members) else None,
+    )
+    provenance = {
+        "decoder": decoder.description.to_dict(),
+        "device": str(decoder.device),
+        # Of a tensor like the weights while they are used; offloaded ones are elsewhere meanwhile.
+        "products": describe_products(
+            torch.empty(1, dtype=next(decoder.module.parameters()).dtype, device=decoder.device)
+        ),
+        **({"blocks": placed} if (placed := count_places(decoder.blocks)).keys() - {str(decoder.device)} else {}),
+        "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+        **({"own": own} if own else {}),
+    }
+    return Manifest(identity.to_plain(), provenance)
 
 
-# One extraction: tokenise, compute and write the rows that are not done yet.
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Read the versions once: a sweep describes hundreds of extractions, and reading parses a file per package."""
+    return tuple((package, version(package)) for package in PACKAGES)
+
+
+def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> WordIdentity | None:
+    joined = [text for text in texts if isinstance(text, JoinedText)]
+    if not joined:
+        return None
+    poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
+    return WordIdentity(poolings, spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
+
+
+def _describe_placeholder(decoder: Decoder, seed: int) -> Plain:
+    """Describe the random placeholder, which its seed gives again."""
+    placeholder = draw_placeholder(decoder.description.width, seed).numpy()
+    return {"seed": seed, "sha256": sha256(placeholder.astype("<f4").tobytes()).hexdigest()}
+
+
+def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
+    """List the nouns and names that may be a user's own; `word_poolings` are None where whole texts are pooled."""
+    noun, names = ("pooling", poolings) if word_poolings is None else ("word pooling", word_poolings)
+    return [*(("mask kind", name) for name in plan.kind_names), *((noun, name) for name in names)]
+
+
+def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
+    """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
+    if spec.template.on_long != "windows":
+        return len(texts)
+    return _count_encoded(decoder, texts, spec)
+
+
+def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
+    """Refuse texts that cannot be read before a store for them is laid out at `path`: `InputError`, naming the text.
+
+    Tokenising takes less than a hundredth of the extraction.
+    """
+    if spec.template.on_long != "windows" and not path.exists():  # counting the rows has read those already
+        _count_encoded(decoder, texts, spec)
+
+
+def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
+    encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
+    starts = range(0, len(texts), WINDOW_TEXTS)
+    return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
 
 
 @contextmanager
 def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:
     """Open a store for writing, laid out if it is not there, and locked until the `with` block ends.
 
-    The first process of a group takes the lock, under which the others write.
-
-    Raises:
-        CacheIdentityError: The store has another identity; nothing was written.
-        CacheError: The store is damaged; nothing was written.
-        CacheLockedError: Another process is writing it.
-        DiskFullError: Not enough space to lay it out.
+    The first process of a group takes the lock, under which the others write. A store of another identity, or a damaged
+    one, is refused before anything is written.
     """
     if workers.rank == 0 and not path.exists():
         create_store(path, manifest)
@@ -287,13 +319,10 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
         require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
         with writer.locked() if workers.rank == 0 else nullcontext():
             if workers.rank == 0:
-                require_sound(StoreReader(path))
+                require_sound(path)
             yield writer
     finally:
         writer.close()
-
-
-LONGEST, MOST_ROWS = 8, 64  # texts tried for the longest row, and rows of the batch that a plan is proved on
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +339,7 @@ class Extraction:
     progress: ExtractionProgress
     workers: Workers = field(default_factory=Workers)
     copies: HostCopies = field(default_factory=HostCopies)
-    shared_session: Session | None = None  # of a sweep, which closes the rows of all its stores together
+    shared_session: Session | None = None  # that of a sweep, which closes the rows of all its stores together
 
     @cached_property
     def session(self) -> Session:
@@ -342,16 +371,16 @@ class Extraction:
     @property
     def layers(self) -> list[str]:
         """Layers of the store, bottom up."""
-        return list(self.writer.manifest.identity["layers"])
+        return list(self.writer.manifest.layers)
 
     @property
     def storage(self) -> str:
         """Storage dtype of the store."""
-        return str(self.writer.manifest.identity["storage_dtype"])
+        return self.writer.manifest.storage_dtype
 
     @property
     def batching(self) -> dict[str, int]:
-        """The batching the store was started with; a resumed run keeps it and so computes the very same batches."""
+        """The batching that the store was started with; a resumed run keeps it and so computes the same batches."""
         return dict(self.writer.manifest.provenance["batching"])
 
     def run(self) -> None:
@@ -364,10 +393,10 @@ class Extraction:
             self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
             try:
                 self._pump(is_done)
-            except CertificateError:  # nothing more of this run is to be trusted
+            except CertificateError:  # the open rows of this run are not trusted
                 raise
             except BaseException:
-                if not self.workers.shares_decoder:  # its weights can be read by all processes together alone
+                if not self.workers.shares_decoder:  # weights of a split decoder are read by all processes together
                     self.session.close_if_frozen()
                 raise
             finally:
@@ -379,24 +408,20 @@ class Extraction:
                 self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
             self.workers.barrier()
 
-    def certify(self) -> dict[str, Any]:
+    def certify(self) -> Plain:
         """Certify the plan in force before anything is computed with it."""
         n_rows, n_tokens = self.largest_batch()
         require_reading(self.spec.plan, len(self.decoder.blocks))
         if not isinstance(self.texts[0], JoinedText):
-            own = {
-                name: POOLINGS[name][0] for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]
-            }
-            require_no_padding(own, self.decoder.description.width)
-        return {
+            custom = [name for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]]
+            require_no_padding({name: POOLINGS[name][0] for name in custom}, self.decoder.description.width)
+        certificate: Plain = {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
             "batch_invariance": check_batch_invariance(self.decoder),
-            **(
-                {"devices": check_devices(self.decoder)}
-                if len({*self.decoder.devices, self.decoder.device}) > 1
-                else {}
-            ),
         }
+        if len({*self.decoder.devices, self.decoder.device}) > 1:
+            certificate["devices"] = check_devices(self.decoder)
+        return certificate
 
     def largest_batch(self) -> tuple[int, int]:
         """Estimate rows and tokens of a batch of the longest texts."""
@@ -406,11 +431,8 @@ class Extraction:
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
     def _pump(self, is_done: NDArray[np.bool_]) -> None:
-        """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
-        with (
-            closing(Sink(lambda step: step())) as sink,
-            closing(Ahead(self.batches(is_done))) as batches,
-        ):
+        """Tokenise, compute and write, all three in a thread of their own, with bounded queues between them."""
+        with closing(Sink(lambda step: step())) as sink, closing(Ahead(self.batches(is_done))) as batches:
             for batch in batches:
                 latents = pool_batch(
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
@@ -421,7 +443,7 @@ class Extraction:
                     sink.put(partial(self.write, whole, copy))
                 if self.session.is_due and not self.workers.shares_decoder:
                     self.session.require_frozen()
-                    sink.put(self.session.close_rows)  # after all that was computed before this comparison
+                    sink.put(self.session.close_rows)  # after all rows computed before this comparison
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -445,7 +467,7 @@ class Extraction:
                     yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
 
     def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, HostCopy]]:
-        """Yield a batch with its latents on their way to the store; of windows, once, when all of a text are there.
+        """Yield a batch with its latents in transit to the host; one of windows when all those of its texts are there.
 
         The latents are rounded on their device, which reports on those that do not fit; `write` reads the report.
         """
@@ -463,20 +485,15 @@ class Extraction:
         unfit = read_report(report, shape)
         if unfit is None:
             return
-        layer, pooling, place, column = unfit.place
+        layer, pooling, number, column = unfit.indices
         where = (
             f"layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
-            f"{name_latent(batch, place, self.texts)}"
+            f"{name_latent(batch, number, self.texts)}"
         )
         raise refuse_latent(unfit.value, where=where, storage=self.storage, dtype=self.decoder.description.dtype)
 
     def write(self, batch: Batch, copy: HostCopy) -> None:
-        """Write the latents of a batch once they have arrived, and mark its rows as written.
-
-        Raises:
-            NonFiniteLatentError: One of them does not fit; nothing of the batch is written.
-            DiskFullError: No space left.
-        """
+        """Write the latents of a batch once they have arrived; nothing of it where one does not fit."""
         with copy as (stored, report):
             self.require_fit(batch, report, stored.shape)
             if self.workers.writes:
@@ -505,208 +522,149 @@ class Extraction:
         self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
 
-PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
-Text = TypeVar("Text", bound=str | JoinedText)
+class Sink:
+    """A thread that consumes items in order; its error surfaces at the next `put` or at `close`."""
+
+    def __init__(self, consume: Callable[[Any], None]) -> None:
+        self._consume = consume
+        self._queue: queue.Queue[Any] = queue.Queue(ITEMS_WAITING)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        for number in count(1):
+            if (item := self._queue.get()) is None:
+                return
+            if self._error is None:
+                try:
+                    self._consume(item)
+                except BaseException as error:  # handed to the caller's thread
+                    self._error = error
+            del item  # else it would outlive the wait for the next one
+            if number % TRIM_ITEMS == 0:
+                trim_heap()
+
+    def put(self, item: Any) -> None:
+        """Queue an item, waiting while the queue is full."""
+        if self._error is not None:
+            raise self._error
+        self._queue.put(item)
+
+    def close(self) -> None:
+        """Consume all queued items, end the thread, and raise its error if it has not surfaced yet."""
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
 
-def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
-    """Drop repeated texts, keeping the first of each.
+class Ahead(Iterator[T]):
+    """An iterator whose items are made in a thread, a few ahead; its error surfaces where the items are used."""
 
-    Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
-    position of the first in the caller's list, for messages.
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="icecore-tokeniser")
+        self._futures = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
 
-    Raises:
-        InputError: No texts, one that is empty or no text, one with words that are not in it, or plain texts among
-            those with words; names the position.
-    """
-    if isinstance(texts, str):
-        raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
-    unique: dict[Text, None] = {}
-    for i, text in enumerate(texts, first_index):
-        if isinstance(text, JoinedText):
-            require_words(text, i)
-        elif not isinstance(text, str) or not text.strip():
-            raise InputError(f"text {i} is {text!r}; allowed: a string with at least one visible character.")
-        if unique and type(text) is not type(next(iter(unique))):
-            raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
-        unique[text] = None
-    if not unique:
-        raise InputError("there are no texts to extract; give at least one.")
-    return list(unique)
+    def __next__(self) -> T:
+        """Return the next item, waiting for it."""
+        item = self._futures[0].result()  # an error, or the end, stays first
+        self._futures.popleft()
+        self._futures.append(self._pool.submit(next, self._items))
+        return item
+
+    def close(self) -> None:
+        """End the thread and drop unused items."""
+        self._pool.shutdown(cancel_futures=True)
 
 
-@cache
-def _versions() -> tuple[tuple[str, str], ...]:
-    """Read the versions once: a sweep describes hundreds of extractions, and each look parses a file per package."""
-    return tuple((package, version(package)) for package in PACKAGES)
+def launched_size() -> int:
+    """Count the processes that torchrun or SLURM launched, this one included."""
+    if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
+        return int(os.environ["SLURM_NTASKS"])
+    return 1
 
 
-def describe_extraction(
-    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
-) -> Manifest:
-    """Work out the manifest that an extraction of unique texts would have; `n_rows` saves a `count_rows`.
-
-    Raises:
-        UnknownNameError: A layer this decoder does not have.
-        DecoderError: A tap that its family does not show, or not under this plan.
-        InputError: Windows are asked for, and a pooling cannot be joined from them or a text cannot be read.
-    """
-    plan = spec.mask_plan
-    plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
-    words = _describe_words(decoder, texts, spec)
-    layers = select_layers(spec.layers, len(decoder.blocks))
-    widths = layer_widths(decoder, plan, layers)
-    n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
-    token_bytes = n_pooled * decoder.description.width * 4
-    batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
-    own = describe_own(own_names(plan, spec.poolings, None if words is None else words["poolings"]))
-    contents = {
-        "poolings": list(select_poolings(spec.poolings)) if words is None else [],
-        "layers": list(layers),
-        "storage_dtype": spec.storage_dtype,
-        "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
-        "text_digest": digest_rows(digest_texts(texts)),
-        # The identity of a cache without words taps or ReBA, or of a plan whose rules never changed, has no such field.
-        **({} if words is None else {"words": words}),
-        **({"rules": plan.rules} if plan.rules else {}),
-        **({"widths": widths} if widths else {}),
-        **({} if plan.prepend is None else {"placeholder": _describe_draw(decoder, plan.prepend[2])}),
-        **({"reba": asdict(spec.reba)} if REBA & {*(spec.poolings if words is None else words["poolings"])} else {}),
-        **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
-        **({"chat": digest_chat(decoder.tokenizer)} if any(t.chat != "none" for t in spec.template.members) else {}),
-    }
-    identity = build_identity(
-        decoder=decoder.description.to_dict(),
-        plan=plan.text,
-        architecture=plan.architecture,
-        template={**spec.template.to_dict(), "window": decoder.description.window},
-        contents=contents,
-        versions=dict(_versions()),
-    )
-    provenance = {
-        "decoder": decoder.description.to_dict(),
-        "device": str(decoder.device),
-        "products": describe_products(_like_weights(decoder)),
-        **({"blocks": placed} if (placed := count_places(decoder.blocks)).keys() - {str(decoder.device)} else {}),
-        "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
-        **({"own": own} if own else {}),
-    }
-    return Manifest(identity, provenance)
+def require_one_process(key: PlacementKey) -> None:
+    """Refuse several processes where a decoder was placed by a key of `SPREADS` (`ConfigError`)."""
+    if launched_size() > 1:
+        raise ConfigError(
+            f"{launched_size()} processes were started, and decoder.{key} {SPREADS[key]}; start one process, or leave "
+            f"decoder.{key} out."
+        )
 
 
-def _like_weights(decoder: Decoder) -> torch.Tensor:
-    """Make a tensor like the weights while they are used; offloaded ones are elsewhere meanwhile."""
-    return torch.empty(1, dtype=next(decoder.module.parameters()).dtype, device=decoder.device)
+def place_worker(device: str = "auto") -> Workers:
+    """Choose rank and device of this process among those launched, without joining them: none waits for another."""
+    size = launched_size()
+    if size == 1:
+        return Workers(device=device)
+    by_torchrun = "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    rank, local = ("RANK", "LOCAL_RANK") if by_torchrun else ("SLURM_PROCID", "SLURM_LOCALID")
+    n_devices = torch.cuda.device_count()
+    if device == "auto" and n_devices:
+        device = f"cuda:{int(os.environ.get(local, '0')) % n_devices}"
+    return Workers(int(os.environ[rank]), size, device=device)
 
 
-def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
-    """Give the nouns and names that may be a user's own; `word_poolings` are None where whole texts are pooled."""
-    kinds = [("mask kind", name) for name in plan.kind_names]
-    if word_poolings is None:
-        return kinds + [("pooling", name) for name in poolings]
-    return kinds + [("word pooling", name) for name in word_poolings]
+def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:
+    """Join the group of this process through Lightning Fabric, on `auto` or a torch device; alone, this is free."""
+    size = launched_size()
+    if size == 1:
+        return Workers(device=device)
+    from lightning.fabric import Fabric
+
+    n_nodes = int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", "1")))
+    accelerator = "cpu" if device == "cpu" else "auto"
+    fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
+    fabric.launch()
+    device = "auto" if shares_decoder else str(fabric.device)
+    return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, device, shares_decoder)
 
 
-def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
-    """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
-    if spec.template.on_long != "windows":
-        return len(texts)
-    return _count_encoded(decoder, texts, spec)
+class BarProgress(ExtractionProgress):
+    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
 
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console, self._title = console, title
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=None, rates="")
+        self._rows = self._tokens = self._total = 0
+        self._started = self._printed = 0.0
 
-def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
-    """Refuse texts that cannot be read before a store for them is laid out at `path`: `InputError`, naming the text.
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Show the bar."""
+        self._total = n_rows
+        self._rows = self._n_before = n_done
+        self._started = self._printed = time.monotonic()
+        self._bar.update(self._task, total=n_rows or None, completed=n_done)
+        self._bar.start()
 
-    Tokenising takes less than a hundredth of the extraction.
-    """
-    if spec.template.on_long != "windows" and not path.exists():  # counting the rows has read those already
-        _count_encoded(decoder, texts, spec)
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Move the bar."""
+        self._rows += n_rows
+        self._tokens += n_tokens
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
+        self._bar.update(self._task, completed=self._rows, rates=rates)
+        if not self._console.is_terminal and time.monotonic() - self._printed > 30:
+            self._printed = time.monotonic()
+            of = f" of {self._total:,}" if self._total else ""
+            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
 
-
-def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
-    encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
-    starts = range(0, len(texts), WINDOW_TEXTS)
-    return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
-
-
-def _describe_draw(decoder: Decoder, seed: int) -> dict[str, Any]:
-    """Name the draw of a placeholder; the seed gives the very same one again."""
-    draw = draw_placeholder(decoder.description.width, seed).numpy()
-    return {"seed": seed, "sha256": sha256(draw.astype("<f4").tobytes()).hexdigest()}
-
-
-def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> dict[str, Any] | None:
-    joined = [text for text in texts if isinstance(text, JoinedText)]
-    if not joined:
-        return None
-    return {
-        "poolings": list(select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))),
-        "shift": spec.words.shift,
-        "on_lost": spec.words.on_lost,
-        "n_words": sum(len(text.spans) for text in joined),
-    }
-
-
-def extract_latents(
-    decoder: Decoder,
-    texts: Iterable[str | JoinedText],
-    *,
-    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
-    folder: str | Path = "caches",
-    progress: ExtractionProgress | None = None,
-    workers: Workers = Workers(),
-) -> LatentCache:
-    """Extract latents of texts, or of their words, into a cache, or find the cache that already holds them.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: Texts, all plain or all with their words; repeats are stored once.
-        spec: What to extract.
-        folder: Where caches live. A whole cache of the same identity, or one that holds more, is reused; a half-done
-            one is resumed.
-        progress: Receives what has been done.
-        workers: This process's place in a group that writes one store together.
-
-    Returns:
-        The whole cache; a `MeanCache` of several where the template's name is that of several.
-
-    Raises:
-        InputError: A text that cannot be pooled; named.
-        CacheLockedError: Another process is writing this cache.
-        DiskFullError: No space left; rows that are done stay.
-        NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text and value.
-        CertificateError: The plan did not take effect, latents depend on padding, or weights changed.
-        KeyboardInterrupt: Rows that are done stay.
-    """
-    unique = unique_texts(texts)
-    manifest = describe_extraction(decoder, unique, spec)
-    if len(spec.members) > 1:
-        how: dict[str, Any] = {"folder": folder, "progress": progress, "workers": workers}
-        parts = [extract_latents(decoder, unique, spec=each, **how) for each in spec.members]
-        return MeanCache(parts, identity=manifest.identity)
-    cache = find_cache(Path(folder), manifest.identity)
-    if cache is None:
-        require_locks()  # said before texts are tokenised, not after it
-        path = cache_path(Path(folder), manifest)
-        check_texts(decoder, unique, spec, path=path)
-        with open_store(path, manifest, workers=workers) as writer:
-            Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
-        cache = LatentCache(path, expected=manifest.identity)
-    if workers.rank == 0:
-        warn_truncated(cache)
-    return cache
-
-
-def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
-    """Warn, with counts, where texts of a cache were longer than the longest row; `n_cut`, if known, saves a count."""
-    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity["template"]
-    if not n_cut:
-        return
-    most, window = template["max_tokens"] or template["window"], template["window"]
-    more = f"raise template.max_tokens (this decoder takes {window})" if most < window else "shorten or split them"
-    warnings.warn(
-        f"{n_cut:,} of {len(cache):,} texts have more than {min(most, window)} tokens, and their ends were left out; "
-        f"{more}, or set template.on_long to 'error'.",
-        TruncationWarning,
-        stacklevel=3,
-    )
+    def finish(self) -> None:
+        """Stop the bar."""
+        self._bar.stop()

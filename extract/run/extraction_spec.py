@@ -32,7 +32,7 @@ LOST_POLICIES = {
 @remembers_given
 @dataclass(frozen=True)
 class WordSpec:
-    """What is extracted from every word; used only for `JoinedText`s."""
+    """Options for the words of texts; used only for `JoinedText`s."""
 
     poolings: tuple[str, ...] = ("auto",)
     """Word poolings: `first`, `last`, `mean` over the tokens of a word, or `auto`: `last` where every block is causal,
@@ -40,7 +40,7 @@ class WordSpec:
     shift: bool = False
     """Represent each token by the output at the token before it (MAGNET)."""
     on_lost: Literal["error", "count"] = "error"
-    """What happens to a word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
+    """A word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
@@ -52,7 +52,7 @@ class WordSpec:
 @remembers_given
 @dataclass(frozen=True)
 class ExtractionSpec:
-    """What is extracted from every text."""
+    """Options of an extraction."""
 
     plan: str = "causal"
     """Mask plan (`icecore list plans`)."""
@@ -61,9 +61,9 @@ class ExtractionSpec:
     poolings: tuple[str, ...] = ("mean",)
     """Poolings (`icecore list poolings`)."""
     words: WordSpec = field(default_factory=WordSpec)
-    """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
+    """Options for words, where the texts come with their words; the poolings of whole texts are then not stored."""
     reba: RebaOptions = field(default_factory=RebaOptions)
-    """Which attention the ReBA poolings use; without them it says nothing."""
+    """Attention of the ReBA poolings; ignored without them."""
     layers: tuple[str, ...] = ("all",)
     """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`; and taps inside
     blocks: names such as `block_07.value`, or `taps:value`, `taps:attention`, `taps:mid` of every block."""
@@ -88,9 +88,9 @@ class ExtractionSpec:
 
     @property
     def members(self) -> tuple["ExtractionSpec", ...]:
-        """The settings of the extractions whose latents are averaged: these, unless the template is several."""
+        """The settings of the extractions whose latents are averaged: these, unless there are several templates."""
         templates = self.template.members
-        return (self,) if len(templates) == 1 else tuple(self.with_template(each) for each in templates)
+        return (self,) if len(templates) == 1 else tuple(self.with_template(template) for template in templates)
 
     def with_template(self, template: InputTemplate) -> "ExtractionSpec":
         """Return the same settings with another template."""
@@ -133,7 +133,7 @@ class ExtractionSpec:
 
 
 def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:
-    """List what an extraction names as `module:name`, which was imported for it."""
+    """List the names of an extraction that are `module:name`, which was imported for it."""
     names = (*spec.mask_plan.kind_names, *spec.poolings, *spec.words.poolings)
     return tuple(name for name in names if PLACE.fullmatch(name))
 
@@ -141,8 +141,8 @@ def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:
 def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:
     """Choose the most and the fewest tokens per batch for a device.
 
-    `token_bytes` are those of the latents that a token can bring, of a word of one token, at every layer and pooling;
-    whole texts take next to nothing. Batches below the fewest tokens are joined with those of neighbouring lengths.
+    `token_bytes` are those of the latents of a word of one token, at every layer and pooling; whole texts take next to
+    nothing. Batches below the fewest tokens are joined with those of neighbouring lengths.
     """
     most, latent_bytes = (2048, LATENT_BYTES_CPU) if device.type == "cpu" else (16384, LATENT_BYTES)
     if token_bytes:

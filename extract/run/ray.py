@@ -32,19 +32,23 @@ from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, names_of_c
 from extract.run.shards import DRAFTS, PATIENCE, abandon_empty, extract_shards, listed_in, require_shardable, stamp_of
 from extract.store.cache import ShardedCache
 from extract.store.format import require_locks
-from extract.store.reader import INDEX
-
-# Workers on Ray: how many and what each gets, and what one does.
+from extract.store.shard_index import INDEX
 
 DEVICES = ("auto", "cpu", "cuda")
-"""Devices that a decoder may name: which GPUs a worker sees is chosen by Ray."""
-
+"""Devices that a decoder may name: Ray chooses the GPUs of a worker."""
+QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
+LONGEST_TEMPORARY = 35
+"""Most characters of a temporary folder that leave room for the names of Ray's sockets, 107 at most."""
+FAILURES = (OSError, RuntimeError, ValueError, ImportError)
+"""Errors of `ray.init`."""
+LOOK = 1.0  # seconds between reads of the index
+GRACE = 5.0  # seconds that workers have to end by themselves once all is listed, and again when they are killed
 Maker = DecoderSpec | Callable[[], Decoder]
 
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """How many workers Ray starts, and what each of them gets."""
+    """Number of Ray workers, and the CPUs and GPUs of each."""
 
     n_workers: int
     """Workers. Those for which the cluster has no room wait until it has; the others do their windows."""
@@ -53,10 +57,10 @@ class RayWorkers:
     gpus: int | float | None = None
     """GPUs of each, such as 1, or 0.5 where two share one; absent: 1 where the cluster has GPUs, else none."""
     restarts: int = 10
-    """How often each one is started again when its process or its node dies; -1: however often."""
+    """How often a worker is restarted when its process or its node dies; -1: without limit."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
+        """Refuse numbers out of range."""
         if self.n_workers < 1:
             raise ConfigError(f"the number of Ray workers is {self.n_workers}; allowed: a whole number, at least 1.")
         if self.cpus < 0 or (self.gpus or 0) < 0:
@@ -65,14 +69,90 @@ class RayWorkers:
             raise ConfigError(f"restarts is {self.restarts}; allowed: a whole number, or -1 for no limit.")
 
 
+def extract_shards_on_ray(
+    decoder: DecoderSpec | str | Callable[[], Decoder],
+    texts: Iterable[str | JoinedText] | Path,
+    *,
+    folder: str | Path,
+    workers: RayWorkers | int,
+    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
+    window: int = WINDOW_TEXTS,
+    progress: ExtractionProgress | None = None,
+    patience: float = PATIENCE,
+) -> ShardedCache:
+    """Extract texts into shards by workers on a Ray cluster; the shards are those of `extract_shards`.
+
+    Each worker calls `extract_shards` on the same texts and folder, with its own CPUs and GPUs. One that dies is
+    restarted, on another node if need be, and its window goes on from the last batch.
+
+    The cluster is the one that `ray.init` joined before, that of `RAY_ADDRESS`, or one that runs on this machine. Where
+    there is none, Ray is started on this machine for the time of the call. Needs `pip install ray`, on every node.
+
+    Args:
+        decoder: The decoder that every worker loads; or a function without arguments that returns a decoder, called by
+            all workers.
+        texts: As for `extract_shards`, but read by every worker: a list, a path, `stream_texts(...)` or a column of a
+            `Dataset`, whose files all nodes see; no generator.
+        folder: As for `extract_shards`; all nodes see it, under the same path.
+        workers: Number of workers, or that with the CPUs and GPUs of each.
+        spec: What to extract.
+        window: Texts of a shard.
+        progress: Progress callback, called when shards are listed.
+        patience: As for `extract_shards`.
+
+    Returns:
+        The shards as one cache.
+
+    Raises:
+        ConfigError: The extra is missing, Ray cannot be joined or started, or the decoder is in memory, spread over
+            devices, or of a device that only Ray can choose.
+        InputError: Texts that can be read only once.
+        IcecoreError: As `extract_shards`, from the first worker that fails; the others are ended. Or all workers died
+            more often than they are restarted.
+    """
+    require_shardable(spec, window)
+    require_locks()
+    workers = RayWorkers(workers) if isinstance(workers, int) else workers
+    make = require_maker(decoder)
+    if isinstance(texts, Iterator):
+        raise InputError(
+            f"texts is a {type(texts).__name__}, which can be read only once, and every Ray worker reads them; "
+            "allowed: a list, the path of a file, stream_texts(...), or a column of a Dataset."
+        )
+    ray = require_extra("ray")
+    source = stream_texts(texts.absolute()) if isinstance(texts, Path) else texts
+    shards = Path(folder).absolute()
+    watch, is_begun = ListedProgress(shards, progress or ExtractionProgress()), (shards / INDEX).exists()
+    try:
+        with joined_cluster(ray, workers):
+            watch.start(n_rows=len(source) if isinstance(source, Sized) else 0)
+            gpus = _gpus_of_each(ray, make, workers)
+            if isinstance(make, DecoderSpec) and not gpus:
+                make = replace(make, device="cpu")  # GPUs that Ray gave to nobody may be visible
+            code = (*allowed_code(), *names_of_code(spec))
+            worker = ShardWorker(make, str(Path.cwd()), str(shards), spec, window, patience, code)
+            with _filling(ray, worker, source, replace(workers, gpus=gpus)) as calls:
+                _wait(ray, calls, watch.look)
+    except BaseException:
+        if not is_begun and (shards / INDEX).exists():
+            abandon_empty(shards)  # a killed worker cannot
+        raise
+    finally:
+        watch.finish()
+    shutil.rmtree(shards / DRAFTS, ignore_errors=True)  # those of workers that were slower than others
+    cache = ShardedCache(folder)
+    warn_truncated(cache, n_cut=sum(shard.n_truncated for shard in listed_in(shards)))
+    return cache
+
+
 def require_maker(decoder: Any) -> Maker:
-    """Return what every worker can make its decoder of; `ConfigError` for one in memory, or spread over devices."""
+    """Return the recipe by which every worker makes its decoder; one in memory, or spread over devices, is refused."""
     if isinstance(decoder, str):
         return DecoderSpec(decoder)
     if isinstance(decoder, DecoderSpec):
-        for key, what in SPREADS.items():
+        for key, effect in SPREADS.items():
             if getattr(decoder, key) is not None:
-                raise ConfigError(f"decoder.{key} {what}, and every Ray worker has its own; leave decoder.{key} out.")
+                raise ConfigError(f"decoder.{key} {effect}, and every Ray worker has its own; leave decoder.{key} out.")
         if decoder.device not in DEVICES:
             raise ConfigError(
                 f"decoder.device is {decoder.device!r}, and Ray chooses the GPU of each worker; allowed: "
@@ -84,13 +164,20 @@ def require_maker(decoder: Any) -> Maker:
             f"the decoder is a {type(decoder).__name__}, and every Ray worker makes its own; allowed: a name, a "
             "DecoderSpec, or a function without arguments that returns a decoder."
         )
-    made: Maker = decoder
-    return made
+    maker: Maker = decoder
+    return maker
+
+
+def _gpus_of_each(ray: Any, make: Maker, workers: RayWorkers) -> int | float:
+    if workers.gpus is not None:
+        return workers.gpus
+    is_for_cpus = isinstance(make, DecoderSpec) and make.device == "cpu"
+    return int(not is_for_cpus and ray.cluster_resources().get("GPU", 0) > 0)
 
 
 @dataclass
 class ShardWorker:
-    """What runs on Ray: an actor that fills a folder of shards beside others like it."""
+    """An actor on Ray, which fills a folder of shards together with others."""
 
     make: Maker
     started_in: str
@@ -99,11 +186,11 @@ class ShardWorker:
     window: int
     patience: float
     allowed: tuple[str, ...] = ()
-    """Code that the spec may name: what the driver has imported for it."""
+    """Code that the spec may name, as the driver has imported it."""
 
     def fill(self, texts: Any) -> IcecoreError | OSError | None:
-        """Return when all windows are listed, whoever did them; or return the error, of which Ray would raise pages."""
-        with suppress(OSError):  # a folder that this node lacks; only absolute paths are found then
+        """Return when all windows are listed; or return the error, for which Ray would raise pages."""
+        with suppress(OSError):  # a folder that this node lacks; then only absolute paths work
             os.chdir(self.started_in)
         try:
             decoder = load_decoder(self.make) if isinstance(self.make, DecoderSpec) else self.make()
@@ -116,13 +203,96 @@ class ShardWorker:
         return None
 
 
-# The Ray cluster of an extraction: the one there is, or Ray on this machine alone, ended afterwards.
+@contextmanager
+def _filling(ray: Any, worker: ShardWorker, texts: Any, workers: RayWorkers) -> Iterator[list[Any]]:
+    """Let actors fill the folder, and end them with the `with` block; yields their calls."""
+    actor = ray.remote(
+        num_cpus=workers.cpus,
+        num_gpus=workers.gpus,
+        max_restarts=workers.restarts,
+        max_task_retries=-1,  # as often as the actor is restarted
+        scheduling_strategy="SPREAD",
+    )(ShardWorker)
+    actors, calls = list[Any](), list[Any]()
+    try:
+        try:
+            shared_texts = ray.put(texts)
+            for _ in range(workers.n_workers):
+                actors.append(actor.remote(**vars(worker)))
+                calls.append(actors[-1].fill.remote(shared_texts))
+        except (TypeError, pickle.PicklingError) as error:
+            raise ConfigError(
+                f"the texts or the decoder cannot be sent to Ray workers ({first_line(error)}); allowed: paths, names, "
+                "and what can be pickled."
+            ) from error
+        yield calls
+        ray.wait(calls, num_returns=len(calls), timeout=GRACE)
+    finally:
+        with silent_ray():  # it would announce a restart of each
+            for running in actors:
+                ray.kill(running)
+            ray.wait(calls, num_returns=len(calls), timeout=GRACE)
 
-QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
-LONGEST_TEMPORARY = 35
-"""Characters of a temporary folder in which the names of Ray's sockets, 107 at most, have room."""
-FAILURES = (OSError, RuntimeError, ValueError, ImportError)
-"""What `ray.init` raises."""
+
+def _wait(ray: Any, calls: Sequence[Any], look: Callable[[], None]) -> None:
+    """Wait until one worker has seen all windows listed; raise the error of one, or one when all have died."""
+    cause: Exception | None = None
+    while calls:
+        done, calls = ray.wait(calls, timeout=LOOK)
+        look()
+        for call in done:
+            try:
+                error = ray.get(call)
+            except ray.exceptions.RayTaskError:  # a bug, so with the worker's traceback
+                raise
+            except ray.exceptions.RayError as died:
+                cause = died
+                continue
+            if error is not None:
+                raise error
+            return
+    reason = (str(cause).strip().splitlines() or [""])[-1][:200]
+    raise IcecoreError(
+        f"all Ray workers died, each as often as it may be restarted ({reason}); give them more memory, or fix "
+        "what kills them, and run the same extraction again to go on."
+    ) from cause
+
+
+class ListedProgress:
+    """Reports the shards that any process lists in a folder."""
+
+    def __init__(self, folder: Path, progress: ExtractionProgress) -> None:
+        self._folder, self._progress = folder, progress
+        self._seen: tuple[int, int] = 0, 0
+        self._stamp: tuple[int, ...] = ()
+
+    def start(self, *, n_rows: int) -> None:
+        """Report the shards of earlier calls."""
+        self._seen = self._count()
+        self._progress.start(n_rows=n_rows, n_done=self._seen[0])
+
+    def look(self) -> None:
+        """Report new shards."""
+        (rows, tokens), before = self._count(), self._seen
+        if rows > before[0]:
+            self._progress.advance(n_rows=rows - before[0], n_tokens=tokens - before[1])
+            self._seen = rows, tokens
+
+    def finish(self) -> None:
+        """Report the end."""
+        self._progress.finish()
+
+    def _count(self) -> tuple[int, int]:
+        """Count rows and tokens of the listed shards; the index is read when it has changed."""
+        try:
+            status = (self._folder / INDEX).stat()
+        except FileNotFoundError:
+            return self._seen
+        stamp = stamp_of(status)
+        if stamp == self._stamp:
+            return self._seen
+        self._stamp, shards = stamp, listed_in(self._folder)
+        return sum(shard.n_rows for shard in shards), sum(shard.n_tokens for shard in shards)
 
 
 @contextmanager
@@ -131,13 +301,10 @@ def joined_cluster(ray: Any, workers: RayWorkers) -> Iterator[None]:
 
     It is the one that `ray.init` joined before, that of `RAY_ADDRESS`, or one that runs on this machine; where there is
     none, Ray is started here, with room for all workers, and leaves neither processes nor files.
-
-    Raises:
-        ConfigError: The cluster cannot be joined, or Ray cannot be started.
     """
     with redirect_stdout(sys.stderr), ExitStack() as stack:  # Ray writes to it when a worker dies
         if not ray.is_initialized():
-            with _kept_sigterm():
+            with _restored_sigterm():
                 if not _joins(ray, stack, os.environ.get("RAY_ADDRESS", "")):
                     _start(ray, stack, workers)
         try:
@@ -149,13 +316,13 @@ def joined_cluster(ray: Any, workers: RayWorkers) -> Iterator[None]:
 
 @contextmanager
 def silent_ray() -> Iterator[None]:
-    """Drop what Ray writes to the standard output until the `with` block ends."""
+    """Drop Ray's standard output until the `with` block ends."""
     with redirect_stdout(StringIO()):
         yield
 
 
 def _joins(ray: Any, stack: ExitStack, address: str) -> bool:
-    """Join a cluster; False where none is named and none runs on this machine."""
+    """Join a cluster; return False where none is named and none runs on this machine."""
     if address == "local":
         return False
     stack.callback(ray.shutdown)
@@ -172,11 +339,11 @@ def _joins(ray: Any, stack: ExitStack, address: str) -> bool:
 
 
 def _start(ray: Any, stack: ExitStack, workers: RayWorkers) -> None:
-    """Start Ray on this machine; it ends, and what it has written goes, with the stack."""
-    place = tempfile.gettempdir()
-    place = place if len(place) <= LONGEST_TEMPORARY else "/tmp"
-    files = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir=place, ignore_cleanup_errors=True))
-    stack.enter_context(_environment(RAY_USAGE_STATS_ENABLED="0", **_own_key()))
+    """Start Ray on this machine; it ends with the stack, which removes its files."""
+    parent = tempfile.gettempdir()
+    parent = parent if len(parent) <= LONGEST_TEMPORARY else "/tmp"
+    files = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir=parent, ignore_cleanup_errors=True))
+    stack.enter_context(_environment(RAY_USAGE_STATS_ENABLED="0", **_cluster_key()))
     stack.callback(ray.shutdown)
     n_cpus = max(os.cpu_count() or 1, math.ceil(workers.n_workers * workers.cpus))
     try:
@@ -189,15 +356,15 @@ def _start(ray: Any, stack: ExitStack, workers: RayWorkers) -> None:
 
 
 @cache  # as Ray reads it once in a process
-def _own_key() -> dict[str, str]:
-    """Make the key of clusters started here, which Ray else writes into the home folder; nothing where one is there."""
+def _cluster_key() -> dict[str, str]:
+    """Make the key of clusters started here, unless the user has one; Ray would write it into the home folder."""
     has_key = "RAY_AUTH_TOKEN_PATH" in os.environ or Path("~/.ray/auth_token").expanduser().exists()
     return {} if has_key else {"RAY_AUTH_TOKEN": token_hex(32)}
 
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables for Ray that are not set, until the `with` block ends; Ray itself may set others in it."""
+    """Set variables for Ray that are not set, and restore all of Ray's when the `with` block ends."""
     before = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     os.environ.update({**values, **before})
     try:
@@ -209,8 +376,8 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 @contextmanager
-def _kept_sigterm() -> Iterator[None]:
-    """Let SIGTERM be answered as before, though `ray.init` takes it over."""
+def _restored_sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which `ray.init` replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -219,182 +386,3 @@ def _kept_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-LOOK = 1.0  # seconds between looks at what is listed
-GRACE = 5.0  # seconds that workers have to end, by themselves once all is listed, then killed
-
-
-def extract_shards_on_ray(
-    decoder: DecoderSpec | str | Callable[[], Decoder],
-    texts: Iterable[str | JoinedText] | Path,
-    *,
-    folder: str | Path,
-    workers: RayWorkers | int,
-    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
-    window: int = WINDOW_TEXTS,
-    progress: ExtractionProgress | None = None,
-    patience: float = PATIENCE,
-) -> ShardedCache:
-    """Extract texts into shards by workers on a Ray cluster; the shards are those of `extract_shards`.
-
-    Each worker calls `extract_shards` on the same texts and folder, with CPUs and GPUs that are its own. One that dies
-    is started again, on another node if need be, and the window that it was at goes on from its last batch.
-
-    The cluster is the one that `ray.init` joined before, that of `RAY_ADDRESS`, or one that runs on this machine. Where
-    there is none, Ray is started on this machine for the time of the call. Needs `pip install ray`, on every
-    node.
-
-    Args:
-        decoder: What every worker loads; or a function without arguments that returns a decoder, called by each.
-        texts: As for `extract_shards`, but read by every worker: a list, a path, `stream_texts(...)` or a column of a
-            `Dataset`, whose files all nodes see; no generator.
-        folder: As for `extract_shards`; all nodes see it, under the same path.
-        workers: How many workers, or how many and what each gets.
-        spec: What to extract.
-        window: Texts of a shard.
-        progress: Receives every shard when it is listed.
-        patience: As for `extract_shards`.
-
-    Returns:
-        The shards as one cache.
-
-    Raises:
-        ConfigError: The extra is missing, Ray cannot be joined or started, or the decoder is in memory, spread over
-            devices, or of a device that only Ray can choose.
-        InputError: Texts that can be read only once.
-        IcecoreError: As `extract_shards`, from the worker that meets it first; the others are ended. Or all workers
-            died more often than they are started again.
-    """
-    require_shardable(spec, window)
-    require_locks()
-    workers = RayWorkers(workers) if isinstance(workers, int) else workers
-    make = require_maker(decoder)
-    if isinstance(texts, Iterator):
-        raise InputError(
-            f"texts is a {type(texts).__name__}, which can be read only once, and every Ray worker reads them; "
-            "allowed: a list, the path of a file, stream_texts(...), or a column of a Dataset."
-        )
-    ray = require_extra("ray")
-    source = stream_texts(texts.absolute()) if isinstance(texts, Path) else texts
-    place = Path(folder).absolute()
-    watch, is_begun = ListedProgress(place, progress or ExtractionProgress()), (place / INDEX).exists()
-    try:
-        with joined_cluster(ray, workers):
-            watch.start(n_rows=len(source) if isinstance(source, Sized) else 0)
-            gpus = _gpus_of_each(ray, make, workers)
-            if isinstance(make, DecoderSpec) and not gpus:
-                make = replace(make, device="cpu")  # GPUs that Ray gave to nobody may be in sight
-            code = (*allowed_code(), *names_of_code(spec))
-            worker = ShardWorker(make, str(Path.cwd()), str(place), spec, window, patience, code)
-            with _filling(ray, worker, source, replace(workers, gpus=gpus)) as calls:
-                _wait(ray, calls, watch.look)
-    except BaseException:
-        if not is_begun and (place / INDEX).exists():
-            abandon_empty(place)  # which a worker that is killed cannot do itself
-        raise
-    finally:
-        watch.finish()
-    shutil.rmtree(place / DRAFTS, ignore_errors=True)  # of workers that were behind when all was done
-    cache = ShardedCache(folder)
-    warn_truncated(cache, n_cut=sum(shard.n_truncated for shard in listed_in(place)))
-    return cache
-
-
-def _gpus_of_each(ray: Any, make: Maker, workers: RayWorkers) -> int | float:
-    if workers.gpus is not None:
-        return workers.gpus
-    is_for_cpus = isinstance(make, DecoderSpec) and make.device == "cpu"
-    return int(not is_for_cpus and ray.cluster_resources().get("GPU", 0) > 0)
-
-
-@contextmanager
-def _filling(ray: Any, worker: ShardWorker, texts: Any, workers: RayWorkers) -> Iterator[list[Any]]:
-    """Let actors fill the folder, and end them with the `with` block; yields their calls."""
-    actor = ray.remote(
-        num_cpus=workers.cpus,
-        num_gpus=workers.gpus,
-        max_restarts=workers.restarts,
-        max_task_retries=-1,  # as often as the actor is restarted
-        scheduling_strategy="SPREAD",
-    )(ShardWorker)
-    actors, calls = list[Any](), list[Any]()
-    try:
-        try:
-            given = ray.put(texts)
-            for _ in range(workers.n_workers):
-                actors.append(actor.remote(**vars(worker)))
-                calls.append(actors[-1].fill.remote(given))
-        except (TypeError, pickle.PicklingError) as error:
-            raise ConfigError(
-                f"the texts or the decoder cannot be sent to Ray workers ({first_line(error)}); allowed: paths, names, "
-                "and what can be pickled."
-            ) from error
-        yield calls
-        ray.wait(calls, num_returns=len(calls), timeout=GRACE)
-    finally:
-        with silent_ray():  # which else says of each that it will be started again
-            for each in actors:
-                ray.kill(each)
-            ray.wait(calls, num_returns=len(calls), timeout=GRACE)
-
-
-def _wait(ray: Any, calls: Sequence[Any], look: Callable[[], None]) -> None:
-    """Wait until one worker has seen all windows listed; raise what one meets, or when all have died."""
-    why: Exception | None = None
-    while calls:
-        done, calls = ray.wait(calls, timeout=LOOK)
-        look()
-        for call in done:
-            try:
-                error = ray.get(call)
-            except ray.exceptions.RayTaskError:  # no sentence for a person, so the worker's own traceback
-                raise
-            except ray.exceptions.RayError as died:
-                why = died
-                continue
-            if error is not None:
-                raise error
-            return
-    reason = (str(why).strip().splitlines() or [""])[-1][:200]
-    raise IcecoreError(
-        f"all Ray workers died, each as often as it may be started again ({reason}); give them more memory, or fix "
-        "what kills them, and run the same extraction again to go on."
-    ) from why
-
-
-class ListedProgress:
-    """Reports what is listed in a folder of shards, whoever lists it."""
-
-    def __init__(self, folder: Path, progress: ExtractionProgress) -> None:
-        self._folder, self._progress = folder, progress
-        self._seen: tuple[int, int] = 0, 0
-        self._stamp: tuple[int, ...] = ()
-
-    def start(self, *, n_rows: int) -> None:
-        """Report what is listed already."""
-        self._seen = self._count()
-        self._progress.start(n_rows=n_rows, n_done=self._seen[0])
-
-    def look(self) -> None:
-        """Report what has been listed since."""
-        (rows, tokens), before = self._count(), self._seen
-        if rows > before[0]:
-            self._progress.advance(n_rows=rows - before[0], n_tokens=tokens - before[1])
-            self._seen = rows, tokens
-
-    def finish(self) -> None:
-        """Report the end."""
-        self._progress.finish()
-
-    def _count(self) -> tuple[int, int]:
-        """Count rows and tokens of the shards that are listed; the index is read when it has changed."""
-        try:
-            status = (self._folder / INDEX).stat()
-        except FileNotFoundError:
-            return self._seen
-        stamp = stamp_of(status)
-        if stamp == self._stamp:
-            return self._seen
-        self._stamp, shards = stamp, listed_in(self._folder)
-        return sum(shard.n_rows for shard in shards), sum(shard.n_tokens for shard in shards)

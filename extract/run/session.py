@@ -1,13 +1,13 @@
-"""What one process writes counts once its batches are proved and the weights compared with their digest afterwards."""
+"""Rows of one process count once its batches are proved and the weights compared with their digest afterwards."""
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.files import digest_module
+from extract.store.manifest import Plain
 from extract.store.writer import StoreWriter
 
 SHARE = 0.01
@@ -19,11 +19,7 @@ class Session:
     """Rows that one process has written since it last compared the weights with their digest, in any number of stores.
 
     Proved batches and equal weights close them. Rows that no comparison closed (killed, or something was wrong) do not
-    count, and the next run computes them again.
-
-    Attributes:
-        decoder: The decoder.
-        proofs: Prove batches, as `BatchProof.prove`.
+    count, and the next run computes them again. Every one of `proofs` proves batches, as `BatchProof.prove`.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -35,7 +31,7 @@ class Session:
         self._compared = time.monotonic()
 
     def add(self, writer: StoreWriter, first: int, n_rows: int) -> None:
-        """Take note of consecutive rows that were written."""
+        """Record consecutive rows that were written."""
         self._open.append((writer, first, n_rows))
 
     @property
@@ -49,18 +45,15 @@ class Session:
             for prove in self.proofs:
                 prove(is_closing=is_closing)
         except CertificateError:
-            self._require_equal_weights()  # others would explain it better
+            self._require_equal_weights()  # changed ones would explain it better
             raise
 
-    def require_frozen(self) -> dict[str, Any]:
-        """Prove batches and compare the weights with their digest, before rows are closed.
-
-        Returns plain values for the cache; raises `CertificateError` if a batch is not as planned or weights changed.
-        """
+    def require_frozen(self) -> Plain:
+        """Prove batches and compare the weights with their digest, before rows are closed; return the certificate."""
         self.prove_batches(is_closing=True)
         return self._require_equal_weights()
 
-    def _require_equal_weights(self) -> dict[str, Any]:
+    def _require_equal_weights(self) -> Plain:
         started = time.monotonic()
         before, digest = self.decoder.description.weight_digest, digest_module(self.decoder.module)
         self._compared = time.monotonic()
@@ -74,7 +67,7 @@ class Session:
         return {"is_bit_identical": True, "weight_digest": digest}
 
     def close_rows(self) -> None:
-        """Let the rows written so far count: all were computed before the weights were last found equal."""
+        """Let the rows written so far count: all were computed before the last comparison of the weights."""
         for writer, first, n_rows in self._open:
             writer.close_rows(first, n_rows)
         self._open.clear()

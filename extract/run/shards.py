@@ -29,16 +29,94 @@ from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
 from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, locked_file, require_locks
 from extract.store.manifest import Manifest, require_same
-from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
-
-# Windows of texts, and how they are shared out among all processes that fill one folder of shards.
+from extract.store.reader import LocalFiles, require_shard
+from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
 
 DRAFTS = "drafts"
 """Folder of the shards that are being written, and of the claims to them."""
 LOCK = ".lock"
 PATIENCE = 600.0
-"""Seconds without a batch after which a window that a living process holds is done by another as well."""
-PAUSE = 0.2  # seconds between looks at windows that others hold
+"""Seconds without a batch after which a window that a living process has claimed is computed by another too."""
+PAUSE = 0.2  # seconds between checks of windows that others have claimed
+
+
+def extract_shards(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText] | Path,
+    *,
+    folder: str | Path,
+    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
+    window: int = WINDOW_TEXTS,
+    progress: ExtractionProgress | None = None,
+    patience: float = PATIENCE,
+) -> ShardedCache:
+    """Extract latents of any number of texts into shards, window by window; memory does not grow with their number.
+
+    A shard is a whole cache of the texts of one window. It is written as a draft, renamed in one step, and then listed
+    in `index.json`. Stopped or killed, the same call with the same texts goes on: a window whose shard is not listed,
+    or whose file is gone, is computed; of the others the texts are read, and the file once, for its SHA-256.
+
+    Make the same call in as many processes as there are devices, on one machine or on several that see the folder:
+    they share the windows, and each returns when all are listed. See `map_windows`.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Texts, all plain or all with their words, from anything that yields them: a list, a generator, a column
+            of a `datasets.Dataset`, or the path of a file, which `stream_texts` reads. Repeats within a window are
+            stored once.
+        folder: Folder of the shards and their index, and nothing else.
+        spec: What to extract.
+        window: Texts of a shard. They are in memory together and batched by length among themselves.
+        progress: Progress callback for the batches of this process.
+        patience: Seconds without a batch after which a window that a living process has claimed is computed by another
+            too.
+
+    Returns:
+        The shards as one cache.
+
+    Raises:
+        CacheIdentityError: The folder holds shards of something else or of other texts, which stay as they are.
+        CacheError: A shard of an earlier call is damaged, or has the file name of another; all stay.
+        ConfigError: A window of no texts, a template that stands for several, or a decoder that is split over the
+            processes (`tp_plan`), which cannot compute different shards.
+        IcecoreError: As `extract_latents`; finished shards stay.
+    """
+    require_shardable(spec, window)
+    if is_split(decoder.module):
+        require_one_process("tp_plan")
+    require_locks()
+    progress = progress or ExtractionProgress()
+    source = stream_texts(texts) if isinstance(texts, Path) else texts
+    windows = read_windows(source, window)
+    first = next(windows)
+    manifest = describe_extraction(decoder, first.texts, spec, n_rows=len(first.texts))  # tokenises nothing
+    ledger = Ledger(Path(folder), manifest, window, patience=patience)
+    index = ledger.index
+    spec = replace(spec, batch_tokens=index.provenance["batching"]["batch_tokens"])  # the same batches everywhere
+    progress.start(n_rows=len(source) if isinstance(source, Sized) else 0, n_done=index.n_rows)
+    try:
+        for _ in map_windows(ShardWriter(decoder, spec, progress), chain([first], windows), ledger):
+            pass
+    except BaseException:
+        abandon_empty(ledger.folder)
+        raise
+    finally:
+        progress.finish()
+    index = ledger.complete()
+    cache = ShardedCache(folder)
+    warn_truncated(cache, n_cut=sum(shard.n_truncated for shard in index.shards))
+    return cache
+
+
+def require_shardable(spec: ExtractionSpec, window: int) -> None:
+    """Refuse windows of no texts, and a template that stands for several: `ConfigError`."""
+    if window < 1:
+        raise ConfigError(f"window is {window}; allowed: a whole number of texts, at least 1.")
+    if len(spec.members) > 1:
+        raise ConfigError(
+            f"the template stands for {len(spec.members)} whose latents are averaged, and shards hold those of one; "
+            "extract each of them into a folder of its own."
+        )
 
 
 @dataclass(frozen=True)
@@ -86,15 +164,10 @@ def read_windows(texts: Iterable[str | JoinedText], size: int) -> Iterator[Windo
 
 @dataclass(frozen=True)
 class Claim:
-    """The right of this process to do a window, which ends with the process.
+    """The right of this process to compute a window, which ends with the process."""
 
-    Attributes:
-        file: The file whose lock is the claim.
-        descriptor: That file, open.
-    """
-
-    file: Path
-    descriptor: int
+    file: Path  # its lock is the claim
+    descriptor: int  # of the open file
 
     @property
     def drafts(self) -> Path:
@@ -102,24 +175,101 @@ class Claim:
         return self.file.parent
 
     def beat(self) -> None:
-        """Show the other processes that the work goes on."""
-        with suppress(OSError):  # no longer there, as another process was faster
+        """Tell the other processes that this one is at work."""
+        with suppress(OSError):  # removed, as another process was faster
             os.utime(self.descriptor)
 
 
-class Ledger:
-    """What is listed in a folder of shards, and who is at work there; any number of processes share it.
+@dataclass(frozen=True, eq=False)
+class ShardWriter:
+    """Turns windows into shards without the index, so that many can work at once."""
 
-    Making one makes the folder and begins its index.
+    decoder: Decoder
+    spec: ExtractionSpec
+    progress: ExtractionProgress
+
+    def __call__(self, window: Window, claim: Claim) -> tuple[Shard, Path]:
+        """Extract a window into a draft, or go on with one; return the shard and the draft."""
+        manifest = describe_extraction(self.decoder, window.texts, self.spec)
+        draft = cache_path(claim.drafts, manifest)
+        try:
+            with open_store(draft, manifest) as writer:
+                Extraction(self.decoder, window.texts, self.spec, writer, _ClaimProgress(self.progress, claim)).run()
+        except (InputError, NonFiniteLatentError) as error:
+            raise type(error)(f"in {window}, counted in it: {error}") from error
+        return describe_shard(draft, window=window.number, expected=manifest.identity), draft
+
+
+class _ClaimProgress(ExtractionProgress):
+    """Reports the batches of a window to the progress of the whole and to the other processes."""
+
+    def __init__(self, whole: ExtractionProgress, claim: Claim) -> None:
+        self.whole, self.claim = whole, claim
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """A batch has been written."""
+        self.claim.beat()
+        self.whole.advance(n_rows=n_rows, n_tokens=n_tokens)
+
+
+def map_windows(
+    write: Callable[[Window, Claim], tuple[Shard, Path]], windows: Iterable[Window], ledger: "Ledger"
+) -> Iterator[Shard]:
+    """Compute the windows that no process has computed, and yield their shards when they are listed.
+
+    Alone, a process computes all, in their order. Several share the windows without talking to each other: the first at
+    a window claims it, and the others go on to the next. It ends when every window is listed. A window of a process
+    that died is computed by the next free one; windows that others have claimed stay in memory until then.
+
+    Args:
+        write: Turns a window into a shard that is not listed yet, and its draft.
+        windows: The windows.
+        ledger: That of the folder.
+    """
+    waiting: list[Window] = []
+    for next_window in chain(windows, repeat(None)):
+        todo, waiting = [*waiting, *([] if next_window is None else [next_window])], []
+        for window in todo:
+            if ledger.has(window):
+                continue
+            with ledger.claimed(window) as claim:
+                if claim is None:
+                    waiting.append(window)
+                    continue
+                shard = None if ledger.has(window) else _write(write, window, claim, ledger)  # it may be done by now
+                claim.file.unlink(missing_ok=True)  # a process that opened it before sees the window listed
+            if shard is not None:
+                yield shard
+        if next_window is None:
+            if not waiting:
+                return
+            time.sleep(PAUSE)
+
+
+def _write(
+    write: Callable[[Window, Claim], tuple[Shard, Path]], window: Window, claim: Claim, ledger: "Ledger"
+) -> Shard | None:
+    """Compute a window and list it; None where another process was faster."""
+    try:
+        shard, draft = write(window, claim)
+        ledger.list_shard(shard, draft)
+    except (IcecoreError, OSError):
+        if ledger.has(window):
+            return None
+        raise
+    return shard
+
+
+class Ledger:
+    """The index of a folder of shards and the claims to its windows; any number of processes share it.
+
+    A new one creates the folder and its index; a folder with shards of something else is a `CacheIdentityError`.
 
     Args:
         folder: The folder, which all processes see.
         manifest: That of the first window.
         window_texts: Texts of a window.
-        patience: Seconds without a batch after which a claim is passed over.
-
-    Raises:
-        CacheIdentityError: The folder holds shards of something else.
+        patience: Seconds without a batch after which a claim no longer counts.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, window_texts: int, *, patience: float = PATIENCE) -> None:
@@ -128,20 +278,20 @@ class Ledger:
         self._read: tuple[tuple[int, ...], ShardIndex] = (), self._new
         self._seen: dict[Path, tuple[int, float]] = {}
         with locked_folder(self.folder):
-            found = self.index
-            self._unread = {shard.window for shard in found.shards}  # of earlier calls, not compared with their digests
-            require_same(found.identity, self._new.identity, where=repr(str(folder)))
-            if found.window_texts != window_texts:
+            index = self.index
+            self._unread = {shard.window for shard in index.shards}  # of earlier calls, not compared with their digests
+            require_same(index.identity, self._new.identity, where=repr(str(folder)))
+            if index.window_texts != window_texts:
                 raise CacheIdentityError(
-                    f"the shards in {str(folder)!r} are of windows of {found.window_texts} texts, and {window_texts} "
+                    f"the shards in {str(folder)!r} are of windows of {index.window_texts} texts, and {window_texts} "
                     "were asked for; ask for the same, or choose another folder."
                 )
-            if found is self._new:
-                found.write(folder)  # from now on all processes make the very same batches
+            if index is self._new:
+                index.write(folder)  # from now on all processes compute the same batches
 
     @property
     def index(self) -> ShardIndex:
-        """What is listed now."""
+        """The index as it is now."""
         try:
             with (self.folder / INDEX).open("rb") as file:
                 stamp = stamp_of(os.fstat(file.fileno()))
@@ -152,12 +302,7 @@ class Ledger:
         return self._read[1]
 
     def has(self, window: Window) -> bool:
-        """Whether the shard of a window is listed and its file there.
-
-        Raises:
-            CacheIdentityError: It is of other texts.
-            CacheError: It was there before this ledger, and its bytes are not those that are listed.
-        """
+        """Whether the shard of a window is listed and its file exists; one of other texts, or damaged, is refused."""
         self.n_windows = max(self.n_windows, window.number + 1)
         shard = self.index.find(window.number)
         if shard is not None and shard.text_digest != window.digest:
@@ -165,7 +310,7 @@ class Ledger:
                 f"shard {shard.file!r} in {str(self.folder)!r} is not of the texts of {window}; give the texts that "
                 "the extraction was begun with, in their order, or choose another folder."
             )
-        if shard is None or not self._is_there(shard):
+        if shard is None or not self._has_file(shard):
             return False
         if window.number in self._unread:
             require_shard(LocalFiles(self.folder), shard, self.index, where=str(self.folder))
@@ -176,18 +321,18 @@ class Ledger:
     def claimed(self, window: Window) -> Iterator[Claim | None]:
         """Hold the claim to a window until the `with` block ends; None where another process is at work on it.
 
-        A claim ends with its process, whatever ends it. Where its process lives but shows no batch for `patience`
-        seconds, a further claim to the window can be had, with drafts of its own.
+        A claim ends with its process, whatever ends it. Where its process lives but writes no batch for `patience`
+        seconds, another claim to the window is allowed, with drafts in another folder.
         """
         with ExitStack() as stack:
-            yield self._take(window, stack)
+            yield self._claim(window, stack)
 
     def list_shard(self, shard: Shard, draft: Path) -> None:
         """Move a draft in place and list it, unless another process has done so."""
         with locked_folder(self.folder):
             index = self.index
             listed = index.find(shard.window)
-            if listed is not None and self._is_there(listed):
+            if listed is not None and self._has_file(listed):
                 draft.unlink(missing_ok=True)
                 return
             if listed is not None:  # its file is gone, and another one comes
@@ -199,7 +344,7 @@ class Ledger:
             self._read = stamp_of((self.folder / INDEX).stat()), index  # thousands of shards take long to read back
 
     def complete(self) -> ShardIndex:
-        """Mark the shards as all there are; CacheIdentityError if the texts ended before their windows did."""
+        """Mark the index as complete; CacheIdentityError if there are shards of windows after the last text."""
         with locked_folder(self.folder):
             index = self.index
             numbers = [shard.window for shard in index.shards]
@@ -220,47 +365,43 @@ class Ledger:
             shutil.rmtree(self.folder / DRAFTS, ignore_errors=True)
         return index
 
-    def abandon(self) -> None:
-        """Remove an index that lists nothing, so that something else may be begun in the folder."""
-        abandon_empty(self.folder)
-
-    def _is_there(self, shard: Shard) -> bool:
+    def _has_file(self, shard: Shard) -> bool:
         file = self.folder / shard.file
         return file.is_file() and file.stat().st_size == shard.n_bytes
 
-    def _take(self, window: Window, stack: ExitStack) -> Claim | None:
+    def _claim(self, window: Window, stack: ExitStack) -> Claim | None:
         for attempt in count():
-            place = self.folder / DRAFTS / (f"again-{attempt}" if attempt else "") / f"window-{window.number:06d}.claim"
+            path = self.folder / DRAFTS / (f"again-{attempt}" if attempt else "") / f"window-{window.number:06d}.claim"
             try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(place.open("ab"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("ab"))
             except FileNotFoundError:  # the drafts were removed this moment: all is done
                 return None
             except OSError as error:
-                raise explain_write_error(error, place, needed=None) from error
+                raise explain_write_error(error, path, needed=None) from error
             try:
                 stack.enter_context(locked_file(file.fileno()))
             except BlockingIOError:
-                if not self._is_stale(place, os.fstat(file.fileno()).st_mtime_ns):
+                if not self._is_stale(path, os.fstat(file.fileno()).st_mtime_ns):
                     return None
                 continue
             file.write(f"{platform.node()} {os.getpid()}\n".encode())
             file.flush()
-            return Claim(place, file.fileno())
+            return Claim(path, file.fileno())
         raise AssertionError("unreachable")
 
-    def _is_stale(self, place: Path, beat: int) -> bool:
+    def _is_stale(self, path: Path, beat: int) -> bool:
         """Whether a claim has not changed for too long, by the clock of this process alone."""
-        last, since = self._seen.get(place, (None, 0.0))
+        last, since = self._seen.get(path, (None, 0.0))
         if last != beat:
-            self._seen[place] = (beat, time.monotonic())
+            self._seen[path] = (beat, time.monotonic())
             return False
         return time.monotonic() - since > self.patience
 
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder of shards, which is made; others hold it for moments only."""
+    """Hold the lock of a folder of shards, which is created; others hold it for moments only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("wb")
@@ -279,7 +420,7 @@ def listed_in(folder: Path) -> tuple[Shard, ...]:
 
 
 def abandon_empty(folder: Path) -> None:
-    """Remove an index that lists nothing, so that something else may be begun in the folder."""
+    """Remove an index that lists nothing, so that the folder can be used for something else."""
     with locked_folder(folder):
         if not listed_in(folder):
             (folder / INDEX).unlink(missing_ok=True)
@@ -288,169 +429,3 @@ def abandon_empty(folder: Path) -> None:
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     """Return what changes when a file is replaced."""
     return (status.st_ino, status.st_mtime_ns, status.st_size)
-
-
-def map_windows(
-    write: Callable[[Window, Claim], tuple[Shard, Path]], windows: Iterable[Window], ledger: Ledger
-) -> Iterator[Shard]:
-    """Do the windows that no process has done, each as soon as it can be claimed; yield the shards made here.
-
-    Alone, a process does all, in their order. Several share the windows without talking to each other: who comes first
-    to a window claims it, and the others go on to the next. It ends when every window is listed. A window of a process
-    that died is done by the next one that comes free; windows that others hold are kept in memory until then.
-
-    Args:
-        write: Turns a window into a shard that is not listed yet, and its draft.
-        windows: The windows.
-        ledger: Of the folder.
-
-    Yields:
-        Shards, when they are listed.
-    """
-    waiting: list[Window] = []
-    for window in chain(windows, repeat(None)):
-        found = [] if window is None else [window]
-        held, waiting = [*waiting, *found], []
-        for each in held:
-            if ledger.has(each):
-                continue
-            with ledger.claimed(each) as claim:
-                if claim is None:
-                    waiting.append(each)
-                    continue
-                shard = None if ledger.has(each) else _write(write, each, claim, ledger)  # it may be done by now
-                claim.file.unlink(missing_ok=True)  # whoever opened it before finds the window listed
-            if shard is not None:
-                yield shard
-        if window is None:
-            if not waiting:
-                return
-            time.sleep(PAUSE)
-
-
-def _write(
-    write: Callable[[Window, Claim], tuple[Shard, Path]], window: Window, claim: Claim, ledger: Ledger
-) -> Shard | None:
-    """Do a window and list it; None where a process that did it again was faster."""
-    try:
-        shard, draft = write(window, claim)
-        ledger.list_shard(shard, draft)
-    except (IcecoreError, OSError):
-        if ledger.has(window):
-            return None
-        raise
-    return shard
-
-
-@dataclass(frozen=True, eq=False)
-class ShardWriter:
-    """Turns windows into shards; it needs nothing of the index, so many can work at once."""
-
-    decoder: Decoder
-    spec: ExtractionSpec
-    progress: ExtractionProgress
-
-    def __call__(self, window: Window, claim: Claim) -> tuple[Shard, Path]:
-        """Extract a window into a draft, or go on with one; return what it is and where.
-
-        Raises:
-            IcecoreError: As `extract_latents`; names the window.
-        """
-        manifest = describe_extraction(self.decoder, window.texts, self.spec)
-        draft = cache_path(claim.drafts, manifest)
-        try:
-            with open_store(draft, manifest) as writer:
-                Extraction(self.decoder, window.texts, self.spec, writer, _Within(self.progress, claim)).run()
-        except (InputError, NonFiniteLatentError) as error:
-            raise type(error)(f"in {window}, counted in it: {error}") from error
-        return describe_shard(draft, window=window.number, expected=manifest.identity), draft
-
-
-def extract_shards(
-    decoder: Decoder,
-    texts: Iterable[str | JoinedText] | Path,
-    *,
-    folder: str | Path,
-    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
-    window: int = WINDOW_TEXTS,
-    progress: ExtractionProgress | None = None,
-    patience: float = PATIENCE,
-) -> ShardedCache:
-    """Extract latents of any number of texts into shards, window by window; memory does not grow with their number.
-
-    A shard is a whole cache of the texts of one window. It is written as a draft, moved in place in one step, and then
-    listed in `index.json`. Stopped or killed, the same call with the same texts goes on: a window whose shard is not
-    listed, or not there any more, is computed; of the others the texts are read, and the file once, for its SHA-256.
-
-    Make the same call in as many processes as there are devices, on one machine or on several that see the folder:
-    they share the windows, and each returns when all are listed. See `map_windows`.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: Texts, all plain or all with their words, from anything that yields them: a list, a generator, a column
-            of a `datasets.Dataset`, or the path of a file, which `stream_texts` reads. Repeats within a window are
-            stored once.
-        folder: Where the shards and their index are, and nothing else.
-        spec: What to extract.
-        window: Texts of a shard. They are in memory together and batched by length among themselves.
-        progress: Receives what this process has done.
-        patience: Seconds without a batch after which a window that a living process holds is done by another too.
-
-    Returns:
-        The shards as one cache.
-
-    Raises:
-        CacheIdentityError: The folder holds shards of something else or of other texts, which stay as they are.
-        CacheError: A shard of an earlier call is not what was written: damaged, or under another's name; all stay.
-        ConfigError: A window of no texts, a template that stands for several, or a decoder that is split over the
-            processes (`tp_plan`), which cannot go through shards of their own.
-        IcecoreError: As `extract_latents`; shards that are done stay.
-    """
-    require_shardable(spec, window)
-    if is_split(decoder.module):
-        require_one_process("tp_plan")
-    require_locks()
-    watch = progress or ExtractionProgress()
-    source = stream_texts(texts) if isinstance(texts, Path) else texts
-    windows = read_windows(source, window)
-    first = next(windows)
-    manifest = describe_extraction(decoder, first.texts, spec, n_rows=len(first.texts))  # tokenises nothing
-    ledger = Ledger(Path(folder), manifest, window, patience=patience)
-    index = ledger.index
-    kept = replace(spec, batch_tokens=index.provenance["batching"]["batch_tokens"])  # the very same batches
-    watch.start(n_rows=len(source) if isinstance(source, Sized) else 0, n_done=index.n_rows)
-    try:
-        for _ in map_windows(ShardWriter(decoder, kept, watch), chain([first], windows), ledger):
-            pass
-    except BaseException:
-        ledger.abandon()
-        raise
-    finally:
-        watch.finish()
-    index = ledger.complete()
-    cache = ShardedCache(folder)
-    warn_truncated(cache, n_cut=sum(shard.n_truncated for shard in index.shards))
-    return cache
-
-
-def require_shardable(spec: ExtractionSpec, window: int) -> None:
-    """Refuse windows of no texts, and a template that stands for several: `ConfigError`."""
-    if window < 1:
-        raise ConfigError(f"window is {window}; allowed: a whole number of texts, at least 1.")
-    if len(spec.members) > 1:
-        raise ConfigError(
-            f"the template stands for {len(spec.members)} whose latents are averaged, and shards hold those of one; "
-            "extract each of them into a folder of its own."
-        )
-
-
-class _Within(ExtractionProgress):
-    """Passes on what a window reports, as part of the whole."""
-
-    def __init__(self, whole: ExtractionProgress, claim: Claim) -> None:
-        self.whole, self.claim = whole, claim
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """A batch has been written."""
-        self.claim.beat()
-        self.whole.advance(n_rows=n_rows, n_tokens=n_tokens)

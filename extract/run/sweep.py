@@ -93,11 +93,9 @@ def sweep_latents(
 ) -> list[LatentCache]:
     """Extract the same texts under many plans, into one cache per plan.
 
-    Whole caches are reused and half-done ones resumed, as by `extract_latents`, which would give the same latents up
-    to rounding.
-
-    Plans that begin alike at the bottom share that work; the caches are in their order. The plan of `spec` is not used.
-    Progress counts a row for each text and plan.
+    Whole caches are reused and half-done ones resumed, as by `extract_latents`, whose latents are the same up to
+    rounding. Plans with the same bottom blocks share that work. The plan of `spec` is not used. Progress counts a row
+    for each text and plan. The caches are in the order of the plans.
 
     Raises:
         ConfigError: No plans, or one that cannot share blocks.
@@ -109,35 +107,36 @@ def sweep_latents(
     sweep_cost(plans, n_blocks)
     unique = unique_texts(texts)
     if len(spec.members) > 1:
-        how: dict[str, Any] = {"folder": folder, "progress": progress}
-        swept = [sweep_latents(decoder, unique, plans, spec=each, **how) for each in spec.members]
-        wanted = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
-        return [MeanCache(parts, identity=each) for parts, each in zip(zip(*swept, strict=True), wanted, strict=True)]
+        swept = [
+            sweep_latents(decoder, unique, plans, spec=member, folder=folder, progress=progress)
+            for member in spec.members
+        ]
+        means = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
+        return [MeanCache(parts, identity=mean) for parts, mean in zip(zip(*swept, strict=True), means, strict=True)]
     specs = {plan: spec.with_plan(plan) for plan in plans}
     if any(name in REBA for name in (*spec.poolings, *spec.words.poolings)):
         raise ConfigError("ReBA poolings need the causal plan alone; extract them by themselves, not in a sweep.")
     n_rows = count_rows(decoder, unique, spec)
-    manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
+    manifests = {plan: describe_extraction(decoder, unique, specs[plan], n_rows=n_rows) for plan in specs}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]
     with ExitStack() as stack:
-        branches, copies, session = [], HostCopies(), Session(decoder)
+        branches, watch, copies, session = [], progress or ExtractionProgress(), HostCopies(), Session(decoder)
         for plan in missing:
             path = cache_path(Path(folder), manifests[plan])
             if plan is missing[0]:
                 check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
-            watch = progress or ExtractionProgress()
             extraction = Extraction(decoder, unique, specs[plan], writer, watch, copies=copies, shared_session=session)
             branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.
-        branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
+        branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
         if branches:
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
             _fill(decoder, wiring, branches)
-    whole = ((plan, find_cache(Path(folder), manifests[plan].identity)) for plan in plans)
     caches = [
-        extract_latents(decoder, unique, spec=specs[plan], folder=folder) if found is None else found
-        for plan, found in whole
+        find_cache(Path(folder), manifests[plan].identity)
+        or extract_latents(decoder, unique, spec=specs[plan], folder=folder)
+        for plan in plans
     ]
     warn_truncated(caches[0])
     return caches
@@ -156,7 +155,7 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     session.proofs += [partial(branch.prove, wiring) for branch in branches]
     try:
         _pump(decoder, wiring, branches)
-    except CertificateError:  # nothing more of this run is to be trusted
+    except CertificateError:  # the open rows of this run are not trusted
         raise
     except BaseException:
         session.close_if_frozen()
@@ -172,7 +171,7 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
 
 def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     first = branches[0].extraction
-    # The word pooling that `auto` stands for differs between plans; each plan gets its own out of all of these.
+    # The word pooling that `auto` stands for differs between plans, so all are computed and each plan stores its own.
     poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
     is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
     with closing(Sink(lambda step: step())) as sink, closing(Ahead(first.batches(is_done_everywhere))) as batches:
@@ -185,9 +184,9 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
             def emit(route: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
                 for branch in needed[route]:
                     names = branch.extraction.poolings
-                    own = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy
-                    branch.extraction.proof.add(batch, own)
-                    for whole, copy in branch.extraction.storable(batch, own):
+                    pooled = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy
+                    branch.extraction.proof.add(batch, pooled)
+                    for whole, copy in branch.extraction.storable(batch, pooled):
                         sink.put(partial(branch.extraction.write, whole, copy))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)

@@ -6,7 +6,6 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,27 +20,20 @@ from extract.decoders.decoder_spec import select_from
 from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line, unknown_name
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
 from extract.store.exports import Selection, arrow_table, export_cache
-from extract.store.format import latent_path, read_layout, rows_that_count
-from extract.store.manifest import STORAGE_DTYPES, Manifest, flatten, require_same
-from extract.store.reader import (
-    INDEX,
-    LocalFiles,
-    RowLookup,
-    Shard,
-    ShardsReader,
-    StoreReader,
-    WordPlaces,
-    digest_file,
-    place_keys,
-    ranges,
-    require_shard,
-    require_sound,
-    shard_file,
-)
+from extract.store.format import CHECKSUMS, latent_path, read_layout, rows_that_count
+from extract.store.items import CachedTexts, CachedWords, WordPlaces
+from extract.store.manifest import STORAGE_DTYPES, Identity, Manifest, Plain, flatten, require_same
+from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
+from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
 
 if TYPE_CHECKING:
     import datasets
     import pandas as pd
+
+MEAN_OF = "mean_of"
+"""Field of a template that lists those of the parts of a mean."""
+OF_PARTS = ("template", "poolings", "layers", "words", "chat")
+"""Fields of an identity that may differ between the parts of a mean."""
 
 
 class LatentCache:
@@ -51,7 +43,7 @@ class LatentCache:
     forked or spawned. Views are copy-on-write: changing one never changes the file.
 
     Args:
-        path: The store.
+        path: The file.
         expected: Identity the cache must have; any when absent.
         allow_partial: Read a half-done cache; rows that are not done hold arbitrary values.
 
@@ -66,45 +58,50 @@ class LatentCache:
         True
     """
 
-    def __init__(
-        self, path: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, *, expected: Identity | None = None, allow_partial: bool = False) -> None:
         self.path = Path(path)
-        self._file = StoreReader(self.path)
+        self._file = StoreReader.of_file(self.path)
         self.manifest = self._file.manifest
+        self._require(expected, allow_partial=allow_partial)
+
+    def _require(self, expected: Identity | None, *, allow_partial: bool) -> None:
+        """Refuse a cache of another identity, and one that is half done."""
         if expected is not None:
-            require_same(self.manifest.identity, expected, where=repr(str(self.path)))
+            require_same(self.identity, expected, where=repr(self._file.name))
         if not allow_partial and not self.is_complete:
-            state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
             raise CacheIncompleteError(
-                f"cache {str(path)!r} is half done: {self.n_done} of {len(self)} rows, {state}. "
+                f"cache {self._file.name!r} is half done: {self._progress()}. "
                 "Run the extraction again to go on where it stopped."
             )
 
-    def shown_as(self, identity: dict[str, Any]) -> "LatentCache":
+    def _progress(self) -> str:
+        state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
+        return f"{self.n_done} of {len(self)} rows, {state}"
+
+    def shown_as(self, identity: Identity) -> "LatentCache":
         """Return this cache as one of another identity, which differs in layers and poolings that it leaves out."""
         shown = copy.copy(self)
         shown.manifest = Manifest(identity, self.manifest.provenance)
         return shown
 
     def __repr__(self) -> str:
-        rows = f"{self.n_words:,} words" if self.is_words else f"{len(self):,} texts"
+        items = f"{self.n_words:,} words" if self.is_words else f"{len(self):,} texts"
         poolings = "+".join(self.poolings)
-        return f"<cache {self.path.name}: {rows}, {len(self.layers)} layers, {poolings}, {self.storage_dtype}>"
+        return f"<cache {self.path.name}: {items}, {len(self.layers)} layers, {poolings}, {self.storage_dtype}>"
 
     def __len__(self) -> int:
         """Number of rows: one a text, or several for a text that was read in windows."""
-        return int(self.manifest.identity["n_rows"])
+        return self.manifest.n_rows
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Identity:
         """What the cache holds; equal identities hold equal latents."""
         return self.manifest.identity
 
     @property
     def layers(self) -> tuple[str, ...]:
         """Layer names, bottom up."""
-        return tuple(self.identity["layers"])
+        return self.manifest.layers
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -118,8 +115,13 @@ class LatentCache:
 
     @property
     def n_words(self) -> int:
-        """Words over all texts, each with one latent slot; 0 for whole texts."""
-        return 0 if self.manifest.words is None else int(self.manifest.words["n_words"])
+        """Words over all texts, each with a latent; 0 for whole texts."""
+        return self.manifest.n_words
+
+    @cached_property
+    def items(self) -> CachedTexts:
+        """What the latents are of, by their positions: texts, or words."""
+        return CachedWords(self._file) if self.is_words else CachedTexts(self._file)
 
     @property
     def width(self) -> int:
@@ -140,11 +142,11 @@ class LatentCache:
     @property
     def storage_dtype(self) -> str:
         """`float32`, `float16` or `bfloat16`."""
-        return str(self.identity["storage_dtype"])
+        return self.manifest.storage_dtype
 
     @property
     def read_dtype(self) -> str:
-        """The dtype that `layer` gives: that of the store, unless several caches are read as one."""
+        """The dtype that `layer` gives: the stored one, unless the mean of several caches is read."""
         return self.storage_dtype
 
     @property
@@ -170,7 +172,7 @@ class LatentCache:
     @property
     def has_checksums(self) -> bool:
         """Whether the latents can be verified; caches of early versions carry no checksums."""
-        return self._file.has_checksums
+        return f"{CHECKSUMS}/blocks" in self._file.layouts[0]
 
     def verify(self) -> None:
         """Compare every finished row with its checksums, which reads the whole file; nothing if it carries none.
@@ -178,10 +180,10 @@ class LatentCache:
         Raises:
             CacheError: Something in the file is not what was written.
         """
-        require_sound(self._file)
+        require_sound(self.path)
 
     @property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> Plain:
         """The certificate written when the extraction ended; empty before that."""
         text = self._file.map("/certificate").tobytes().rstrip(b"\0")
         try:
@@ -204,7 +206,7 @@ class LatentCache:
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
         """Return one layer as a view of the file, in the stored dtype; bytes are read when they are touched.
 
-        The rows are those of texts, or of words; the latent of a word that has none is zero.
+        There is a row for each text, or each word, zeros where a word has no latent.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
@@ -230,21 +232,25 @@ class LatentCache:
             CacheError: A position outside the cache, one that is not a whole number (such as a mask), or layers that
                 differ in width.
         """
-        index, names = self._check_places(np.asarray(rows)), select_from(layers, self.layers)
-        return self._gather(index, names, pooling, width=self.width_of(names))
+        index, names = self._require_positions(np.asarray(rows)), select_from(layers, self.layers)
+        self.width_of(names)
+        return self._gather(index, names, pooling)
+
+    def _require_positions(self, positions: NDArray[Any]) -> Int64[np.ndarray, " B"]:
+        noun, last = self.items.noun, len(self.items) - 1
+        if positions.size and positions.dtype.kind not in "iu":
+            raise CacheError(f"{noun}s are of dtype {positions.dtype}; allowed: whole numbers from 0 to {last}.")
+        outside = positions[(positions < 0) | (positions > last)]
+        if outside.size:
+            raise CacheError(f"{noun} {outside[0]} is outside this cache; allowed: 0 to {last}.")
+        return positions.astype(np.int64)
 
     def _gather(
-        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+        self, positions: Int64[np.ndarray, " B"], layers: Sequence[str], pooling: str
     ) -> Float[Tensor, "L B D"]:
-        """Gather rows that are there, of layers of one width."""
-        gathered = torch.empty(len(layers), len(rows), width, dtype=torch.float32)
-        for slot, name in zip(gathered, layers, strict=True):
-            slot.copy_(self._pick(name, pooling, rows))
-        return gathered
-
-    def _pick(self, layer: str, pooling: str, rows: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """Gather rows that are there, of one layer, in the stored dtype."""
-        return self._torch(self._file.pick(self._array(layer, pooling), rows.numpy()))
+        """Gather latents that are there, of layers of one width."""
+        arrays = [self._array(name, pooling) for name in layers]
+        return self._torch(self._file.take(arrays, positions)).to(torch.float32)
 
     def read(
         self,
@@ -264,26 +270,26 @@ class LatentCache:
             stop: One past the last.
             pooling: One of `poolings`.
             layers: A selection as in `select_layers`.
-            out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory again
-                and again is much cheaper than asking for new memory. New memory when absent.
+            out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory many
+                times is much cheaper than allocating it. New memory when absent.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
             CacheError: A range that is not inside the cache, or layers that differ in width.
         """
-        if not 0 <= start <= stop <= self._n_places:
-            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
+        if not 0 <= start <= stop <= len(self.items):
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{len(self.items)}.")
         names = select_from(layers, self.layers)
         shape = (len(names), stop - start, self.width_of(names))
-        found = torch.empty(shape, dtype=torch.float32) if out is None else out
-        if found.shape != shape or found.dtype != torch.float32 or not all(slot.is_contiguous() for slot in found):
+        latents = torch.empty(shape, dtype=torch.float32) if out is None else out
+        if latents.shape != shape or latents.dtype != torch.float32 or not all(s.is_contiguous() for s in latents):
             raise CacheError(
-                f"the memory to fill is {tuple(found.shape)} {found.dtype}; needed: {shape} torch.float32, each layer "
-                "contiguous."
+                f"the memory to fill is {tuple(latents.shape)} {latents.dtype}; needed: {shape} torch.float32, each "
+                "layer contiguous."
             )
-        for slot, name in zip(found, names, strict=True):
+        for slot, name in zip(latents, names, strict=True):
             self._fill(slot, name, pooling, start)
-        return found
+        return latents
 
     def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
         """Read the latents of one layer from `start` on into memory."""
@@ -301,57 +307,42 @@ class LatentCache:
             CacheError: A text that this cache does not hold; names the first. Or the cache holds words.
         """
         if self.is_words:
-            raise CacheError(f"cache {str(self.path)!r} holds words and no whole texts; ask it with words_of.")
-        return torch.from_numpy(self._lookup.rows(texts)[0])
+            raise CacheError(f"cache {self._file.name!r} holds words and no whole texts; ask it with words_of.")
+        return torch.from_numpy(self.items.positions_of(texts))
 
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
-        """Find the place and the flags of every word of texts, which may repeat, by the texts' digests.
+        """Find the position and the flags of every word of texts, which may repeat, by the texts' digests.
 
         Raises:
             CacheError: A text that this cache does not hold with these words; names the first. Or the cache holds
                 whole texts.
         """
-        self._require_words()
-        places = self._lookup.words(texts)
-        return replace(places, flags=self.word_flags[places.positions])
+        return self.items.words_of(texts)
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
-        """What each latent is of, to match caches: two numbers for the text, and the number of its word, else 0."""
-        return place_keys(self._file)
+        """Keys that match the latents of caches: two numbers for the text, and the number of the word, else 0."""
+        return self.items.keys
 
     @property
     def has_latent(self) -> Bool[np.ndarray, " P"]:
-        """Whether each place has a latent, as words that were truncated or that no token covers have not."""
-        if not self.is_words:
-            return np.ones(len(self), np.bool_)
-        has_latent: NDArray[np.bool_] = (self.word_flags & (WORD_CUT | WORD_LOST)) == 0
-        return has_latent
+        """Whether each position has a latent; words that were truncated or that no token covers have none."""
+        return self.items.has_latent
 
     @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:
         """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
-        self._require_words()
-        return self._file.map("/words/flags")
-
-    @property
-    def row_of_place(self) -> Int64[np.ndarray, " P"]:
-        """Row of each place: itself for a text, that of the piece of text it was read in for a word."""
-        rows: NDArray[np.int64] = np.arange(len(self))
-        if not self.is_words:
-            return rows
-        first, n_words = (self._file.map(f"/rows/{name}").astype(np.int64) for name in ("first_word", "n_words"))
-        found = np.zeros(self.n_words, np.int64)
-        found[ranges(first, n_words)] = np.repeat(rows, n_words)
-        return found
+        return self.items.flags
 
     def to_numpy(self, layer: str, pooling: str = "") -> NDArray[Any]:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
 
         float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
         """
-        found = self.layer(layer, pooling or self._only_pooling())
-        return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+        if not pooling and len(self.poolings) > 1:
+            raise CacheError(f"the cache has {len(self.poolings)} poolings ({', '.join(self.poolings)}); name one.")
+        latents = self.layer(layer, pooling or self.poolings[0])
+        return (latents.float() if latents.dtype == torch.bfloat16 else latents).numpy()
 
     def to_frame(self, texts: Sequence[str | JoinedText] | None = None) -> "pd.DataFrame":
         """Describe every row, or word, in a data frame, in the order of the latents.
@@ -397,36 +388,17 @@ class LatentCache:
         """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
         return export_cache(Selection(self, layers, poolings, texts), file)
 
-    def _only_pooling(self) -> str:
-        if len(self.poolings) > 1:
-            raise CacheError(f"the cache has {len(self.poolings)} poolings ({', '.join(self.poolings)}); name one.")
-        return self.poolings[0]
-
     def word_report(self) -> dict[str, int]:
-        """Count the words, and those that something happened to; CacheError if the cache holds whole texts.
+        """Count all words, shared, truncated and lost ones; CacheError if the cache holds whole texts.
 
         Returns:
             `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
-        self._require_words()
         flags = self.word_flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
-        return {"n_words": self.n_words, **counts, "n_windows": self._lookup.n_split}
-
-    @property
-    def _row_digests(self) -> UInt64[np.ndarray, "N 2"]:
-        """`(N, 2)` the digest of each row's text, as two numbers."""
-        return np.ascontiguousarray(self._file.map("/rows/digest")).view(np.uint64)
-
-    def _require_words(self) -> None:
-        if not self.is_words:
-            raise CacheError(f"cache {str(self.path)!r} holds whole texts and no words; ask it with rows_of.")
-
-    @property
-    def _n_places(self) -> int:
-        return self.n_words if self.is_words else len(self)
+        return {"n_words": self.n_words, **counts, "n_windows": self.items.lookup.n_split}
 
     def _array(self, layer: str, pooling: str) -> str:
         if layer not in self.layers:
@@ -439,37 +411,15 @@ class LatentCache:
         view = torch.from_numpy(raw)
         return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
-    @cached_property
-    def _lookup(self) -> RowLookup:
-        return RowLookup(self._file)
-
-    def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
-        noun = "word" if self.is_words else "row"
-        if places.size and places.dtype.kind not in "iu":
-            raise CacheError(
-                f"{noun}s are of dtype {places.dtype}; allowed: whole numbers from 0 to {self._n_places - 1}."
-            )
-        outside = places[(places < 0) | (places >= self._n_places)]
-        if outside.size:
-            raise CacheError(f"{noun} {outside[0]} is outside this cache; allowed: 0 to {self._n_places - 1}.")
-        return torch.as_tensor(places.astype(np.int64))
-
-
-# Several caches of the same texts as one that holds the mean of their latents; nothing is copied.
-
-MEAN_OF = "mean_of"
-OF_PARTS = ("template", "poolings", "layers", "words", "chat")
-"""In what caches may differ, or hold more, whose mean is read."""
-
 
 class MeanCache(LatentCache):
     """The mean of several caches of the same texts, as of prompts whose latents are averaged (MetaEOL).
 
-    Rows and places are those of the first cache. Each read takes the mean of what is read, in float32.
+    Rows and positions are those of the first cache. The mean is computed at each read, in float32.
 
     Args:
         parts: Whole caches, extracted alike but for their templates.
-        identity: What the mean is, of which all parts hold the poolings and layers; that of the first part with all
+        identity: Identity of the mean, whose poolings and layers all parts hold; that of the first part with all
             templates when absent.
 
     Raises:
@@ -477,21 +427,21 @@ class MeanCache(LatentCache):
         CacheError: No caches, or caches of other texts.
     """
 
-    def __init__(self, parts: Sequence[LatentCache], *, identity: dict[str, Any] | None = None) -> None:
+    def __init__(self, parts: Sequence[LatentCache], *, identity: Identity | None = None) -> None:
         if not parts:
             raise CacheError("there are no caches to take the mean of; give at least one.")
         first = parts[0]
         for part in parts[1:]:
-            one, other = ({k: v for k, v in each.identity.items() if k not in OF_PARTS} for each in (part, first))
+            one, other = ({k: v for k, v in one.identity.items() if k not in OF_PARTS} for one in (part, first))
             require_same(one, other, where=repr(str(part.path)))
         templates = [{k: v for k, v in part.identity["template"].items() if k != "window"} for part in parts]
-        made = {**first.identity, "template": {**first.identity["template"], MEAN_OF: templates}}
+        whole = {**first.identity, "template": {**first.identity["template"], MEAN_OF: templates}}
         provenance = {**first.manifest.provenance, MEAN_OF: [part.manifest.id for part in parts]}
         self.parts = tuple(parts)
         self.path, self._file = first.path, first._file
-        self.manifest = Manifest(identity or made, provenance)
-        self._rows = [_match(first._row_digests, part._row_digests, part) for part in parts]
-        self._places = [_match(first.keys, part.keys, part) for part in parts]
+        self.manifest = Manifest(identity or whole, provenance)
+        self._rows = [_match(_row_digests(first), _row_digests(part), part) for part in parts]
+        self._positions = [_match(first.keys, part.keys, part) for part in parts]
 
     @property
     def read_dtype(self) -> str:
@@ -524,77 +474,78 @@ class MeanCache(LatentCache):
             part.verify()
 
     @property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> Plain:
         """The certificate of the first part, and the identities of all."""
         return {**self.parts[0].certificate, MEAN_OF: self.manifest.provenance[MEAN_OF]}
 
     @property
     def n_tokens(self) -> NDArray[np.int32]:
         """`(N,)` tokens per text, over all parts."""
-        found = [part.n_tokens[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
-        counts: NDArray[np.int32] = np.stack(found).sum(0, dtype=np.int32)
-        return counts
+        counts = [part.n_tokens[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
+        return np.asarray(np.stack(counts).sum(0, dtype=np.int32))
 
     @property
     def is_truncated(self) -> NDArray[np.bool_]:
         """`(N,)` whether text tokens of the row were dropped in any part."""
-        found = [part.is_truncated[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
-        is_truncated: NDArray[np.bool_] = np.logical_or.reduce(found)
-        return is_truncated
+        marks = [part.is_truncated[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
+        return np.asarray(np.logical_or.reduce(marks))
+
+    @cached_property
+    def items(self) -> CachedTexts:
+        """The items of the first part, with the flags of words in any part."""
+        if not self.is_words:
+            return CachedTexts(self._file)
+        flags = [part.word_flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
+        return CachedWords(self._file, np.bitwise_or.reduce(flags))
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
-        return self.gather(np.arange(self._n_places), pooling, layers=layer)[0]
+        return self.gather(np.arange(len(self.items)), pooling, layers=layer)[0]
 
     def _gather(
-        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+        self, positions: Int64[np.ndarray, " B"], layers: Sequence[str], pooling: str
     ) -> Float[Tensor, "L B D"]:
         for name in layers:
-            self._array(name, pooling)  # one that is not there is refused by this cache's own names
-        total = torch.zeros(len(layers), len(rows), width)
-        for part, places in zip(self.parts, self._places, strict=True):
-            total += part.gather(places[rows.numpy()], pooling, layers=layers)
+            self._array(name, pooling)  # refuses unknown names by those of this cache
+        total = torch.zeros(len(layers), len(positions), self.width_of(layers))
+        for part, matches in zip(self.parts, self._positions, strict=True):
+            total += part.gather(matches[positions], pooling, layers=layers)
         return total / len(self.parts)
 
     def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
         slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
 
-    @property
-    def word_flags(self) -> UInt8[np.ndarray, " W"]:
-        """`(W,)` bits of every word in any part."""
-        found = [part.word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
-        flags: NDArray[np.uint8] = np.bitwise_or.reduce(found)
-        return flags
 
-
-def mean_parts(identity: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the identities of the caches that one is the mean of; none where it is a cache of its own."""
+def mean_parts(identity: Identity) -> list[Identity]:
+    """Return the identities of the parts of a mean; none for other caches."""
     template = identity["template"]
-    own = {key: template[key] for key in ("window",) if key in template}
-    plain = {key: value for key, value in identity.items() if key != "chat"}
+    window = {key: template[key] for key in ("window",) if key in template}
+    without_chat = {key: value for key, value in identity.items() if key != "chat"}
     return [
-        {**(identity if "chat" in part else plain), "template": {**part, **own}} for part in template.get(MEAN_OF, ())
+        {**(identity if "chat" in part else without_chat), "template": {**part, **window}}
+        for part in template.get(MEAN_OF, ())
     ]
 
 
+def _row_digests(cache: LatentCache) -> UInt64[np.ndarray, "N 2"]:
+    return np.ascontiguousarray(cache._file.map("/rows/digest")).view(np.uint64)
+
+
 def _match(keys: NDArray[Any], others: NDArray[Any], part: LatentCache) -> Int[np.ndarray, " P"]:
-    """Find the place of each key of one cache in another."""
+    """Find the position of each key of one cache in another."""
     order, other = np.lexsort(keys.T), np.lexsort(others.T)
     if keys.shape != others.shape or (keys[order] != others[other]).any():
         raise CacheError(f"cache {str(part.path)!r} holds other texts than the first; take the mean of the same texts.")
-    places = np.empty(len(keys), np.int64)
-    places[order] = other
-    return places
-
-
-# Shards read as one cache, and the one way to open a cache of either kind.
+    positions = np.empty(len(keys), np.int64)
+    positions[order] = other
+    return positions
 
 
 class ShardedCache(LatentCache):
     """The shards of one extraction as one cache; nothing is copied, and opening reads the index alone.
 
     Rows are those of the first shard, then those of the second, and so on. A text that several windows hold has a row
-    in each; `rows_of` gives the first. Its identity is that of a cache in one file but for `text_digest`.
+    in all of them; `rows_of` gives the first. The identity is that of a cache in one file but for `text_digest`.
 
     Args:
         place: The `index.json`, its folder, or its address, such as `s3://bucket/folder`.
@@ -607,34 +558,33 @@ class ShardedCache(LatentCache):
         CacheIncompleteError: Some windows have no shard and `allow_partial` is off.
     """
 
-    def __init__(
-        self, place: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
-    ) -> None:
+    def __init__(self, place: str | Path, *, expected: Identity | None = None, allow_partial: bool = False) -> None:
         folder = str(place).removesuffix(INDEX).rstrip("/") or "."
-        self._file: ShardsReader = ShardsReader(folder)
-        self.path, self.manifest = self._file.path, self._file.manifest
-        if expected is not None:
-            require_same(self.manifest.identity, expected, where=repr(folder))
-        if not allow_partial and not self.is_complete:
-            raise CacheIncompleteError(
-                f"cache {folder!r} is half done: {len(self)} rows in {self.n_shards} shards, the rest is missing. "
-                "Run the extraction again to go on where it stopped."
-            )
+        files = open_files(folder)
+        self.index = parse_index(files.read(INDEX), where=f"{folder}/{INDEX}")
+        require_arrays(self.index, where=f"{folder}/{INDEX}")
+        layouts = {shard.file: shard.layout for shard in self.index.shards}
+        self.path, self.manifest = Path(folder), self.index.manifest
+        self._file = StoreReader(files, self.manifest, layouts, name=folder)
+        self._require(expected, allow_partial=allow_partial)
+
+    def _progress(self) -> str:
+        return f"{len(self)} rows in {self.n_shards} shards, the rest is missing"
 
     @property
     def n_shards(self) -> int:
         """Number of shards."""
-        return len(self._file.index.shards)
+        return len(self.index.shards)
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The index and every shard."""
-        return (self.path / INDEX, *(self.path / shard.file for shard in self._file.index.shards))
+        return (self.path / INDEX, *(self.path / shard.file for shard in self.index.shards))
 
     @property
     def n_bytes(self) -> int:
         """Bytes of all shards."""
-        return sum(shard.n_bytes for shard in self._file.index.shards)
+        return sum(shard.n_bytes for shard in self.index.shards)
 
     @property
     def n_done(self) -> int:
@@ -644,11 +594,16 @@ class ShardedCache(LatentCache):
     @property
     def is_complete(self) -> bool:
         """Whether the shards hold all texts."""
-        return self._file.index.is_complete
+        return self.index.is_complete
 
     @property
-    def certificate(self) -> dict[str, Any]:
-        """The certificate of the first shard, and how many shards there are, each with its own."""
+    def has_checksums(self) -> bool:
+        """Always: the index has the SHA-256 of every shard."""
+        return True
+
+    @property
+    def certificate(self) -> Plain:
+        """The certificate of the first shard, and the number of shards, which all have one."""
         return {**super().certificate, "n_shards": self.n_shards}
 
     def verify(self) -> None:
@@ -657,18 +612,11 @@ class ShardedCache(LatentCache):
         Raises:
             CacheError: A shard is not what was written; names it.
         """
-        for shard in self._file.index.shards:
-            require_shard(self._file.files, shard, self._file.index, where=str(self.path))
-
-    def _gather(
-        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
-    ) -> Float[Tensor, "L B D"]:
-        del width  # the index has it
-        found = self._file.take([self._array(name, pooling) for name in layers], rows.numpy())
-        return self._torch(found).to(torch.float32)
+        for shard in self.index.shards:
+            require_shard(self._file.files, shard, self.index, where=str(self.path))
 
 
-def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None = None) -> Shard:
+def describe_shard(path: Path, *, window: int, expected: Identity | None = None) -> Shard:
     """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
     cache = LatentCache(path, expected=expected)
     return Shard(
@@ -702,9 +650,6 @@ def open_cache(source: LatentCache | str | Path, *, allow_partial: bool = False)
     return kind(source, allow_partial=allow_partial)
 
 
-# Finding a cache that already holds what is wanted.
-
-
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
@@ -712,20 +657,18 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
     return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 
 
-def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
-    """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
+def find_cache(folder: Path, identity: Identity) -> LatentCache | None:
+    """Find a whole and sound cache of an identity in a folder, first by the file name of `cache_path`; or return None.
 
-    It may hold further poolings, word poolings or layers, which are left out of what is returned. It is compared with
-    its checksums before that. What is the mean of several is found where each of them is.
+    It may hold further poolings, word poolings or layers, which are left out of what is returned. A mean needs all of
+    its parts.
     """
-    parts = mean_parts(identity)
-    if parts:
-        found = [find_cache(folder, part) for part in parts]
-        whole = [cache for cache in found if cache is not None]
-        return MeanCache(whole, identity=identity) if len(whole) == len(parts) else None
-    wanted = Manifest(identity)
-    for cache in whole_caches(folder, first=wanted.short_id):
-        if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
+    if parts := mean_parts(identity):
+        caches = [cache for part in parts if (cache := find_cache(folder, part)) is not None]
+        return MeanCache(caches, identity=identity) if len(caches) == len(parts) else None
+    manifest = Manifest(identity)
+    for cache in whole_caches(folder, first=manifest.short_id):
+        if cache.manifest.id == manifest.id or _covers(cache.identity, identity):
             with passing_over(cache.path):
                 cache.verify()
                 return cache.shown_as(identity)
@@ -735,9 +678,13 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
 def whole_caches(folder: Path, *, first: str = "") -> Iterator[LatentCache]:
     """Open the whole caches of a folder, those with `first` in their name first; shards are in folders of their own.
 
-    Half-done ones are skipped; whatever else cannot be read is passed over with a one-line warning.
+    Half-done ones are skipped; others that cannot be read are skipped with a one-line warning.
     """
-    for path in sorted(_files(folder), key=lambda p: (first not in p.name, p.name)):
+    try:
+        paths = [*folder.glob("*.h5"), *(path.parent for path in folder.glob(f"*/{INDEX}"))]
+    except (OSError, ValueError) as error:
+        raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
+    for path in sorted(paths, key=lambda p: (first not in p.name, p.name)):
         with passing_over(path), suppress(CacheIncompleteError):
             yield open_cache(path)
 
@@ -751,18 +698,12 @@ def passing_over(path: Path) -> Iterator[None]:
         warnings.warn(f"{path.name} in the caches folder is passed over: {error}", CacheWarning, stacklevel=3)
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return [*folder.glob("*.h5"), *(path.parent for path in folder.glob(f"*/{INDEX}"))]
-    except (OSError, ValueError) as error:
-        raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
-
-
-def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    one, other = flatten(found), flatten(wanted)
+def _covers(identity: Identity, expected: Identity) -> bool:
+    """Whether a cache of one identity holds all of another."""
+    one, other = flatten(identity), flatten(expected)
     open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
     for key in one.keys() - other.keys():
-        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of what is not wanted
+        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of further poolings and layers
             del one[key]
     return one.keys() == other.keys() and all(
         set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one

@@ -19,12 +19,12 @@ from extract.store.writer import StoreWriter
 
 ROWS_AT_A_TIME = 1024
 OPEN = ("poolings", "layers")
-"""Of what a part may hold more."""
+"""Fields of an identity of which a part may hold more."""
 
 
 @dataclass(frozen=True)
 class CachePart:
-    """A whole cache, and those of its texts whose latents are taken."""
+    """A whole cache, and those of its texts whose latents are copied."""
 
     cache: LatentCache
     texts: Sequence[str]
@@ -40,16 +40,16 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
         CacheIdentityError: A part was extracted otherwise; names the differing fields.
         CacheError: The parts do not hold as many texts as the manifest says, or a part lacks one of its texts.
     """
-    wanted = of_all_texts(manifest.identity)
+    expected = of_all_texts(manifest.identity)
     for part in parts:
-        found = of_all_texts(part.cache.identity)
-        covered = {key: wanted[key] for key in OPEN if set(found[key]) >= set(wanted[key])}
-        if "widths" in found:
-            covered["widths"] = {layer: width for layer, width in found["widths"].items() if layer in wanted["layers"]}
-        require_same({**found, **covered}, wanted, where=repr(str(part.cache.path)))
+        actual = of_all_texts(part.cache.identity)
+        covered = {key: expected[key] for key in OPEN if set(actual[key]) >= set(expected[key])}
+        if "widths" in actual:
+            covered["widths"] = {key: width for key, width in actual["widths"].items() if key in manifest.layers}
+        require_same({**actual, **covered}, expected, where=repr(str(part.cache.path)))
     n_texts = sum(len(part.texts) for part in parts)
-    if n_texts != manifest.identity["n_rows"]:
-        raise CacheError(f"the parts hold {n_texts} texts, but the cache is to hold {manifest.identity['n_rows']}.")
+    if n_texts != manifest.n_rows:
+        raise CacheError(f"the parts hold {n_texts} texts, but the cache is to hold {manifest.n_rows}.")
     path = cache_path(folder, manifest)
     # Rows are in another order than an extraction's, which must never resume this store half done.
     # Under this name a draft that a kill leaves behind is swept away by the next extraction of the same store.
@@ -69,7 +69,7 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
 
 
 def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) -> int:
-    """Copy the rows of a part to the places from `first` on; return the place after them."""
+    """Copy the rows of a part to those from `first` on; return the row after them."""
     cache, rows_of_texts = part.cache, part.cache.rows_of(part.texts).numpy()
     poolings, layers = manifest.identity["poolings"], manifest.identity["layers"]
     for start in range(0, len(part.texts), ROWS_AT_A_TIME):

@@ -5,35 +5,39 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from extract.decoders.decoder_spec import select_from
 from extract.errors import NonFiniteLatentError, unknown_name
 from extract.files import replacing_file
 from extract.inputs.batches import Batch
-from extract.inputs.joined_text import WORD_SHARED, JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.poolings.memory import empty_in_pages
+from extract.store.items import Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from extract.store.cache import LatentCache
 
-
-# Round latents to the storage dtype; reject values that do not fit.
-
 TORCH_STORAGE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+BLOCK_BYTES = 1 << 26
+"""Latents held at a time while a file is written."""
+METADATA = "icecore"
+"""Key of the identity, as JSON, in the metadata of every file."""
+SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8", "int32": "I32", "int64": "I64"}
 
 
 class Unfit(NamedTuple):
-    """The first latent that cannot be stored: its place in `(L, P, N, D)`, and its value before rounding."""
+    """The first latent that cannot be stored: its indices in `(L, P, N, D)`, and its value before rounding."""
 
-    place: tuple[int, ...]
+    indices: tuple[int, ...]
     value: float
 
 
@@ -54,7 +58,7 @@ def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tens
 
 
 def report_on(latents: Float[Tensor, "L P N D"], stored: Float[Tensor, "L P N D"]) -> Int64[Tensor, " 3"]:
-    """Report on latents and what is stored of them: whether one is not finite, the first place, its bits in float32."""
+    """Report on latents and how they are stored: whether one is not finite, the first position, its bits in float32."""
     width = stored.shape[-1]
     low, high = stored.reshape(-1, width).aminmax(dim=-1)  # NaN if one value is; nothing large is made
     row = (~(low.isfinite() & high.isfinite())).to(torch.uint8).argmax().reshape(1)
@@ -67,11 +71,11 @@ def report_on(latents: Float[Tensor, "L P N D"], stored: Float[Tensor, "L P N D"
 
 def read_report(report: Int64[Tensor, " 3"], shape: Sequence[int]) -> Unfit | None:
     """Read the report of `round_latents`, in main memory, on latents of a shape; None where all of them fit."""
-    is_unfit, place, bits = report.tolist()
+    is_unfit, position, bits = report.tolist()
     if not is_unfit:
         return None
     value = float(np.array(bits, np.int32).view(np.float32))
-    return Unfit(tuple(int(each) for each in np.unravel_index(place, tuple(shape))), value)
+    return Unfit(tuple(int(axis) for axis in np.unravel_index(position, tuple(shape))), value)
 
 
 def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonFiniteLatentError:
@@ -85,39 +89,32 @@ def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonF
     return NonFiniteLatentError(f"latent {value:g} at {where} {cause}. Rows that are done stay.")
 
 
-def name_latent(batch: Batch, place: int, texts: Sequence[str | JoinedText]) -> str:
+def name_latent(batch: Batch, number: int, texts: Sequence[str | JoinedText]) -> str:
     """Name the text, or the word and its text, of a row or word of a batch; `texts` are the caller's."""
     if batch.words is None:
-        position = int(batch.positions[place])
+        position = int(batch.positions[number])
         text = texts[position]
         return f"text {position} ({(text if isinstance(text, str) else text.text)[:40]!r})"
     ends = np.cumsum(batch.words.n_words)
-    row = int(np.searchsorted(ends, place, side="right"))
+    row = int(np.searchsorted(ends, number, side="right"))
     position = int(batch.positions[row])
-    word = place - int(ends[row] - batch.words.n_words[row]) + int(batch.words.word_start[row])
+    word = number - int(ends[row] - batch.words.n_words[row]) + int(batch.words.word_start[row])
     text = texts[position]
     assert isinstance(text, JoinedText)
     first, last = text.spans[word]
     return f"word {word} ({text.text[first:last][:40]!r}) of text {position} ({text.text[:40]!r})"
 
 
-BLOCK_BYTES = 1 << 26
-"""Latents held at a time while a file is written."""
-METADATA = "icecore"
-"""Key of the identity, as JSON, in the metadata of every file."""
-SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8", "int32": "I32", "int64": "I64"}
-
-
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What of a cache goes into a table or file.
+    """The part of a cache that goes into a table or file.
 
     Attributes:
         cache: The cache.
         layers: A selection as in `select_layers`.
         poolings: Poolings; all when empty.
-        texts: The texts whose latents are wanted, in this order, repeats allowed; every row of the cache when absent.
-            A cache knows texts by their digests alone, so only with them is there a column `text`.
+        texts: The texts whose latents are exported, in this order, repeats allowed; all latents when absent. A cache
+            holds digests of texts alone, so only with them is there a column `text`.
     """
 
     cache: "LatentCache"
@@ -125,7 +122,7 @@ class Selection:
     poolings: Sequence[str] = ()
     texts: Sequence[str | JoinedText] | None = None
     arrays: tuple[tuple[str, str], ...] = field(init=False)
-    places: Int[Tensor, " P"] | None = field(init=False)
+    positions: Int64[np.ndarray, " P"] | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Resolve names and texts; raises as `LatentCache.layer`, `rows_of` and `words_of`."""
@@ -136,57 +133,41 @@ class Selection:
         names = select_from(self.layers, cache.layers)
         arrays = tuple((pooling, layer) for pooling in self.poolings or cache.poolings for layer in names)
         object.__setattr__(self, "arrays", arrays)
-        object.__setattr__(self, "places", self._places())
+        object.__setattr__(self, "positions", None if self.texts is None else cache.items.positions_of(self.texts))
 
-    def _places(self) -> Int[Tensor, " P"] | None:
-        if self.texts is None:
-            return None
-        if self.cache.is_words:
-            found = self.cache.words_of([text for text in self.texts if isinstance(text, JoinedText)])
-            return torch.from_numpy(found.positions)
-        return self.cache.rows_of([text if isinstance(text, str) else text.text for text in self.texts])
-
-    @property
-    def n_places(self) -> int:
+    def __len__(self) -> int:
         """Latents of every layer: of texts, or of words."""
-        return len(self.cache.has_latent) if self.places is None else len(self.places)
+        return len(self.cache.items) if self.positions is None else len(self.positions)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Describe every latent: `text_id`, `n_tokens` and `is_truncated`; of words also which, and whether it has one.
 
         `text_id` is the digest of the text, hexadecimal. With texts, also `text`, and of words `word`.
         """
-        cache, chosen = self.cache, slice(None) if self.places is None else self.places.numpy()
-        keys = cache.keys[chosen]
-        rows = cache.row_of_place[chosen]
-        ids = np.ascontiguousarray(keys[:, :2]).view(np.uint8).reshape(-1, 16)
-        found: dict[str, Any] = {} if self.texts is None else self._texts(self.texts)
-        found["text_id"] = [each.tobytes().hex() for each in ids]
-        if cache.is_words:
-            found["word_number"] = keys[:, 2].astype(np.int64)
-            found["has_latent"] = cache.has_latent[chosen]
-            found["is_shared"] = (cache.word_flags[chosen] & WORD_SHARED) != 0
-        return {**found, "n_tokens": cache.n_tokens[rows], "is_truncated": cache.is_truncated[rows]}
-
-    def _texts(self, texts: Sequence[str | JoinedText]) -> dict[str, Any]:
-        if not self.cache.is_words:
-            return {"text": [text if isinstance(text, str) else text.text for text in texts]}
-        words = [(text.text, text.text[a:b]) for text in texts if isinstance(text, JoinedText) for a, b in text.spans]
-        return {"text": [text for text, _ in words], "word": [word for _, word in words]}
+        items, chosen = self.cache.items, slice(None) if self.positions is None else self.positions
+        rows = items.row_of_latent[chosen]
+        ids = np.ascontiguousarray(items.keys[chosen, :2]).view(np.uint8).reshape(-1, 16)
+        return {
+            **({} if self.texts is None else items.text_columns(self.texts)),
+            "text_id": [digest.tobytes().hex() for digest in ids],
+            **items.columns(chosen),
+            "n_tokens": self.cache.n_tokens[rows],
+            "is_truncated": self.cache.is_truncated[rows],
+        }
 
     def read(self, start: int, stop: int, pooling: str, layer: str) -> Tensor:
         """Read some of the latents of one layer into memory, `(stop - start, D)` in the stored dtype."""
-        if self.places is None:
-            found = self.cache.read(start, stop, pooling, layers=[layer])[0]
+        if self.positions is None:
+            latents = self.cache.read(start, stop, pooling, layers=[layer])
         else:
-            found = self.cache.gather(self.places[start:stop], pooling, layers=[layer])[0]
-        return found.to(TORCH_STORAGE[self.cache.read_dtype])
+            latents = self.cache.gather(self.positions[start:stop], pooling, layers=[layer])
+        return latents[0].to(TORCH_STORAGE[self.cache.read_dtype])
 
     def blocks(self, n_arrays: int) -> Iterator[tuple[int, int]]:
         """Divide the latents into ranges of at most `BLOCK_BYTES` over `n_arrays` arrays."""
         widest = max(self.cache.width_of([layer]) for _, layer in self.arrays)
         size = max(1, BLOCK_BYTES // (n_arrays * widest * 4))
-        return ((start, min(start + size, self.n_places)) for start in range(0, self.n_places, size))
+        return ((start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -204,8 +185,8 @@ def arrow_table(chosen: Selection) -> "pa.Table":
 
     cache, latents = chosen.cache, {}
     for pooling, layer in chosen.arrays:
-        is_mapped = chosen.places is None and cache.read_dtype != "bfloat16"
-        whole = cache.layer(layer, pooling) if is_mapped else chosen.read(0, chosen.n_places, pooling, layer)
+        is_mapped = chosen.positions is None and cache.read_dtype != "bfloat16"
+        whole = cache.layer(layer, pooling) if is_mapped else chosen.read(0, len(chosen), pooling, layer)
         latents[f"{pooling}/{layer}"] = _lists(whole)
     return pa.table({**chosen.columns(), **latents}).replace_schema_metadata(chosen.metadata)
 
@@ -257,11 +238,11 @@ def _write_safetensors(chosen: Selection, file: BinaryIO) -> None:
     columns = {name: values.astype(np.uint8) if values.dtype == bool else values for name, values in columns.items()}
     storage = chosen.cache.read_dtype
     shapes = {
-        f"{pooling}/{layer}": (storage, [chosen.n_places, chosen.cache.width_of([layer])])
+        f"{pooling}/{layer}": (storage, [len(chosen), chosen.cache.width_of([layer])])
         for pooling, layer in chosen.arrays
     }
     shapes |= {name: (str(values.dtype), [len(values)]) for name, values in columns.items()}
-    header: dict[str, Any] = {"__metadata__": chosen.metadata}
+    header: Columns = {"__metadata__": chosen.metadata}
     end = 0
     for name, (dtype, shape) in shapes.items():
         start, end = end, end + int(np.prod(shape)) * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
@@ -281,7 +262,7 @@ WRITERS: dict[str, Callable[[Selection, BinaryIO], None]] = {
     ".arrow": _write_arrow,
     ".safetensors": _write_safetensors,
 }
-"""What writes a file, by its suffix."""
+"""The writer of a file, by its suffix."""
 
 
 def export_cache(chosen: Selection, file: str | Path) -> Path:

@@ -23,9 +23,11 @@ from extract.store.structure import Structure, ask_hdf5, read_structure, seal_st
 WRITTEN, CLOSED = 1, 2
 """Values of the done map: a row that is there, and one whose weights were compared with their digest afterwards."""
 CERTIFICATE_BYTES = 1 << 16
+DRAFT_SECONDS = 60  # after which the draft of another store is a leftover
+ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
+STRUCTURE_BYTES = 1 << 20  # more than HDF5 adds to the arrays
 CHECKSUMS = "/checksums"
 CERTIFICATE = f"{CHECKSUMS}/certificate"
-LatentRange = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -47,22 +49,22 @@ class ArrayPlace:
         return self.shape[0] * self.row_bytes
 
 
+Layout = dict[str, ArrayPlace]
+"""Where the arrays of one file are, by HDF5 path."""
+
+
 def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
     """List the arrays of a store: HDF5 path to shape and stored dtype."""
-    identity = manifest.identity
-    storage = identity["storage_dtype"]
-    if storage not in STORAGE_DTYPES:
-        raise unknown_name("storage dtype", storage, STORAGE_DTYPES)
-    n_rows = int(identity["n_rows"])
-    words = manifest.words
-    n_latents = n_rows if words is None else int(words["n_words"])
-    dtype = np.dtype(STORAGE_DTYPES[storage]).type
+    if manifest.storage_dtype not in STORAGE_DTYPES:
+        raise unknown_name("storage dtype", manifest.storage_dtype, STORAGE_DTYPES)
+    n_rows, n_latents = manifest.n_rows, manifest.n_latents
+    dtype = np.dtype(STORAGE_DTYPES[manifest.storage_dtype]).type
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
         latent_path(manifest, pooling, layer): ((n_latents, manifest.width(layer)), dtype)
         for pooling in manifest.poolings
-        for layer in identity["layers"]
+        for layer in manifest.layers
     }
-    if words is not None:
+    if manifest.words is not None:
         shapes["/words/flags"] = ((n_latents,), np.uint8)
         shapes["/rows/first_word"] = ((n_rows,), np.int64)
         shapes["/rows/n_words"] = ((n_rows,), np.int32)
@@ -96,19 +98,19 @@ def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
     return f"/{'latents' if manifest.words is None else 'words'}/{pooling}/{layer}"
 
 
-def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
-    """Read the manifest of a store and the places of its arrays by HDF5 path, then close the file.
+def read_layout(path: Path) -> tuple[Manifest, Layout]:
+    """Read the manifest of a store and where its arrays are, then close the file.
 
     Raises:
         CacheError: No such file, no HDF5 file, not one of ours, of another schema, or shorter than it should be.
     """
     if not path.is_file():
-        what = "a pipe, folder or other special file at" if path.exists() else "no cache"
-        raise CacheError(f"there is {what} {str(path)!r}; make a cache with: icecore extract.")
+        noun = "a pipe, folder or other special file at" if path.exists() else "no cache"
+        raise CacheError(f"there is {noun} {str(path)!r}; make a cache with: icecore extract.")
     try:
         structure = read_structure(path)
         manifest = _read_manifest(structure, path)
-        places = _find_places(structure, manifest, path)
+        layout = _read_arrays(structure, manifest, path)
     except IcecoreError:
         raise
     except Exception as error:  # h5py raises a dozen unrelated types on a damaged file
@@ -117,12 +119,12 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
             f"{str(path)!r} is not a readable HDF5 file ({reason}); "
             "if it was cut short in copying, copy it again, else delete it and extract again."
         ) from error
-    end = max(place.offset + place.n_bytes for place in places.values())
+    end = max(array.offset + array.n_bytes for array in layout.values())
     if path.stat().st_size < end:
         raise CacheError(
             f"cache {str(path)!r} is truncated: {path.stat().st_size} of {end} bytes; copy it again or extract again."
         )
-    return manifest, places
+    return manifest, layout
 
 
 def _read_manifest(structure: Structure, path: Path) -> Manifest:
@@ -146,9 +148,9 @@ def _has_checksums(structure: Structure) -> bool:
     return any(name.startswith(f"{CHECKSUMS}/") for name, *_ in structure.arrays)
 
 
-def _find_places(structure: Structure, manifest: Manifest, path: Path) -> dict[str, ArrayPlace]:
+def _read_arrays(structure: Structure, manifest: Manifest, path: Path) -> Layout:
     arrays = {name: (offset, shape, np.dtype(dtype)) for name, offset, shape, dtype in structure.arrays}
-    places = {}
+    layout = {}
     for name, (shape, dtype) in array_shapes(manifest).items():
         if name.startswith(CHECKSUMS) and not _has_checksums(structure):
             continue
@@ -164,11 +166,8 @@ def _find_places(structure: Structure, manifest: Manifest, path: Path) -> dict[s
                 f"array {name} of cache {str(path)!r} is {actual_shape} {actual_dtype}, its manifest says {shape} "
                 f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
             )
-        places[name] = ArrayPlace(offset, actual_shape, actual_dtype)
-    return places
-
-
-# What a store needs of the system: free space, a lock on the file, and a sentence for a failed write.
+        layout[name] = ArrayPlace(offset, actual_shape, actual_dtype)
+    return layout
 
 
 def require_locks() -> None:
@@ -240,22 +239,17 @@ def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> 
             "(ulimit -f), or choose fewer layers or storage_dtype float16, and run again to continue."
         )
     need = f"it needs {needed / 1e6:,.1f} MB and " if needed is not None else ""
-    kept = "nothing was written" if needed is not None else "the rows written so far are kept"
+    state = "nothing was written" if needed is not None else "the rows written so far are kept"
     return DiskFullError(
-        f"no space for cache {str(path)!r}: {need}{free / 1e6:,.1f} MB are free; {kept}. "
+        f"no space for cache {str(path)!r}: {need}{free / 1e6:,.1f} MB are free; {state}. "
         "Free some space (or choose another folder, fewer layers, or storage_dtype float16) and run again to continue."
     )
 
 
-# Laying out an empty store with all of its disk space reserved, in one step that no kill can leave half done.
-
-DRAFT_SECONDS = 60
-ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
-STRUCTURE_BYTES = 1 << 20  # more than HDF5 adds to the arrays
-
-
 def create_store(path: Path, manifest: Manifest) -> None:
-    """Lay out an empty store at `path`; a store that another process puts there first is left alone.
+    """Lay out an empty store at `path`, with all of its disk space, in one step that no kill can leave half done.
+
+    A store that another process puts there first is left alone.
 
     Raises:
         DiskFullError: Not enough space; nothing is left behind.
@@ -269,9 +263,9 @@ def create_store(path: Path, manifest: Manifest) -> None:
         _sweep_leftovers(path)
         if free_bytes(path.parent) < needed:  # checked first: HDF5 handles a full disk badly
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with draft.open("wb") as held, locked_file(held.fileno(), waits=True):  # a leftover has no lock
+        with draft.open("wb") as file, locked_file(file.fileno(), waits=True):  # a leftover has no lock
             # Tried first, and sparse: HDF5 ends the process where it meets a limit on the size of files.
-            held.truncate(needed + 2 * ALIGNMENT * len(shapes) + STRUCTURE_BYTES)
+            file.truncate(needed + 2 * ALIGNMENT * len(shapes) + STRUCTURE_BYTES)
             _lay_out(draft, manifest)
             arrays = [(offset, name) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
             sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes.items()}
@@ -297,7 +291,7 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
         file.attrs["identity"] = manifest.id
         file.attrs["manifest"] = text = manifest.to_json()
         file.attrs["manifest_digest"] = digest_text(text)
-        layers = set(manifest.identity["layers"])
+        layers = set(manifest.layers)
         for name, (shape, dtype) in array_shapes(manifest).items():
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_layout(h5py.h5d.CONTIGUOUS)
@@ -307,11 +301,11 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
             plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER if is_latent else h5py.h5d.FILL_TIME_ALLOC)
             parent = file.require_group(name.rsplit("/", 1)[0] or "/")
             space = h5py.h5s.create_simple(shape)
-            made = h5py.h5d.create(
+            array = h5py.h5d.create(
                 parent.id, name.rsplit("/", 1)[1].encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist
             )
             if is_latent:
-                h5py.Dataset(made).attrs["dtype"] = manifest.identity["storage_dtype"]
+                h5py.Dataset(array).attrs["dtype"] = manifest.storage_dtype
 
 
 def _reserve(draft: Path) -> None:
@@ -327,12 +321,14 @@ def _sweep_leftovers(path: Path) -> None:
     A draft is held by its lock, but for a moment after it is made.
     """
     for leftover in path.parent.glob(".*.h5.new-*"):
-        is_own = leftover.name.startswith(f".{path.name}.new-")
+        is_of_store = leftover.name.startswith(f".{path.name}.new-")
         try:
-            if not is_own and time.time() - leftover.stat().st_mtime < DRAFT_SECONDS:
+            if not is_of_store and time.time() - leftover.stat().st_mtime < DRAFT_SECONDS:
                 continue
-            held = os.open(leftover, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a FIFO would wait for a writer
-            with os.fdopen(held, "rb") as file, locked_file(file.fileno()):
+            descriptor = os.open(
+                leftover, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+            )  # a FIFO would wait for a writer
+            with os.fdopen(descriptor, "rb") as file, locked_file(file.fileno()):
                 leftover.unlink(missing_ok=True)
         except OSError:
             continue  # held by a process that is alive

@@ -1,11 +1,13 @@
 """What a cache is: its identity (which decides reuse) and its provenance (which only informs)."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from extract.errors import CacheError, CacheIdentityError
 from extract.files import digest_json
+from extract.records import to_plain
 
 SCHEMA = 1
 DECODER_IDENTITY = (
@@ -19,21 +21,103 @@ DECODER_IDENTITY = (
     "weight_digest",
     "tokenizer_digest",
 )
+DECODER_OPTIONS = ("merge", "quantization", "bidirectional")
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
+STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+"""Name of a storage dtype to the dtype of its arrays in a file."""
+Plain = dict[str, Any]
+"""Plain values by name, as JSON holds them."""
+Identity = Plain
+"""What a cache holds, as the plain values that its id is the digest of."""
+
+
+@dataclass(frozen=True)
+class WordIdentity:
+    """The part of an identity that is there for words alone."""
+
+    poolings: Sequence[str]
+    shift: bool
+    on_lost: str
+    n_words: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheIdentity:
+    """What decides the latents of a cache. Fields that are None are left out of the plain identity and of its id."""
+
+    decoder: Plain
+    """Description of the decoder, of which only what decides numbers is written."""
+    plan: str
+    architecture: str
+    template: Plain
+    poolings: Sequence[str]
+    """Poolings of whole texts; empty where words are stored."""
+    layers: Sequence[str]
+    storage_dtype: str
+    n_rows: int
+    text_digest: str
+    versions: dict[str, str]
+    words: WordIdentity | None = None
+    rules: dict[str, int] | None = None
+    """Versions of the rules of a plan whose meaning has changed since the first caches."""
+    widths: dict[str, int] | None = None
+    """Widths of taps that differ from that of the decoder."""
+    placeholder: Plain | None = None
+    """Seed and digest of the placeholder that the plan prepends."""
+    reba: Plain | None = None
+    """Options of ReBA poolings."""
+    own: dict[str, str] | None = None
+    """Digests of a user's code."""
+    chat: str | None = None
+    """Digest of the chat template."""
+
+    def to_plain(self) -> Identity:
+        """Return the identity as plain values."""
+        # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
+        # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
+        decoder = {key: self.decoder[key] for key in DECODER_IDENTITY}
+        decoder |= {key: self.decoder[key] for key in DECODER_OPTIONS if key in self.decoder}
+        values: Plain = {"schema": SCHEMA, **to_plain(self), "decoder": to_plain(decoder)}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The identity and provenance of one cache, both plain values."""
 
-    identity: dict[str, Any]  # equal identities hold equal latents
-    provenance: dict[str, Any] = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
+    identity: Identity  # equal identities hold equal latents
+    provenance: Plain = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
 
     @property
-    def words(self) -> dict[str, Any] | None:
-        """What the identity says of words; None where the latents are those of whole texts."""
+    def words(self) -> Plain | None:
+        """The identity's settings of words; None where the latents are those of whole texts."""
         return self.identity.get("words")
+
+    @property
+    def n_rows(self) -> int:
+        """Rows: one a text, or several for a text that is read in windows."""
+        return int(self.identity["n_rows"])
+
+    @property
+    def n_words(self) -> int:
+        """Words over all texts; 0 for whole texts."""
+        return 0 if self.words is None else int(self.words["n_words"])
+
+    @property
+    def n_latents(self) -> int:
+        """Latents of every layer: of words where there are words, else of rows."""
+        return self.n_rows if self.words is None else self.n_words
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Layer names, bottom up."""
+        return tuple(self.identity["layers"])
+
+    @property
+    def storage_dtype(self) -> str:
+        """One of `STORAGE_DTYPES`."""
+        return str(self.identity["storage_dtype"])
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -68,51 +152,20 @@ class Manifest:
             raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
 
 
-def build_identity(
-    *,
-    decoder: dict[str, Any],
-    plan: str,
-    architecture: str,
-    template: dict[str, Any],
-    contents: dict[str, Any],
-    versions: dict[str, str],
-) -> dict[str, Any]:
-    """Put an identity together from plain values; those of the decoder that do not decide numbers are left out.
-
-    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`, for a plan
-    of which the meaning has changed since the first caches also `rules`, for taps of another width also `widths`,
-    for ReBA poolings also `reba`.
-    """
-    return {
-        "schema": SCHEMA,
-        # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
-        # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
-        "decoder": {
-            **{key: decoder[key] for key in DECODER_IDENTITY},
-            **{key: decoder[key] for key in ("merge", "quantization", "bidirectional") if key in decoder},
-        },
-        "plan": plan,
-        "architecture": architecture,
-        "template": template,
-        **contents,
-        "versions": versions,
-    }
-
-
-def of_all_texts(identity: dict[str, Any]) -> dict[str, Any]:
+def of_all_texts(identity: Identity) -> Identity:
     """Return an identity without what differs between caches of other texts."""
     return {key: value for key, value in identity.items() if key not in OF_TEXTS}
 
 
-def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Plain, prefix: str = "") -> Plain:
     """Flatten nested dictionaries to dotted names.
 
     Example:
         >>> flatten({"a": {"b": 1}, "c": 2})
         {'a.b': 1, 'c': 2}
     """
-    flat: dict[str, Any] = {}
-    for key, value in identity.items():
+    flat: Plain = {}
+    for key, value in values.items():
         if isinstance(value, dict):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
@@ -120,20 +173,20 @@ def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """List the fields in which two identities differ: dotted name to (found, expected); a missing one is None.
+def differences(actual: Plain, expected: Plain) -> dict[str, tuple[Any, Any]]:
+    """List the fields in which plain values differ: dotted name to (actual, expected); a missing one is None.
 
     Example:
         >>> differences({"plan": "causal"}, {"plan": "backward"})
         {'plan': ('causal', 'backward')}
     """
-    a, b = flatten(found), flatten(expected)
+    a, b = flatten(actual), flatten(expected)
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str) -> None:
+def require_same(actual: Identity, expected: Identity, *, where: str) -> None:
     """Refuse an identity that differs from the expected one, naming every differing field of the cache `where`."""
-    unequal = differences(found, expected)
+    unequal = differences(actual, expected)
     if unequal:
         listing = "; ".join(f"{key} is {_shorten(a)}, expected {_shorten(b)}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
@@ -141,12 +194,6 @@ def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str)
         )
 
 
-def _shorten(value: object, width: int = 60) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-# Storage dtypes.
-
-STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
-"""Name of a storage dtype to that of the arrays it is stored in."""
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,10 +1,10 @@
 """Writing rows into a store such that no kill can damage it.
 
 Every array is laid out and given its disk space before the first row is computed. After that HDF5 writes nothing:
-rows go into the arrays' places with positioned writes, so the file's structure never changes again and a kill at any
-moment leaves a readable file. A row is marked as written after its data, and as done once the weights that computed it
-were compared with their digest. Several processes write disjoint rows of
-one file the same way. POSIX only. docs/cache_format.md is the contract, docs/decisions/hdf5-writes.md says why.
+rows go into the arrays with positioned writes, so the file's structure never changes again and a kill at any moment
+leaves a readable file. A row is marked as written after its data, and as done once the weights that computed it were
+compared with their digest. Several processes write disjoint rows of one file the same way. POSIX only.
+docs/cache_format.md is the contract, docs/decisions/hdf5-writes.md says why.
 """
 
 import glob
@@ -33,6 +33,7 @@ from extract.store.format import (
     read_layout,
     rows_that_count,
 )
+from extract.store.manifest import Plain
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
@@ -42,7 +43,7 @@ class StoreWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.manifest, self._places = read_layout(path)
+        self.manifest, self._layout = read_layout(path)
         try:
             self._fd = os.open(path, os.O_RDWR)
         except OSError as error:
@@ -84,29 +85,29 @@ class StoreWriter:
         rows: dict[str, NDArray[Any]],
         words: tuple[int, NDArray[np.uint8]] | None = None,
     ) -> None:
-        """Write consecutive rows: latents, then what is known of them, then, once that is on disk, that they are there.
+        """Write consecutive rows: latents, then the columns of the rows, then, once both are on disk, a mark.
 
         They count from `close_rows` on.
 
         Args:
             first: Position of the first row.
-            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words; of a
-                layer that is narrower only its own width is written.
+            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words; a layer
+                that is narrower is written in its width.
             poolings: Names along `P`.
             layers: Names along `L`.
             rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`; for words also `first_word`,
                 `n_words` and `word_start`, each `(B,)`.
-            words: Place of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
+            words: Position of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
         """
         try:
-            place = first if words is None else words[0]
+            start = first if words is None else words[0]
             arrays = [
-                (latent_path(self.manifest, pooling, layer), place, latents[k][p][:, : self.manifest.width(layer)])
+                (latent_path(self.manifest, pooling, layer), start, latents[k][p][:, : self.manifest.width(layer)])
                 for k, layer in enumerate(layers)
                 for p, pooling in enumerate(poolings)
             ]
             if words is not None:
-                arrays.append(("/words/flags", place, words[1]))
+                arrays.append(("/words/flags", start, words[1]))
             arrays += [(f"/rows/{name}", first, values) for name, values in rows.items()]
             sums = {name: self._write(name, start, values) for name, start, values in arrays}
             self._write_checksums(first, len(rows["digest"]), sums)
@@ -115,14 +116,14 @@ class StoreWriter:
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
 
-    def write_certificate(self, certificate: dict[str, Any]) -> None:
+    def write_certificate(self, certificate: Plain) -> None:
         """Write the certificate, as JSON padded with zero bytes."""
         text = json.dumps(certificate, sort_keys=True).encode()
         if len(text) > CERTIFICATE_BYTES:
             raise CacheError(f"the certificate has {len(text)} bytes; at most {CERTIFICATE_BYTES} fit.")
         try:
             crc = self._write("/certificate", 0, np.frombuffer(text.ljust(CERTIFICATE_BYTES, b"\0"), np.uint8))
-            if CERTIFICATE in self._places:
+            if CERTIFICATE in self._layout:
                 self._write(CERTIFICATE, 0, np.array([crc], np.uint32))
             _sync(self._fd)
         except OSError as error:
@@ -133,21 +134,21 @@ class StoreWriter:
         self._write("/rows/is_done", first, np.full(n_rows, CLOSED, np.uint8))
 
     def _write_checksums(self, first: int, n_rows: int, sums: dict[str, int]) -> None:
-        """Write the checksums of a block of rows; a store that an earlier version laid out has no place for them."""
-        if f"{CHECKSUMS}/blocks" in self._places:
+        """Write the checksums of a block of rows; a store that an earlier version laid out has no arrays for them."""
+        if f"{CHECKSUMS}/blocks" in self._layout:
             ordered = np.array([[sums[name] for name in checked_arrays(self.manifest)]], np.uint32)
             self._write(f"{CHECKSUMS}/blocks", first, ordered)
             self._write(f"{CHECKSUMS}/n_rows", first, np.array([n_rows], np.int32))
 
     def _read(self, name: str) -> NDArray[np.uint8]:
-        place = self._places[name]
-        return np.frombuffer(os.pread(self._fd, place.n_bytes, place.offset), np.uint8)
+        array = self._layout[name]
+        return np.frombuffer(os.pread(self._fd, array.n_bytes, array.offset), np.uint8)
 
     def _write(self, name: str, first: int, values: NDArray[Any]) -> int:
         """Write rows of an array and return the CRC-32 of their bytes."""
-        place = self._places[name]
-        view = np.ascontiguousarray(values, place.dtype).view(np.uint8).reshape(-1).data
-        offset, crc = place.offset + first * place.row_bytes, zlib.crc32(view)
+        array = self._layout[name]
+        view = np.ascontiguousarray(values, array.dtype).view(np.uint8).reshape(-1).data
+        offset, crc = array.offset + first * array.row_bytes, zlib.crc32(view)
         while view:
             written = os.pwrite(self._fd, view, offset)
             view, offset = view[written:], offset + written

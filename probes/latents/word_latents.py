@@ -21,7 +21,7 @@ from torch import Tensor
 
 from extract.errors import CacheError, HeadError, TaskError
 from extract.store.cache import LatentCache
-from extract.store.reader import WordPlaces
+from extract.store.items import WordPlaces
 from probes.data.word_task import WordTask
 from probes.latents.text_latents import Channels, Standardiser, channels_of, standardise_chunks
 

@@ -22,8 +22,8 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import TextEncoder
 from extract.store.cache import describe_shard
 from extract.store.format import create_store
-from extract.store.manifest import Manifest, build_identity
-from extract.store.reader import ShardIndex, shared_identity
+from extract.store.manifest import CacheIdentity, Manifest
+from extract.store.shard_index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320
@@ -170,21 +170,19 @@ def make_manifest(texts: Sequence[str] | Sequence[JoinedText], **changes: Any) -
         "weight_digest": "ab" * 32,
         "tokenizer_digest": "cd" * 32,
     }
-    contents = {
+    fields: dict[str, Any] = {
+        "decoder": {**decoder, **{k: changes.pop(k) for k in list(changes) if k in decoder}},
+        "plan": "causal",
+        "architecture": "inplace",
+        "template": InputTemplate().to_dict(),
         "poolings": ["mean", "last"],
         "layers": list(layer_names(2)),
         "storage_dtype": "float32",
         "n_rows": len(texts),
         "text_digest": digest_rows(digest_texts(texts)),
+        "versions": {"icecore": "0.1.0"},
     }
-    identity = build_identity(
-        decoder={**decoder, **{k: changes.pop(k) for k in list(changes) if k in decoder}},
-        plan=changes.pop("plan", "causal"),
-        architecture="inplace",
-        template=InputTemplate().to_dict(),
-        contents={**contents, **changes},
-        versions={"icecore": "0.1.0"},
-    )
+    identity = CacheIdentity(**{**fields, **changes}).to_plain()
     return Manifest(identity, {"decoder": decoder, "batching": {"batch_tokens": 64, "min_tokens": 8}})
 
 

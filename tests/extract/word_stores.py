@@ -11,7 +11,7 @@ from torch import Tensor
 
 from extract.inputs.joined_text import JoinedText, digest_texts, join_words
 from extract.store.format import create_store
-from extract.store.manifest import Manifest
+from extract.store.manifest import Manifest, WordIdentity
 from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_manifest
 
@@ -25,12 +25,12 @@ def words(each: Sequence[str]) -> JoinedText:
 
 def make_word_manifest(texts: Sequence[JoinedText], n_rows: int, **changes: Any) -> Manifest:
     """Make the manifest of a small store of words."""
-    words = {
-        "poolings": changes.pop("word_poolings", ["mean", "last"]),
-        "shift": False,
-        "on_lost": "error",
-        "n_words": sum(len(text.spans) for text in texts),
-    }
+    words = WordIdentity(
+        poolings=changes.pop("word_poolings", ["mean", "last"]),
+        shift=False,
+        on_lost="error",
+        n_words=sum(len(text.spans) for text in texts),
+    )
     return make_manifest(texts, **{"poolings": [], "n_rows": n_rows, "words": words, **changes})
 
 

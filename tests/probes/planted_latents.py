@@ -12,7 +12,7 @@ from extract.files import digest_rows
 from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache
 from extract.store.format import create_store
-from extract.store.manifest import Manifest, build_identity
+from extract.store.manifest import CacheIdentity, Manifest
 from extract.store.writer import StoreWriter
 from probes.data.pair_task import PairTask, build_splits
 from probes.latents.text_latents import PairLatents
@@ -39,20 +39,18 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
         "tokenizer_digest": "t" * 64,
     }
     layers = list(layer_names(first.shape[0] - 2))
-    identity = build_identity(
+    identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
-        contents={
-            "poolings": list(latents),
-            "layers": layers,
-            "storage_dtype": "float32",
-            "n_rows": len(texts),
-            "text_digest": digest_rows(digest_texts(texts)),
-        },
+        poolings=list(latents),
+        layers=layers,
+        storage_dtype="float32",
+        n_rows=len(texts),
+        text_digest=digest_rows(digest_texts(texts)),
         versions={"icecore": "0"},
-    )
+    ).to_plain()
     create_store(path, Manifest(identity, {"decoder": decoder}))
     rows: dict[str, NDArray[Any]] = {
         "digest": digest_texts(texts),

@@ -22,7 +22,8 @@ from extract.run.shards import DRAFTS, LOCK, extract_shards, read_windows
 from extract.store import reader
 from extract.store.cache import LatentCache, ShardedCache
 from extract.store.format import read_layout
-from extract.store.reader import ShardIndex, digest_file
+from extract.store.reader import digest_file
+from extract.store.shard_index import ShardIndex
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder
 
@@ -258,7 +259,7 @@ def test_words_are_streamed_too(decoder: Decoder, texts: list[str], tmp_path: Pa
     for pooling in ("last", "mean"):
         got = cache.gather(found.positions, pooling)
         torch.testing.assert_close(got, one.gather(wanted.positions, pooling), atol=1e-5, rtol=0)
-    assert len(cache.row_of_place) == len(cache.has_latent) == cache.n_words
+    assert len(cache.items.row_of_latent) == len(cache.has_latent) == cache.n_words
 
 
 def test_bad_texts_are_named_by_their_place(decoder: Decoder, tmp_path: Path) -> None:

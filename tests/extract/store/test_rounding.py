@@ -30,12 +30,12 @@ def test_what_is_not_finite_is_found(storage: str, place: tuple[int, ...], value
     latents[place] = value
     found = unfit_in(latents, storage)
     assert found is not None
-    assert found.place == place
+    assert found.indices == place
     assert found.value == value or (math.isnan(found.value) and math.isnan(value))
     latents[2, 1, 49, 6] = math.inf  # the last one
     again = unfit_in(latents, storage)
     assert again is not None
-    assert again.place == place  # the first of two
+    assert again.indices == place  # the first of two
 
 
 def test_infinities_that_cancel_are_found() -> None:

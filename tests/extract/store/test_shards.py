@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from extract.errors import CacheError, CacheIdentityError, CacheIncompleteError, UnknownNameError
 from extract.files import digest_json
 from extract.store.cache import LatentCache, ShardedCache, open_cache
-from extract.store.reader import parse_index
+from extract.store.shard_index import parse_index
 from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
 
 TEXTS = make_texts(23)
@@ -232,10 +232,10 @@ def test_the_index_says_where_arrays_are(written: tuple[Path, NDArray[np.float32
     ("change", "said"),
     [
         (lambda index: index["shards"][0].update(file="../../other.h5"), r"window 0 is '\.\./\.\./other\.h5'"),
-        (lambda index: index["shards"][1].update(window="1"), "says what no index does"),
+        (lambda index: index["shards"][1].update(window="1"), "is not valid"),
         (lambda index: index["shards"][0].update(n_rows=9), "array /latents/.* is "),
         (lambda index: index["shards"][0].update(n_bytes=100), "end at byte .* of 100"),
-        (lambda index: index["shards"][0].update(layout=7), "says what no index does"),
+        (lambda index: index["shards"][0].update(layout=7), "is not valid"),
         (
             lambda index: index["layouts"][0]["/latents/mean/block_01"].__setitem__(0, -8),
             "array /latents/mean/block_01",
@@ -246,7 +246,7 @@ def test_the_index_says_where_arrays_are(written: tuple[Path, NDArray[np.float32
         ),
         (lambda index: index["layouts"][0].pop("/rows/digest"), "/rows/digest"),
         (lambda index: index["identity"].pop("poolings"), "poolings"),
-        (lambda index: index.update(shards=None), "says what no index does"),
+        (lambda index: index.update(shards=None), "is not valid"),
     ],
 )
 def test_an_index_that_a_stranger_wrote_leads_nowhere(change: Callable[[Any], Any], said: str, copied: Path) -> None:

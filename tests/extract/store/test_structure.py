@@ -63,7 +63,7 @@ def test_a_flipped_bit_of_the_structure_is_refused_before_hdf5(tmp_path: Path, m
 def test_every_byte_that_is_no_array_is_under_the_digest(tmp_path: Path) -> None:
     write_cache(tmp_path / "a.h5", TEXTS)
     content = (tmp_path / "a.h5").read_bytes()
-    places = LatentCache(tmp_path / "a.h5")._file._places.values()
+    places = LatentCache(tmp_path / "a.h5")._file.layouts[0].values()
     in_arrays = {k for place in places for k in range(place.offset, place.offset + place.n_bytes)}
     end = content.rindex(b"\nicecore structure ")
     others = [k for k, byte in enumerate(content[:end]) if byte and k not in in_arrays]

@@ -13,6 +13,7 @@ from torch import Tensor
 from extract.errors import CacheError, CacheIncompleteError, UnknownNameError
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, join_words
 from extract.store.cache import LatentCache, find_cache
+from extract.store.manifest import WordIdentity
 from tests.extract.tiny_decoders import make_manifest, write_cache
 from tests.extract.word_stores import Piece, make_word_manifest, write_word_cache
 
@@ -97,7 +98,7 @@ def test_a_file_cut_while_it_is_read_is_told(path: Path) -> None:
     cache = LatentCache(path)
     with path.open("r+b") as file:
         file.truncate(5000)
-    with pytest.raises(CacheError, match=r"ends at byte \d+, inside /words/last/final_norm: it was cut short"):
+    with pytest.raises(CacheError, match=r"ends at byte 5000, inside an array: it was cut short"):
         cache.read(0, N_WORDS, "last", layers="final_norm")
 
 
@@ -191,7 +192,7 @@ def test_words_never_cover_texts_nor_texts_words(path: Path, tmp_path: Path) -> 
     as_texts = make_word_manifest(TEXTS, len(PIECES)).identity
     del as_texts["words"]
     assert find_cache(tmp_path, as_texts) is None
-    words = {"poolings": ["mean"], "shift": False, "on_lost": "error", "n_words": 2}
+    words = WordIdentity(["mean"], shift=False, on_lost="error", n_words=2)
     assert find_cache(tmp_path, make_manifest(["snow", "ice"], words=words).identity) is None
     assert find_cache(tmp_path, make_manifest(["snow", "ice"]).identity) is not None
 

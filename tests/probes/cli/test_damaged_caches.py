@@ -14,7 +14,7 @@ def test_a_flipped_latent_is_refused(tmp_path: Path) -> None:
     write_cache(tmp_path / "a.h5", make_texts(5))
     assert len(open_named(tmp_path / "a.h5")) == 5
     content = bytearray((tmp_path / "a.h5").read_bytes())
-    content[LatentCache(tmp_path / "a.h5")._file._places["/latents/mean/block_01"].offset + 9] ^= 1
+    content[LatentCache(tmp_path / "a.h5")._file.layouts[0]["/latents/mean/block_01"].offset + 9] ^= 1
     (tmp_path / "a.h5").write_bytes(content)
     with pytest.raises(CacheError, match="damaged"):
         open_named(tmp_path / "a.h5")

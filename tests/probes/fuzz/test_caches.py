@@ -73,9 +73,9 @@ def test_every_flip_in_what_was_written_is_refused(stores: tuple[Path, Path], tm
         content, whole = store.read_bytes(), numbers(store)
         cache = LatentCache(store)
         refused = 0
-        names = [name for name in cache._file._places if name != "/certificate"]
+        names = [name for name in cache._file.layouts[0] if name != "/certificate"]
         for number, name in enumerate(names):
-            place = cache._file._places[name]
+            place = cache._file.layouts[0][name]
             flipped = bytearray(content)
             flipped[place.offset + number % place.n_bytes] ^= 1 << number % 8
             (tmp_path / "a.h5").write_bytes(flipped)
@@ -91,7 +91,7 @@ def test_a_flip_is_seen_when_the_cache_is_reused(stores: tuple[Path, Path], tmp_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert find_cache(tmp_path, identity) is not None
-    place = LatentCache(path)._file._places["/latents/mean/block_01"]
+    place = LatentCache(path)._file.layouts[0]["/latents/mean/block_01"]
     content = bytearray(path.read_bytes())
     content[place.offset + 5] ^= 4
     path.write_bytes(content)

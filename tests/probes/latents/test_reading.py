@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.inputs.joined_text import WORD_CUT
-from extract.store.reader import WordPlaces
+from extract.store.items import WordPlaces
 from probes.latents.word_latents import GAP_WORDS, PIECE_WORDS, plan_chunks
 
 

@@ -103,7 +103,7 @@ def test_none_is_left(ray: Any, alone: Path, notes: Path, tmp_path: Path) -> Non
     """What they did before is kept, and others go on from there."""
     del ray
     folder = tmp_path / "shards"
-    with pytest.raises(IcecoreError, match=r"all Ray workers died, each as often as it may be started again \(The act"):
+    with pytest.raises(IcecoreError, match=r"all Ray workers died, each as often as it may be restarted \(The act"):
         extract_shards_on_ray(
             Troubled(notes, folder, n_killed=2, after=40),
             make_texts(N_TEXTS),

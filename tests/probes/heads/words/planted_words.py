@@ -14,8 +14,8 @@ from extract.decoders.decoder_spec import layer_names, select_from
 from extract.errors import CacheError, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache
-from extract.store.manifest import Manifest, build_identity
-from extract.store.reader import WordPlaces
+from extract.store.items import CachedWords, WordPlaces
+from extract.store.manifest import CacheIdentity, Manifest, WordIdentity
 from probes.data.word_task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12
@@ -41,23 +41,32 @@ def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Mani
         "tokenizer_digest": "t" * 64,
     }
     template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64}
-    words = {"poolings": list(poolings), "shift": False, "on_lost": "error", "n_words": n_words}
-    identity = build_identity(
+    words = WordIdentity(poolings, shift=False, on_lost="error", n_words=n_words)
+    identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template=template,
-        contents={
-            "poolings": [],
-            "layers": list(LAYERS),
-            "storage_dtype": "float32",
-            "n_rows": n_rows,
-            "text_digest": "0" * 64,
-            "words": words,
-        },
+        poolings=[],
+        layers=list(LAYERS),
+        storage_dtype="float32",
+        n_rows=n_rows,
+        text_digest="0" * 64,
+        words=words,
         versions={"icecore": "0"},
-    )
+    ).to_plain()
     return Manifest(identity, {"decoder": decoder})
+
+
+class PlantedWords(CachedWords):
+    """Words in memory."""
+
+    def __init__(self, flags: NDArray[np.uint8]) -> None:
+        self._flags = flags
+
+    def __len__(self) -> int:
+        """Number of words."""
+        return len(self.flags)
 
 
 class PlantedCache(LatentCache):
@@ -68,6 +77,7 @@ class PlantedCache(LatentCache):
     ) -> None:
         self.path = Path("planted.h5")
         self.latents, self.flags = dict(latents), flags
+        self.items = PlantedWords(flags)
         self.manifest = make_manifest(list(self.latents), n_rows=len(texts), n_words=len(flags))
         starts = np.cumsum([0, *(len(text.spans) for text in texts)])
         self.spots = {text: (int(starts[k]), int(starts[k + 1])) for k, text in enumerate(texts)}
@@ -80,8 +90,8 @@ class PlantedCache(LatentCache):
             raise unknown_name("pooling", pooling, self.latents)
         return self.latents[pooling][LAYERS.index(layer)]
 
-    def _pick(self, layer: str, pooling: str, rows: Tensor) -> Tensor:
-        return self.layer(layer, pooling)[rows]
+    def _gather(self, positions: NDArray[np.int64], layers: Sequence[str], pooling: str) -> Tensor:
+        return torch.stack([self.layer(layer, pooling)[positions] for layer in layers]).float()
 
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
         missing = [text for text in texts if text not in self.spots]
