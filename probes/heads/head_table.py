@@ -268,22 +268,34 @@ def token_head(
     )
 
 
-def zero_shot_head(
-    name: str,
-    kind: str,
-    description: str,
-    *,
-    options: Any = later("probes.heads.zero_shot_heads:ZeroShotOptions"),  # noqa: B008 - frozen
+def layer_head(
+    name: str, kind: str, description: str, *, head: Any, build: Any, options: Any = None, **more: Any
 ) -> HeadEntry:
-    """Make the row of a head without fitting, for a kind of task that has a judge."""
+    """Make the row of a head of one layer: a subclass of `LayerHead` is all that a new one needs.
+
+    `build` is its module, `options` the dataclass of its options, and `more` further fields of `HeadEntry`.
+    """
     return HeadEntry(
         name,
         kind,
         description,
-        (options,),
-        evaluate=later("probes.heads.zero_shot_heads:evaluate_zero_shot"),
-        check=later("probes.heads.zero_shot_heads:check_zero_shot"),
+        (options,) if options else (),
+        evaluate=later("probes.heads.layer_head:evaluate_layer_head", head),
+        check=later("probes.heads.layer_head:check_layer_head", head),
+        build=build,
+        **more,
+    )
+
+
+def zero_shot_head(name: str, kind: str, description: str, options: str = "ZeroShotOptions") -> HeadEntry:
+    """Make the row of a head without fitting, for a kind of task that has a judge."""
+    return layer_head(
+        name,
+        kind,
+        description,
+        head=later("probes.heads.zero_shot_heads:SimilarityHead"),
         build=later("probes.heads.zero_shot_heads:ZeroShotHead"),
+        options=later(f"probes.heads.zero_shot_heads:{options}"),
         parts=later("probes.heads.zero_shot_heads:zero_shot_parts"),
     )
 
@@ -313,54 +325,48 @@ _ENTRIES = (
         EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
-    HeadEntry(
+    layer_head(
         "logistic-probe",
         "classes",
         "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        (later("probes.heads.logistic_probe:ProbeOptions"),),
-        evaluate=later("probes.heads.logistic_probe:evaluate_probe"),
-        check=later("probes.heads.logistic_probe:check_probe"),
+        head=later("probes.heads.logistic_probe:LogisticHead"),
         build=later("probes.heads.logistic_probe:LinearProbe"),
+        options=later("probes.heads.logistic_probe:ProbeOptions"),
         oldest_schema=3,
         gives_probabilities=True,
     ),
-    HeadEntry(
+    layer_head(
         "cosine-threshold",
         "classes",
         "two classes of text pairs by a threshold on the cosine of a layer",
-        (later("probes.heads.class_heads:ThresholdOptions"),),
-        evaluate=later("probes.heads.class_heads:evaluate_threshold"),
-        check=later("probes.heads.class_heads:check_threshold"),
+        head=later("probes.heads.class_heads:ThresholdHead"),
         build=later("probes.heads.class_heads:CosineThreshold"),
+        options=later("probes.heads.class_heads:ThresholdOptions"),
         oldest_schema=3,
     ),
-    HeadEntry(
+    layer_head(
         "nearest-centroid",
         "classes",
         "the nearest class mean, every layer, by cosine or distance; the best on validation",
-        (),
-        evaluate=later("probes.heads.class_heads:evaluate_centroids"),
-        check=later("probes.heads.class_heads:check_centroids"),
+        head=later("probes.heads.class_heads:CentroidHead"),
         build=later("probes.heads.class_heads:NearestCentroid"),
         oldest_schema=3,
     ),
-    HeadEntry(
+    layer_head(
         "few-shot-probe",
         "classes",
         "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
-        (later("probes.heads.logistic_probe:FewShotOptions"),),
-        evaluate=later("probes.heads.logistic_probe:evaluate_few_shot"),
-        check=later("probes.heads.logistic_probe:check_few_shot"),
+        head=later("probes.heads.logistic_probe:FewShotHead"),
         build=later("probes.heads.logistic_probe:FewShotProbe"),
+        options=later("probes.heads.logistic_probe:FewShotOptions"),
     ),
-    HeadEntry(
+    layer_head(
         "ridge-probe",
         "numbers",
         "ridge regression in closed form, every layer and alpha; the best on validation",
-        (later("probes.heads.ridge_probe:RidgeOptions"),),
-        evaluate=later("probes.heads.ridge_probe:evaluate_ridge"),
-        check=later("probes.heads.ridge_probe:check_ridge"),
+        head=later("probes.heads.ridge_probe:RidgeHead"),
         build=later("probes.heads.ridge_probe:RidgeProbe"),
+        options=later("probes.heads.ridge_probe:RidgeOptions"),
         oldest_schema=3,
     ),
     token_head(
@@ -387,7 +393,7 @@ _ENTRIES = (
         "layer-clusters",
         "clustering",
         "k-means with as many clusters as labels, every layer and seed",
-        options=later("probes.heads.zero_shot_heads:ClusterOptions"),
+        options="ClusterOptions",
     ),
     zero_shot_head("layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer"),
     zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer"),
@@ -395,7 +401,7 @@ _ENTRIES = (
         "layer-odd",
         "odd-one-out",
         "the word farthest from the others, every layer, Euclidean and cosine",
-        options=later("probes.heads.zero_shot_heads:OddOptions"),
+        options="OddOptions",
     ),
 )
 HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}

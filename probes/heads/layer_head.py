@@ -1,9 +1,10 @@
-"""What heads of one layer share: every layer is tried under every value of one option, and the best place is kept."""
+"""Heads of one layer: every layer is tried under every value of one option, and the best is kept."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
@@ -17,148 +18,231 @@ from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FittedModule, SavedHead
+from probes.fitting.saved_fits import FittedModule, M, SavedHead, fit_or_load
 from probes.heads.context import Setting, Watch
-from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
-from probes.metrics.bootstrap import Resampling, SeedSummary, UnitScorer, class_scorer, correlation_scorer
+from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
 
 
 def channels_read(resolved: HeadOptions, setting: Setting) -> Channels:
     """Choose the channels that a head's options name; UnknownNameError for what the cache does not have."""
-    cache = setting.cache
-    return channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers)
+    return channels_of(setting.cache, resolved.pooling_of(setting.cache.poolings), resolved.layers)
 
 
-def only_channel(channels: Channels, place: int) -> Channels:
+def only_channel(channels: Channels, index: int) -> Channels:
     """Take one channel, by its position."""
-    pooling, layer = tuple(product(channels.poolings, channels.layers))[place]
+    pooling, layer = tuple(product(channels.poolings, channels.layers))[index]
     return Channels((pooling,), (layer,))
 
 
-def best_place(surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = ()) -> tuple[int, int]:
-    """Choose the highest score that is not NaN; of equals the lowest layer, then the strongest penalty.
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The layer and the value of the option that are chosen, by position, and the scores that decide."""
 
-    Args:
-        surface: Scores of every layer under every value of the option.
-        penalties: How strong each value's penalty is; of equals the first value where there are none.
+    surface: Float[np.ndarray, "L A"]
+    """Scores of every layer under every value; NaN where there is none."""
+    layer: int
+    column: int
 
-    Returns:
-        Position of the layer and of the value.
+    @classmethod
+    def best(cls, surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = ()) -> "Choice":
+        """Choose the highest score that is not NaN; of equals the lowest layer, then the strongest penalty.
+
+        `penalties` say how strong each value's penalty is; of equals the first value where there are none.
+        """
+        order = np.argsort(-np.asarray(penalties), kind="stable") if penalties else np.arange(surface.shape[1])
+        scores = np.where(np.isnan(surface), -np.inf, surface)[:, order]
+        layer, column = np.unravel_index(int(np.argmax(scores)), surface.shape)
+        return cls(surface, int(layer), int(order[column]))
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> "Choice":
+        """Read what `to_dict` wrote."""
+        return cls(np.array(record["surface"], dtype=np.float64), *record["place"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, null for NaN."""
+        rows = [[None if np.isnan(score) else score for score in row] for row in self.surface.tolist()]
+        return {"place": [self.layer, self.column], "surface": rows}
+
+    @property
+    def score(self) -> float:
+        """The score of the chosen layer and value."""
+        return float(self.surface[self.layer, self.column])
+
+
+class LayerHead(ABC, Generic[M]):
+    """A head of one layer, on the task and the latents of a run.
+
+    A subclass says how it is fitted, what it predicts and how that is scored; `evaluate` is the same for all of them.
     """
-    order = np.argsort(-np.asarray(penalties), kind="stable") if penalties else np.arange(surface.shape[1])
-    known = np.where(np.isnan(surface), -np.inf, surface)
-    layer, place = np.unravel_index(int(np.argmax(known[:, order])), surface.shape)
-    return int(layer), int(order[place])
+
+    module: ClassVar[type[Any]]
+    """What is saved, and applied to new latents."""
+    option: ClassVar[str] = "kind"
+    """What is chosen together with the layer."""
+    reads_test: bool = False
+    """Whether the rows of test decide the fit."""
+    has_draws: ClassVar[bool] = False
+    """Whether runs are compared by the predictions of every draw, of which the first is shown."""
+
+    def __init__(self, resolved: HeadOptions, setting: Setting) -> None:
+        self.check(setting.task, resolved, Purpose(setting.protocol))
+        self.name, self.setting, self.task = resolved.name, setting, setting.task
+        self.options: Any = resolved.own[0] if resolved.own else None
+        self.channels = channels_read(resolved, setting)
+        self.metric: str = self.task.metrics[0]
+
+    @staticmethod
+    @abstractmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
+
+    @property
+    @abstractmethod
+    def values(self) -> Sequence[float | str]:
+        """The values of the option."""
+
+    @property
+    def selection(self) -> str:
+        """Where layer and value are chosen."""
+        return "validation"
+
+    @property
+    def fit_inputs(self) -> list[Any]:
+        """What decides the fit beside options, latents and rows."""
+        return []
+
+    @abstractmethod
+    def fit(self) -> tuple[M, Choice, dict[str, Any]]:
+        """Fit every layer and value; gives the chosen module, and what is recorded of it beside the choice."""
+
+    def read_choice(self, record: Mapping[str, Any]) -> Choice:
+        """Read the choice from the record of a fit."""
+        return Choice.read(record)
+
+    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+        """Record the choice."""
+        return choice.to_dict()
+
+    @abstractmethod
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+        """Predict a split: metric to what it is computed from, `(S, N)` for seeds or draws, mostly one."""
+
+    @abstractmethod
+    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+        """Score predictions `(S, N)` of a split."""
+
+    @abstractmethod
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score single rows, higher is better; NaN where a row has no score."""
+
+    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...] | None:
+        """Name the codes that are predicted; None where predictions are numbers."""
+        del split, predicted
+        return None
+
+    def baselines(self) -> Mapping[str, Mapping[str, float]]:
+        """Score the task without a decoder: baseline to split to score."""
+        return {}
+
+    def optimistic_because(self) -> str:
+        """Say why the numbers are optimistic; empty where they are not."""
+        return why_optimistic(self.task)
+
+    def chosen_too(self, module: M) -> dict[str, Any]:
+        """Name what else was chosen."""
+        del module
+        return {}
+
+    def extras(self, saved: SavedHead[M], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Report what only this head has."""
+        del saved, predictions
+        return {}
+
+    def evaluate(self) -> HeadResult:
+        """Fit the head or load it, and score the chosen layer on every split; test is read once."""
+        options = {} if self.options is None else asdict(self.options)
+        setting, channels, splits = self.setting, self.channels, self.task.splits
+        saved = fit_or_load(
+            setting.folder / self.name,
+            setting.identify(
+                self.name,
+                *([options] if options else []),
+                channels.pooling,
+                list(channels.names),
+                more=self.fit_inputs,
+                reads_test=self.reads_test,
+            ),
+            self._fit,
+            lambda record: self.module(**record["arguments"]),
+            cache=setting.cache,
+        )
+        choice = self.read_choice(saved.record)
+        rows = {split: self.predict(saved.head, choice.layer, split) for split in splits}
+        predictions = {split: by_metric[self.metric][0] for split, by_metric in rows.items()}
+        names = {split: self.names(split, codes) for split, codes in predictions.items()}
+        labels = [value if isinstance(value, str) else f"{self.option} {value:g}" for value in self.values]
+        return HeadResult(
+            name=self.name,
+            pooling=channels.pooling,
+            layers=channels.names,
+            options=options,
+            metric=self.metric,
+            selection=self.selection,
+            selection_score=choice.score,
+            chosen={
+                "layer": channels.names[choice.layer],
+                self.option: self.values[choice.column],
+                **self.chosen_too(saved.head),
+                "score": choice.score,
+            },
+            summary={
+                split: {metric: self.summarise(split, metric, predicted) for metric, predicted in by_metric.items()}
+                for split, by_metric in rows.items()
+            },
+            curves=tuple(
+                Curve(label, self.selection, self.metric, tuple(scores))
+                for label, scores in zip(labels, choice.surface.T.tolist(), strict=True)
+            ),
+            baselines=self.baselines(),
+            optimistic_because=self.optimistic_because(),
+            extras=self.extras(saved, predictions),
+            predictions=predictions,
+            names={split: known for split, known in names.items() if known is not None},
+            scored={split: by_metric[self.metric] for split, by_metric in rows.items()} if self.has_draws else {},
+            row_scores={split: self.row_scores(split, predicted) for split, predicted in predictions.items()},
+        )
+
+    def _fit(self) -> tuple[M, dict[str, Any]]:
+        module, choice, facts = self.fit()
+        return module, {
+            "name": self.name,
+            "pooling": self.channels.pooling,
+            "layers": [self.channels.names[choice.layer]],
+            "task": {"name": self.task.name, "digest": self.task.digest()},
+            **self.describe_choice(choice),
+            **facts,
+        }
 
 
-def record_layer(name: str, channels: Channels, task: Any, *, layer: int, **facts: Any) -> dict[str, Any]:
-    """Describe the head of a chosen layer, with facts of its own, as it is saved."""
-    return {
-        "name": name,
-        "pooling": channels.pooling,
-        "layers": [channels.names[layer]],
-        "task": {"name": task.name, "digest": task.digest()},
-        **facts,
-    }
-
-
-def record_surface(surface: Float[np.ndarray, "L A"]) -> list[list[float | None]]:
-    """Write scores out as JSON can: null for NaN."""
-    return [[None if np.isnan(score) else score for score in row] for row in surface.tolist()]
-
-
-def layer_result(
-    resolved: HeadOptions,
-    setting: Setting,
-    predictions: Mapping[str, NDArray[Any]],
-    *,
-    gold: Callable[[str], Any],
-    summarise: Callable[..., SeedSummary],
-    compare: Callable[[Any, Any], NDArray[np.float64]],
-    reason: str = "",
-    **facts: Any,
+def evaluate_layer_head(
+    head: type[LayerHead[Any]], resolved: HeadOptions, setting: Setting, watch: Watch
 ) -> HeadResult:
-    """Score the predictions of every split by every metric of the task.
-
-    Args:
-        resolved: The head and its options.
-        setting: What all heads of the run share.
-        predictions: Split to `(N,)` predictions.
-        gold: Gives the gold of a split.
-        summarise: Summarises predictions by a metric, as `summarise_seeds` does.
-        compare: Scores every row from its prediction and its gold.
-        reason: Why the head's own choice makes its numbers optimistic; reasons of the task are added.
-        facts: Other fields, those of `describe_choice` among them.
-    """
-    task, resampling = setting.task, Resampling(setting.n_resamples)
-    golds = {split: gold(split) for split in predictions}
-    return HeadResult(
-        name=resolved.name,
-        options=asdict(resolved.own[0]) if resolved.own else {},
-        metric=task.metrics[0],
-        selection_score=facts["chosen"]["score"],
-        summary={
-            split: {
-                metric: summarise(
-                    found[None], golds[split], metric=metric, groups=task.units(split), resampling=resampling
-                )
-                for metric in task.metrics
-            }
-            for split, found in predictions.items()
-        },
-        optimistic_because="; ".join(filter(None, (reason, why_optimistic(task)))),
-        predictions=predictions,
-        row_scores={split: compare(found, golds[split]) for split, found in predictions.items()},
-        **facts,
-    )
+    """Evaluate a head of one layer; none of them has epochs to watch."""
+    del watch
+    return head(resolved, setting).evaluate()
 
 
-def describe_choice(
-    channels: Channels,
-    surface: Sequence[Sequence[float | None]],
-    place: Sequence[int],
-    *,
-    metric: str,
-    selection: str,
-    option: str,
-    values: Sequence[Any],
-    **chosen: Any,
-) -> dict[str, Any]:
-    """Give the fields of a result that show what was chosen: channels, place, and a curve for each value.
-
-    Args:
-        channels: The `L` channels that were tried.
-        surface: `(L, A)` scores; None where there is none.
-        place: Position of the chosen layer and value.
-        metric: What was scored.
-        selection: The split that decided.
-        option: Name of the option.
-        values: Its `A` values, numbers or names.
-        chosen: What else was chosen.
-    """
-    scores = np.array(surface, dtype=np.float64)  # None is NaN
-    layer, column = place
-    names = [value if isinstance(value, str) else f"{option} {value:g}" for value in values]
-    return {
-        "pooling": channels.pooling,
-        "layers": channels.names,
-        "selection": selection,
-        "chosen": {
-            "layer": channels.names[layer],
-            option: values[column],
-            **chosen,
-            "score": float(scores[layer, column]),
-        },
-        "curves": tuple(
-            Curve(name, selection, metric, tuple(line)) for name, line in zip(names, scores.T.tolist(), strict=True)
-        ),
-    }
+def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse what a head of one layer refuses."""
+    head.check(task, resolved, purpose)
 
 
-# A fitted head taken apart: what it makes of every layer by itself, and of some layers without the others.
+# What a fitted head makes of every layer by itself, and of some layers without the others.
 
 Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
 """Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""

@@ -1,7 +1,7 @@
 """Heads without fitting: every layer, transform and measure tried on validation, one chosen, test scored once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NoReturn
 
@@ -16,21 +16,9 @@ from extract.errors import HeadError, TaskError
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import answer_names
-from probes.fitting.saved_fits import fit_or_load
 from probes.heads.context import Setting, Watch
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import (
-    HeadParts,
-    Heads,
-    KindScoring,
-    best_place,
-    channels_read,
-    describe_choice,
-    only_channel,
-    record_layer,
-    record_surface,
-    score_texts,
-)
+from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
@@ -459,166 +447,138 @@ class ZeroShotHead(nn.Module):
         }
 
 
-def check_zero_shot(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without validation, on which a layer is chosen, or without texts for a transform."""
-    del purpose
-    if "validation" not in task.splits:
-        raise TaskError(
-            f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "
-            f"{resolved.name!r} chooses a layer."
-        )
-    if resolved.own[0].transforms != ("none",):
-        task.fit_texts()
-
-
-def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Try every layer, transform and measure on validation, and score the chosen one on every split.
+class SimilarityHead(LayerHead[ZeroShotHead]):
+    """A head without fitting: validation chooses layer, transform and measure.
 
     Clusters are found with every seed, and their scores averaged. Where a row's score is the metric, it is what is
     predicted of the row.
     """
-    del watch  # nothing has epochs
-    task, options = setting.task, resolved.own[0]
-    check_zero_shot(task, resolved, Purpose(setting.protocol))
-    trial = _Trial(setting, channels_read(resolved, setting), options)
-    channels = trial.channels
-    judge = JUDGES[task.kind]
-    seeds = [list(setting.seeds)] if judge.has_seeds else []
-    kept = fit_or_load(
-        setting.folder / resolved.name,
-        setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), more=seeds),
-        lambda: trial.choose(resolved.name),
-        lambda record: ZeroShotHead(**record["arguments"]),
-        cache=setting.cache,
-    )
-    head, place = kept.head, kept.record["place"]
-    found = {split: trial.judge_chosen(head, split, place[0]) for split in task.splits}
-    metric, how = task.metrics[0], Resampling(setting.n_resamples)
-    predictions = {split: judged[metric][0] for split, judged in found.items()}
-    extra = {"threshold": head.threshold} if judge.has_threshold else {}
-    return HeadResult(
-        name=resolved.name,
-        options=asdict(options),
-        metric=metric,
-        summary={
-            split: {name: _summarise(setting.task, split, name, rows, how) for name, rows in judged.items()}
-            for split, judged in found.items()
-        },
-        baselines=judge.baselines(task),
-        predictions=predictions,
-        names={split: judge.names(task, split, rows) for split, rows in predictions.items()} if judge.names else {},
-        row_scores={split: judge.row_scores(task, split, rows) for split, rows in predictions.items()},
-        selection_score=float(kept.record["score"]),
-        **describe_choice(
-            channels,
-            kept.record["surface"],
-            place,
-            metric=metric,
-            selection="validation",
-            option="kind",
-            values=options.names,
-            **extra,
-        ),
-    )
 
-
-def _summarise(task: Any, split: str, metric: str, rows: NDArray[Any], how: Resampling) -> SeedSummary:
-    scorer = zero_shot_scorer(task, split, metric)
-    score = score_counts(scorer.count(rows), scorer.of_sums)
-    return summarise(scorer.score(rows), score, n_units=scorer.n_units, resampling=how, is_centred=scorer.is_lifted)
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Everything that decides what is chosen."""
-
-    setting: Setting
-    channels: Channels
+    module = ZeroShotHead
     options: ZeroShotOptions
 
-    def parts(self, split: str) -> Iterator[Channels]:
-        """Cut the channels into stretches that fit in memory, bottom up."""
-        task, width = self.setting.task, self.setting.cache.width_of(self.channels.layers)
-        n_rows = task.n_compared(split)
-        n_others = min(max(n_rows, len(getattr(task, "corpus", ()))), BLOCK)
-        for pooling in self.channels.poolings:
-            for part in layer_steps(len(self.channels.layers), 2 * (n_rows + n_others) * width + n_rows * n_others):
-                yield Channels((pooling,), self.channels.layers[part])
+    def __init__(self, resolved: HeadOptions, setting: Setting) -> None:
+        super().__init__(resolved, setting)
+        self.judge = JUDGES[self.task.kind]
+
+    @staticmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without validation, on which a layer is chosen, or without texts for a transform."""
+        del purpose
+        if "validation" not in task.splits:
+            raise TaskError(
+                f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "
+                f"{resolved.name!r} chooses a layer."
+            )
+        if resolved.own[0].transforms != ("none",):
+            task.fit_texts()
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The variants."""
+        return self.options.names
+
+    @property
+    def fit_inputs(self) -> list[Any]:
+        """The seeds of clusters."""
+        return [list(self.setting.seeds)] if self.judge.has_seeds else []
+
+    def fit(self) -> tuple[ZeroShotHead, Choice, dict[str, Any]]:
+        """Score every layer and variant on validation, and keep the best."""
+        scorer = zero_shot_scorer(self.task, "validation", self.metric)
+        columns = [
+            np.mean([scorer.score(rows) for rows in self.curve("validation", variant)], axis=0)
+            for variant in self.options.variants
+        ]
+        choice = Choice.best(np.stack(columns, axis=1))
+        channel, (kind, measure) = only_channel(self.channels, choice.layer), self.options.variants[choice.column]
+        transform, threshold = self.transform(kind, channel), 0.0
+        if self.judge.has_threshold:
+            [[similarities]] = self.apply("validation", channel, transform, measure)[self.metric]
+            threshold = best_threshold(similarities, self.task.alike("validation") == 1)
+        facts = {"is_pairs": self.judge.has_threshold, "score": choice.score}
+        return ZeroShotHead.of(transform, measure, threshold), choice, facts
+
+    def curve(self, split: str, variant: tuple[str, str]) -> NDArray[Any]:
+        """Judge a split at every layer by the first metric, a few layers at a time: `(S, L, N)`."""
+        kind, measure = variant
+        width, n_rows = self.setting.cache.width_of(self.channels.layers), self.task.n_compared(split)
+        n_others = min(max(n_rows, len(getattr(self.task, "corpus", ()))), BLOCK)
+        n_numbers = 2 * (n_rows + n_others) * width + n_rows * n_others
+        parts = [
+            Channels((pooling,), self.channels.layers[part])
+            for pooling in self.channels.poolings
+            for part in layer_steps(len(self.channels.layers), n_numbers)
+        ]
+        judged = [self.apply(split, part, self.transform(kind, part), measure)[self.metric] for part in parts]
+        return np.concatenate(judged, axis=1)
 
     def transform(self, name: str, channels: Channels) -> Transform:
         """Fit a transform on the texts that the task has for it."""
         cache = self.setting.documents or self.setting.cache
         if name == "none":
             return no_transform(len(channels.names), cache.width_of(channels.layers))
-        rows = rows_of(cache, self.setting.task.fit_texts())
+        rows = rows_of(cache, self.task.fit_texts())
         return fit_transform(name, cache, rows, channels=channels, options=self.options)
 
-    def judge(
+    def apply(
         self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
     ) -> Judged:
         """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
-        setting, task, judge = self.setting, self.setting.task, JUDGES[self.setting.task.kind]
-        reader = LayerReader(setting.cache, channels, transform, measure, setting.documents)
-        seeds = setting.seeds if judge.has_seeds else (0,)
-        call = Call(task, split, reader, threshold=threshold)
-        found = [judge.judge(replace(call, seed=seed)) for seed in seeds]
-        return {metric: np.stack([each[metric] for each in found]) for metric in task.metrics}
+        reader = LayerReader(self.setting.cache, channels, transform, measure, self.setting.documents)
+        call = Call(self.task, split, reader, threshold=threshold)
+        seeds = self.setting.seeds if self.judge.has_seeds else (0,)
+        judged = [self.judge.judge(replace(call, seed=seed)) for seed in seeds]
+        return {metric: np.stack([by_metric[metric] for by_metric in judged]) for metric in self.task.metrics}
 
-    def judge_chosen(self, head: ZeroShotHead, split: str, layer: int) -> Judged:
-        """Judge a split by the chosen head: metric to `(S, N)`."""
-        judged = self.judge(
-            split, only_channel(self.channels, layer), head.transform, head.measure, threshold=head.threshold
-        )
+    def predict(self, module: ZeroShotHead, layer: int, split: str) -> Judged:
+        """Judge a split by the chosen layer."""
+        channel = only_channel(self.channels, layer)
+        judged = self.apply(split, channel, module.transform, module.measure, threshold=module.threshold)
         return {metric: rows[:, 0] for metric, rows in judged.items()}
 
-    def curve(self, split: str, variant: tuple[str, str]) -> NDArray[Any]:
-        """Judge a split at every layer by the first metric: `(S, L, N)`."""
-        metric = self.setting.task.metrics[0]
-        return np.concatenate(
-            [
-                self.judge(split, part, self.transform(variant[0], part), variant[1])[metric]
-                for part in self.parts(split)
-            ],
-            axis=1,
+    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+        """Score what is judged on a split."""
+        scorer = zero_shot_scorer(self.task, split, metric)
+        return summarise(
+            scorer.score(predicted),
+            score_counts(scorer.count(predicted), scorer.of_sums),
+            n_units=scorer.n_units,
+            resampling=Resampling(self.setting.n_resamples),
+            is_centred=scorer.is_lifted,
         )
 
-    def choose(self, name: str) -> tuple[ZeroShotHead, dict[str, Any]]:
-        """Score every layer and variant on validation, and keep the best."""
-        task, metric = self.setting.task, self.setting.task.metrics[0]
-        scorer = zero_shot_scorer(task, "validation", metric)
-        columns = [
-            np.mean([scorer.score(rows) for rows in self.curve("validation", variant)], axis=0)
-            for variant in self.options.variants
-        ]
-        surface = np.stack(columns, axis=1)
-        layer, column = best_place(surface)
-        one, (kind, measure) = only_channel(self.channels, layer), self.options.variants[column]
-        transform, threshold = self.transform(kind, one), 0.0
-        if JUDGES[task.kind].has_threshold:
-            [[similarities]] = self.judge("validation", one, transform, measure)[metric]
-            threshold = best_threshold(similarities, task.alike("validation") == 1)
-        return ZeroShotHead.of(transform, measure, threshold), record_layer(
-            name,
-            self.channels,
-            task,
-            layer=layer,
-            is_pairs=JUDGES[task.kind].has_threshold,
-            place=[layer, column],
-            surface=record_surface(surface),
-            score=float(surface[layer, column]),
-        )
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score rows as their kind of task does."""
+        return self.judge.row_scores(self.task, split, predicted)
+
+    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...] | None:
+        """Name clusters or answers."""
+        return self.judge.names(self.task, split, predicted) if self.judge.names else None
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Score the task without a decoder, where its kind can."""
+        return self.judge.baselines(self.task)
+
+    def optimistic_because(self) -> str:
+        """Nothing is fitted on train."""
+        return ""
+
+    def chosen_too(self, module: ZeroShotHead) -> dict[str, Any]:
+        """Name the threshold of pairs."""
+        return {"threshold": module.threshold} if self.judge.has_threshold else {}
 
 
 def zero_shot_parts(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
     """Judge a split at every layer, by the transform and measure that the run chose."""
     del watch
-    trial = _Trial(setting, channels_read(resolved, setting), resolved.own[0])
-    variant = trial.options.variants[trial.options.names.index(str(result.chosen["kind"]))]
+    head = SimilarityHead(resolved, setting)
+    variant = head.options.variants[head.options.names.index(str(result.chosen["kind"]))]
     return HeadParts(
-        trial.channels.pooling,
-        trial.channels.names,
+        head.channels.pooling,
+        head.channels.names,
         zero_shot_scorer(setting.task, split, result.metric),
-        trial.curve(split, variant),
+        head.curve(split, variant),
         None,
         "the layer's latents compared as in the run",
     )

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from extract.errors import HeadError, TaskError
 from probes.heads.head_table import Purpose, resolve_head
-from probes.heads.ridge_probe import check_ridge, fit_ridge
+from probes.heads.ridge_probe import RidgeHead, fit_ridge
 from probes.metrics.bootstrap import Resampling, summarise_seeds
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
@@ -70,9 +70,9 @@ def test_without_validation_folds_of_train_choose(groups: int, how: Any, tmp_pat
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     resolved, few = resolve_head("ridge-probe", {}), make_number_task(sizes={"train": 60, "test": 60}, groups=15)
     with pytest.raises(TaskError, match="has only train; add train, and validation or test rows"):
-        check_ridge(make_number_task(sizes={"train": 20}), resolved, Purpose())
+        RidgeHead.check(make_number_task(sizes={"train": 20}), resolved, Purpose())
     with pytest.raises(HeadError, match="train has 4 rows or groups for 5 folds"):
-        check_ridge(few, resolved, Purpose())
+        RidgeHead.check(few, resolved, Purpose())
     with pytest.raises(HeadError, match="a latent is NaN or infinite"):
         fit_ridge(torch.full((8, 2), torch.nan), torch.arange(8.0), (1.0,))
     same = write_latents(tmp_path / "c.h5", few.texts(), {"mean": np.ones((len(LAYERS), 120, WIDTH), np.float32)})

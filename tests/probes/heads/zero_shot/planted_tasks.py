@@ -21,8 +21,8 @@ from probes.data.zero_shot_task import (
 )
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import Setting
-from probes.heads.zero_shot_heads import ZeroShotOptions, _Trial
-from probes.latents.text_latents import channels_of
+from probes.heads.head_table import HeadOptions
+from probes.heads.zero_shot_heads import SimilarityHead, ZeroShotOptions
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
@@ -151,7 +151,9 @@ def _meaning(task: ZeroShotTask, text: str) -> int:
 
 def predict(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
     """Judge a split by a head read back from disk."""
-    [each] = saved
-    channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
-    judged = _Trial(setting, channels, ZeroShotOptions()).judge_chosen(each.head, split, 0)
+    [head] = saved
+    resolved = HeadOptions(
+        head.record["name"], (ZeroShotOptions(),), head.record["pooling"], tuple(head.record["layers"])
+    )
+    judged = SimilarityHead(resolved, setting).predict(head.head, 0, split)
     return np.asarray(judged[setting.task.metrics[0]][0])

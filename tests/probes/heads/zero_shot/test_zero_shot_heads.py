@@ -17,8 +17,8 @@ from probes.heads.head_table import HEADS, Purpose, resolve_head
 from probes.heads.zero_shot_heads import (
     Call,
     LayerReader,
+    SimilarityHead,
     best_threshold,
-    check_zero_shot,
     judge_bitext,
     judge_retrieval,
     layer_steps,
@@ -176,9 +176,9 @@ def test_a_transform_needs_texts_to_be_fitted_on() -> None:
     sizes = {"validation": 30, "test": 30}
     task, resolved = make_bitext(sizes=sizes), resolve_head("layer-translate", {"transform": "whiten"})
     with pytest.raises(TaskError, match="has no split 'train', which a transform is fitted on"):
-        check_zero_shot(task, resolved, Purpose())
-    check_zero_shot(make_retrieval(sizes=sizes), resolved, Purpose())  # fitted on the corpus
-    check_zero_shot(task, resolve_head("layer-translate", {}), Purpose())
+        SimilarityHead.check(task, resolved, Purpose())
+    SimilarityHead.check(make_retrieval(sizes=sizes), resolved, Purpose())  # fitted on the corpus
+    SimilarityHead.check(task, resolve_head("layer-translate", {}), Purpose())
 
 
 def test_a_latent_that_is_not_finite_is_refused_by_layer(tmp_path: Path) -> None:
