@@ -287,16 +287,17 @@ def layer_head(
     )
 
 
-def zero_shot_head(name: str, kind: str, description: str, options: str = "ZeroShotOptions") -> HeadEntry:
-    """Make the row of a head without fitting, for a kind of task that has a judge."""
+def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
+    """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
+    head_class = later(f"probes.heads.zero_shot_heads:{head}")
     return layer_head(
         name,
         kind,
         description,
-        head=later("probes.heads.zero_shot_heads:SimilarityHead"),
+        head=head_class,
         build=later("probes.heads.zero_shot_heads:ZeroShotHead"),
         options=later(f"probes.heads.zero_shot_heads:{options}"),
-        parts=later("probes.heads.zero_shot_heads:zero_shot_parts"),
+        parts=later("probes.heads.zero_shot_heads:zero_shot_parts", head_class),
     )
 
 
@@ -387,20 +388,24 @@ _ENTRIES = (
         later("probes.networks.token_networks:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
     ),
-    zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer"),
-    zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer"),
+    zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer", "SearchHead"),
+    zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer", "RerankHead"),
     zero_shot_head(
         "layer-clusters",
         "clustering",
         "k-means with as many clusters as labels, every layer and seed",
+        "ClusterHead",
         options="ClusterOptions",
     ),
-    zero_shot_head("layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer"),
-    zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer"),
+    zero_shot_head(
+        "layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer", "AlikeHead"
+    ),
+    zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer", "TranslateHead"),
     zero_shot_head(
         "layer-odd",
         "odd-one-out",
         "the word farthest from the others, every layer, Euclidean and cosine",
+        "OddHead",
         options="OddOptions",
     ),
 )

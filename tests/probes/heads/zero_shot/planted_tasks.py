@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from extract.registry import resolve
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import (
     BitextTask,
@@ -21,8 +22,8 @@ from probes.data.zero_shot_task import (
 )
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import Setting
-from probes.heads.head_table import HeadOptions
-from probes.heads.zero_shot_heads import SimilarityHead, ZeroShotOptions
+from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.zero_shot_heads import ZeroShotOptions
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
@@ -155,5 +156,6 @@ def predict(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Ma
     resolved = HeadOptions(
         head.record["name"], (ZeroShotOptions(),), head.record["pooling"], tuple(head.record["layers"])
     )
-    judged = SimilarityHead(resolved, setting).predict(head.head, 0, split)
+    entry: Any = HEADS[head.record["name"]]
+    judged = resolve(entry.evaluate.bound[0])(resolved, setting).predict(head.head, 0, split)
     return np.asarray(judged[setting.task.metrics[0]][0])
