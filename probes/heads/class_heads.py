@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
-from probes.heads.context import Setting
+from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, KindScoring, LayerHead, only_channel, score_texts
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
@@ -76,9 +76,9 @@ class ClassLayerHead(LayerHead[M]):
 
     task: ClassTask
 
-    def __init__(self, resolved: HeadOptions, setting: Setting) -> None:
-        super().__init__(resolved, setting)
-        self.features = ClassFeatures(setting.cache, self.task, self.channels)
+    def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
+        super().__init__(resolved, context)
+        self.features = ClassFeatures(context.cache, self.task, self.channels)
 
     def chunks(self) -> Iterator[dict[str, Float[Tensor, "l N W"]]]:
         """Read the features of train and validation, a few layers at a time."""
@@ -91,7 +91,7 @@ class ClassLayerHead(LayerHead[M]):
 
     def classify(self, score: Callable[[Tensor], Tensor], layer: int, split: str) -> Int[np.ndarray, "*S N"]:
         """Classify the rows of a split, as the task numbers classes, from their scores `(*S, N, K)` at a layer."""
-        [chunk] = ClassFeatures(self.setting.cache, self.task, only_channel(self.channels, layer)).chunks([split])
+        [chunk] = ClassFeatures(self.context.cache, self.task, only_channel(self.channels, layer)).chunks([split])
         check_features(chunk[split], split=split, first_layer=layer)
         return np.asarray(self.task.training_classes[score(chunk[split][0]).argmax(-1).numpy()])
 
@@ -106,7 +106,7 @@ class ClassLayerHead(LayerHead[M]):
             self.task.labels(split),
             metric=metric,
             groups=self.task.units(split),
-            resampling=Resampling(self.setting.n_resamples),
+            resampling=Resampling(self.context.n_resamples),
         )
 
     def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
@@ -373,7 +373,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
     def standardiser(self) -> Standardiser:
         """Mean and scale of every layer over the training texts."""
         rows = torch.cat(self.features.rows("train"))
-        return fit_standardiser(self.setting.cache, rows, channels=self.channels)
+        return fit_standardiser(self.context.cache, rows, channels=self.channels)
 
     @cached_property
     def cosines(self) -> dict[str, Float[np.ndarray, "Y L N"]]:
@@ -382,7 +382,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         kinds = [THRESHOLD_KINDS.index(kind) for kind in self.options.kinds]
         cosines = {}
         for split in self.task.splits:
-            a, b = (self.channels.gather(self.setting.cache, rows) for rows in self.features.rows(split))
+            a, b = (self.channels.gather(self.context.cache, rows) for rows in self.features.rows(split))
             check_features(a, split=split)
             check_features(b, split=split)
             both = torch.stack([cosine(a, b), cosine((a - mean) / scale, (b - mean) / scale)])
@@ -408,7 +408,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))  # of equals the first kind
         _, threshold, above = best[kind][layer]
         module = CosineThreshold(
-            self.setting.cache.width,
+            self.context.cache.width,
             training_names(task),
             kind=options.kinds[kind],
             above=above,

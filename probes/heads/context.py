@@ -16,12 +16,12 @@ from probes.heads.head_table import AUTOENCODER, HEADS
 from probes.metrics.correlation import CALIBRATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 
-Watch = Callable[[int], EpochReport]
+Reporter = Callable[[int], EpochReport]
 """Makes, for a seed, the function that receives every epoch."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class FitContext:
     """What all heads of a run share.
 
     Attributes:

@@ -14,7 +14,7 @@ from probes.networks.network_options import Widths, check_widths
 
 if TYPE_CHECKING:
     from probes.fitting.saved_fits import FittedModule
-    from probes.heads.context import Setting, Watch
+    from probes.heads.context import FitContext, Reporter
     from probes.heads.layer_head import HeadParts
     from probes.heads.result import HeadResult
 
@@ -212,12 +212,12 @@ class HeadEntry:
     kind: str
     description: str
     sources: tuple[Any, ...]
-    evaluate: "Callable[[HeadOptions, Setting, Watch], HeadResult]"
+    evaluate: "Callable[[HeadOptions, FitContext, Reporter], HeadResult]"
     check: Callable[[Any, HeadOptions, Purpose], None]
     build: "Callable[..., FittedModule]"
     check_options: Callable[[HeadOptions], None] = lambda _: None
     oldest_schema: int = 1
-    parts: "Callable[[HeadOptions, Setting, HeadResult, str, Watch], HeadParts] | None" = None
+    parts: "Callable[[HeadOptions, FitContext, HeadResult, str, Reporter], HeadParts] | None" = None
     gives_probabilities: bool = False
 
     def options(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
 from probes.fitting.saved_fits import FittedModule, M, SavedHead, fit_or_load
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult
 from probes.latents.pooled_reads import split_poolings
@@ -27,9 +27,9 @@ from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
 
 
-def channels_read(resolved: HeadOptions, setting: Setting) -> Channels:
+def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:
     """Choose the channels that a head's options name; UnknownNameError for what the cache does not have."""
-    return channels_of(setting.cache, resolved.pooling_of(setting.cache.poolings), resolved.layers)
+    return channels_of(context.cache, resolved.pooling_of(context.cache.poolings), resolved.layers)
 
 
 def only_channel(channels: Channels, index: int) -> Channels:
@@ -89,11 +89,11 @@ class LayerHead(ABC, Generic[M]):
     has_draws: ClassVar[bool] = False
     """Whether runs are compared by the predictions of every draw, of which the first is shown."""
 
-    def __init__(self, resolved: HeadOptions, setting: Setting) -> None:
-        self.check(setting.task, resolved, Purpose(setting.protocol))
-        self.name, self.setting, self.task = resolved.name, setting, setting.task
+    def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
+        self.check(context.task, resolved, Purpose(context.protocol))
+        self.name, self.context, self.task = resolved.name, context, context.task
         self.options: Any = resolved.own[0] if resolved.own else None
-        self.channels = channels_read(resolved, setting)
+        self.channels = channels_read(resolved, context)
         self.metric: str = self.task.metrics[0]
 
     @staticmethod
@@ -166,10 +166,10 @@ class LayerHead(ABC, Generic[M]):
     def evaluate(self) -> HeadResult:
         """Fit the head or load it, and score the chosen layer on every split; test is read once."""
         options = {} if self.options is None else asdict(self.options)
-        setting, channels, splits = self.setting, self.channels, self.task.splits
+        context, channels, splits = self.context, self.channels, self.task.splits
         saved = fit_or_load(
-            setting.folder / self.name,
-            setting.identify(
+            context.folder / self.name,
+            context.identify(
                 self.name,
                 *([options] if options else []),
                 channels.pooling,
@@ -179,7 +179,7 @@ class LayerHead(ABC, Generic[M]):
             ),
             self._fit,
             lambda record: self.module(**record["arguments"]),
-            cache=setting.cache,
+            cache=context.cache,
         )
         choice = self.read_choice(saved.record)
         rows = {split: self.predict(saved.head, choice.layer, split) for split in splits}
@@ -230,11 +230,11 @@ class LayerHead(ABC, Generic[M]):
 
 
 def evaluate_layer_head(
-    head: type[LayerHead[Any]], resolved: HeadOptions, setting: Setting, watch: Watch
+    head: type[LayerHead[Any]], resolved: HeadOptions, context: FitContext, reporter: Reporter
 ) -> HeadResult:
-    """Evaluate a head of one layer; none of them has epochs to watch."""
-    del watch
-    return head(resolved, setting).evaluate()
+    """Evaluate a head of one layer; none of them has epochs to reporter."""
+    del reporter
+    return head(resolved, context).evaluate()
 
 
 def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
@@ -288,34 +288,38 @@ _SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
 # Taking a head of a run apart, whatever kind of task it is for.
 
 
-def take_apart(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
-    """Take a head of a run apart, fitting what was not kept; what is fitted here stays in `setting.folder`.
+def take_apart(
+    resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
+) -> HeadParts:
+    """Take a head of a run apart, fitting what was not kept; what is fitted here stays in `context.folder`.
 
     Args:
         resolved: The head and its options.
-        setting: What all heads of the run share.
+        context: What all heads of the run share.
         result: What came of the head in the run.
         split: The split to predict.
-        watch: Receives epochs.
+        reporter: Receives epochs.
     """
     entry = HEADS[resolved.name]
-    return (entry.parts or fit_every_layer)(resolved, setting, result, split, watch)
+    return (entry.parts or fit_every_layer)(resolved, context, result, split, reporter)
 
 
-def fit_every_layer(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
+def fit_every_layer(
+    resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
+) -> HeadParts:
     """Fit a head of one layer on each layer by itself, its other choices being made on validation as ever."""
-    channels = channels_read(resolved, setting)
+    channels = channels_read(resolved, context)
     found = []
     for place, name in enumerate(channels.names):
         one = only_channel(channels, place)
         alone = replace(resolved, pooling=one.pooling, layers=one.layers)
-        folder = setting.folder / "layers" / name.replace("/", "_")
-        quick = replace(setting, folder=folder, n_resamples=2, has_details=False)
-        found.append(HEADS[resolved.name].evaluate(alone, quick, watch).predictions[split])
+        folder = context.folder / "layers" / name.replace("/", "_")
+        quick = replace(context, folder=folder, n_resamples=2, has_details=False)
+        found.append(HEADS[resolved.name].evaluate(alone, quick, reporter).predictions[split])
     return HeadParts(
         channels.pooling,
         channels.names,
-        split_scorer(setting.task, split, result.metric),
+        split_scorer(context.task, split, result.metric),
         np.stack(found)[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",

@@ -245,7 +245,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
     @property
     def fit_inputs(self) -> list[Any]:
         """The device."""
-        return [self.setting.device]
+        return [self.context.device]
 
     @property
     def default(self) -> tuple[int, int]:
@@ -259,7 +259,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
             folds = stratified_folds(
                 training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
             )
-        solver = ChunkSolver(task, options, folds, self.setting.device)
+        solver = ChunkSolver(task, options, folds, self.context.device)
         parts = [solver.solve(chunk) for chunk in self.chunks()]
         fits = [part.fit for part in parts]
         choice = Choice.best(np.concatenate([part.surface for part in parts]), [1 / C for C in options.Cs])
@@ -434,7 +434,7 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
     @property
     def fit_inputs(self) -> list[Any]:
         """The device."""
-        return [self.setting.device]
+        return [self.context.device]
 
     def fit(self) -> tuple[FewShotProbe, Choice, dict[str, Any]]:
         """Fit every layer on every draw, choose a layer, and keep its classifiers."""
@@ -455,7 +455,7 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
                     codes[rows],
                     Cs=[options.C],
                     n_classes=len(task.training_classes),
-                    options=options.solver(self.setting.device),
+                    options=options.solver(self.context.device),
                 )
                 for rows in draws
             ]

@@ -170,8 +170,8 @@ class RidgeHead(LayerHead[RidgeProbe]):
 
     def read(self, layer: int, split: str) -> Float[Tensor, "N D"]:
         """Read the latents of a split at a layer."""
-        rows = self.setting.cache.rows_of(list(self.task.rows(split)["text"]))
-        return only_channel(self.channels, layer).gather(self.setting.cache, rows)[0]
+        rows = self.context.cache.rows_of(list(self.task.rows(split)["text"]))
+        return only_channel(self.channels, layer).gather(self.context.cache, rows)[0]
 
     def predict(self, module: RidgeProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
         """Predict the numbers of a split."""
@@ -184,7 +184,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
             self.task.numbers(split),
             metric=metric,
             groups=self.task.units(split),
-            resampling=Resampling(self.setting.n_resamples),
+            resampling=Resampling(self.context.n_resamples),
         )
 
     def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import HeadParts, Heads, KindScoring, Together, read_channels
 from probes.heads.result import Curve, HeadResult
@@ -162,15 +162,19 @@ def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
 
 
 def evaluate_token_head(
-    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
+    network: type[TokenHead],
+    fit: Callable[..., TokenFit] | None,
+    resolved: HeadOptions,
+    context: FitContext,
+    reporter: Reporter,
 ) -> HeadResult:
     """Fit a head for every seed, or find it fitted, choose layer and decoding on validation, and read test once.
 
     Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`, `decoding` (spans
     decoded in every way), `errors` and `coverage`; `mix` for a head that mixes layers.
     """
-    options, task = token_options(resolved), setting.task
-    data, fitted = fit_seeds(network, fit, resolved, setting, watch)
+    options, task = token_options(resolved), context.task
+    data, fitted = fit_seeds(network, fit, resolved, context, reporter)
     is_mix = isinstance(fitted[0].head, TokenMix)
     names = (MIX,) if is_mix else data.layers
     ways = options.decodings(task.metric)
@@ -191,8 +195,8 @@ def evaluate_token_head(
             options,
             channel=channel,
             decoding=decoding,
-            n_resamples=setting.n_resamples,
-            with_accuracy=setting.protocol == MAGNET,
+            n_resamples=context.n_resamples,
+            with_accuracy=context.protocol == MAGNET,
         )
         for split in task.splits
     }
@@ -215,7 +219,7 @@ def evaluate_token_head(
         seeds=tuple(describe_seed(each.record, int(probe)) for each in fitted),
         baselines={"majority": {split: each.majority for split, each in found.items()}},
         optimistic_because=_why_optimistic(options, data),
-        departures=departures(setting.protocol, setting.cache, data.channels.pooling),
+        departures=departures(context.protocol, context.cache, data.channels.pooling),
         extras={
             **{key: {split: each.facts[key] for split, each in found.items()} for key in _FACTS},
             **_describe_mix(fitted, data, options),
@@ -227,16 +231,20 @@ def evaluate_token_head(
 
 
 def fit_seeds(
-    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
+    network: type[TokenHead],
+    fit: Callable[..., TokenFit] | None,
+    resolved: HeadOptions,
+    context: FitContext,
+    reporter: Reporter,
 ) -> tuple[WordLatents, list[SavedHead[TokenHead]]]:
     """Fit a head with every seed, or load it; gives the words it reads as well."""
     options = token_options(resolved)
     data = WordLatents(
-        setting.cache, setting.task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
+        context.cache, context.task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
     )
     return data, [
-        _fit_seed(network, fit, resolved, setting, data=data, seed=seed, watch=watch)
-        for seed in options.seeds(setting.seeds)
+        _fit_seed(network, fit, resolved, context, data=data, seed=seed, reporter=reporter)
+        for seed in options.seeds(context.seeds)
     ]
 
 
@@ -290,24 +298,24 @@ def _fit_seed(
     network: type[TokenHead],
     fit: Callable[..., TokenFit] | None,
     resolved: HeadOptions,
-    setting: Setting,
+    context: FitContext,
     *,
     data: WordLatents,
     seed: int,
-    watch: Watch,
+    reporter: Reporter,
 ) -> SavedHead[TokenHead]:
     """Fit a head with one seed, or load it."""
     name, options = resolved.name, token_options(resolved)
-    folder = setting.folder / name / f"seed_{seed}"
-    fit_id = setting.identify(
-        name, asdict(options), data.channels.pooling, list(data.layers), seed, more=[setting.device]
+    folder = context.folder / name / f"seed_{seed}"
+    fit_id = context.identify(
+        name, asdict(options), data.channels.pooling, list(data.layers), seed, more=[context.device]
     )
 
     def fitted() -> tuple[TokenHead, dict[str, Any]]:
         sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = network(*sizes, seed=seed, **options.head_arguments())
         found = (fit or fit_token_head)(
-            head, data, options, device=setting.device, report=watch(seed), unfinished=Unfinished(folder, fit_id)
+            head, data, options, device=context.device, report=reporter(seed), unfinished=Unfinished(folder, fit_id)
         )
         return head, {
             "name": name,
@@ -315,7 +323,7 @@ def _fit_seed(
             "pooling": data.channels.pooling,
             "layers": list(data.layers),
             "seed": seed,
-            "protocol": setting.protocol,
+            "protocol": context.protocol,
             "best_epochs": list(found.best_epochs),
             "offsets": list(found.offsets),
             "scores": list(found.scores),
@@ -324,7 +332,7 @@ def _fit_seed(
             "seconds": round(found.seconds, 3),
         }
 
-    return fit_or_load(folder, fit_id, fitted, lambda record: network(**record["arguments"]), cache=setting.cache)
+    return fit_or_load(folder, fit_id, fitted, lambda record: network(**record["arguments"]), cache=context.cache)
 
 
 def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options: ReadingOptions) -> dict[str, Any]:
@@ -342,16 +350,16 @@ def token_parts(
     network: type[TokenHead],
     fit: Callable[..., TokenFit] | None,
     resolved: HeadOptions,
-    setting: Setting,
+    context: FitContext,
     result: HeadResult,
     split: str,
-    watch: Watch,
+    reporter: Reporter,
 ) -> HeadParts:
     """Take a token head apart; further arguments are those of `probes.heads.layer_head.take_apart`.
 
     Tags are decoded as the run chose to.
     """
-    data, fitted = fit_seeds(network, fit, resolved, setting, watch)
+    data, fitted = fit_seeds(network, fit, resolved, context, reporter)
     judge = judge_of(data, split, **token_options(resolved).judging())
     decoding = str(result.chosen.get("decoding", "plain"))
     heads = [each.head for each in fitted]

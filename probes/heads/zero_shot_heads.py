@@ -17,7 +17,7 @@ from extract.errors import HeadError, TaskError
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import answer_names
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
 from probes.heads.result import HeadResult
@@ -262,7 +262,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
     @property
     def fit_inputs(self) -> list[Any]:
         """The seeds of clusters."""
-        return [list(self.setting.seeds)] if self.has_seeds else []
+        return [list(self.context.seeds)] if self.has_seeds else []
 
     def fit(self) -> tuple[ZeroShotHead, Choice, dict[str, Any]]:
         """Score every layer and variant on validation, and keep the best."""
@@ -283,7 +283,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
     def curve(self, split: str, variant: tuple[str, str]) -> NDArray[Any]:
         """Judge a split at every layer by the first metric, a few layers at a time: `(S, L, N)`."""
         kind, measure = variant
-        width, n_rows = self.setting.cache.width_of(self.channels.layers), self.task.n_compared(split)
+        width, n_rows = self.context.cache.width_of(self.channels.layers), self.task.n_compared(split)
         n_others = min(max(n_rows, len(getattr(self.task, "corpus", ()))), BLOCK)
         n_numbers = 2 * (n_rows + n_others) * width + n_rows * n_others
         parts = [
@@ -296,7 +296,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
 
     def transform(self, name: str, channels: Channels) -> Transform:
         """Fit a transform on the texts that the task has for it."""
-        cache = self.setting.documents or self.setting.cache
+        cache = self.context.documents or self.context.cache
         if name == "none":
             return no_transform(len(channels.names), cache.width_of(channels.layers))
         rows = rows_of(cache, self.task.fit_texts())
@@ -306,8 +306,8 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
     ) -> Judged:
         """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
-        reader = LayerReader(self.setting.cache, channels, transform, measure, self.setting.documents)
-        seeds = self.setting.seeds if self.has_seeds else (0,)
+        reader = LayerReader(self.context.cache, channels, transform, measure, self.context.documents)
+        seeds = self.context.seeds if self.has_seeds else (0,)
         judged = [self.judge(self.task, split, reader, seed=seed, threshold=threshold) for seed in seeds]
         return {metric: np.stack([by_metric[metric] for by_metric in judged]) for metric in self.task.metrics}
 
@@ -324,7 +324,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
             scorer.score(predicted),
             score_counts(scorer.count(predicted), scorer.of_sums),
             n_units=scorer.n_units,
-            resampling=Resampling(self.setting.n_resamples),
+            resampling=Resampling(self.context.n_resamples),
             is_centred=scorer.is_lifted,
         )
 
@@ -540,16 +540,21 @@ def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "
 
 
 def zero_shot_parts(
-    head: type[SimilarityHead], resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch
+    head: type[SimilarityHead],
+    resolved: HeadOptions,
+    context: FitContext,
+    result: HeadResult,
+    split: str,
+    reporter: Reporter,
 ) -> HeadParts:
     """Judge a split at every layer, by the transform and measure that the run chose."""
-    del watch
-    fitted = head(resolved, setting)
+    del reporter
+    fitted = head(resolved, context)
     variant = fitted.options.variants[fitted.options.names.index(str(result.chosen["kind"]))]
     return HeadParts(
         fitted.channels.pooling,
         fitted.channels.names,
-        zero_shot_scorer(setting.task, split, result.metric),
+        zero_shot_scorer(context.task, split, result.metric),
         fitted.curve(split, variant),
         None,
         "the layer's latents compared as in the run",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
 from probes.heads.layer_head import HeadParts, Together, take_apart
 from probes.heads.result import HeadResult
@@ -211,11 +211,11 @@ class StudyOptions:
 
 def study_layers(
     resolved: HeadOptions,
-    setting: Setting,
+    setting: FitContext,
     result: HeadResult,
     options: StudyOptions,
     *,
-    watch: Watch,
+    watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
 ) -> HeadFindings:
     """Find out which layers matter to a head of a run, from its cache and its kept fits.
@@ -281,7 +281,7 @@ class _Study:
     """One head under study; what several views need is computed once."""
 
     resolved: HeadOptions
-    setting: Setting
+    setting: FitContext
     parts: HeadParts
     split: str
     options: StudyOptions

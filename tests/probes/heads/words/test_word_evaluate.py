@@ -11,7 +11,7 @@ import torch
 
 from extract.errors import TaskError
 from probes.data.word_task import WordTask, build_word_splits
-from probes.heads.context import Setting, load_head
+from probes.heads.context import FitContext, load_head
 from probes.heads.result import HeadResult
 from probes.heads.word_fits import judge_of, majority_ids
 from probes.heads.word_heads import MIX, describe_seed
@@ -24,11 +24,11 @@ from tests.probes.heads.words.planted_words import LAYERS, PLANTED, PlantedCache
 OPTIONS = {"learning_rate": 1e-2, "max_epochs": 4, "epoch_steps": 1, "batch_size": 8, "chunk_words": 60}
 
 
-def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> Setting:
+def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> FitContext:
     return make_setting(cache, task, folder, seeds=tuple(seeds))
 
 
-def evaluate(where: Setting, name: str = "token-classifier", **options: Any) -> HeadResult:
+def evaluate(where: FitContext, name: str = "token-classifier", **options: Any) -> HeadResult:
     return evaluate_head(name, {**OPTIONS, **options}, where)
 
 

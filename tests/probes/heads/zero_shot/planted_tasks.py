@@ -21,7 +21,7 @@ from probes.data.zero_shot_task import (
     hold_task_columns,
 )
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import Setting
+from probes.heads.context import FitContext
 from probes.heads.head_table import HEADS, HeadOptions
 from probes.heads.zero_shot_heads import ZeroShotOptions
 from tests.probes.heads.words import planted_words
@@ -150,7 +150,7 @@ def _meaning(task: ZeroShotTask, text: str) -> int:
     return number % N_DOCUMENTS if task.kind in ("retrieval", "reranking") else number
 
 
-def predict(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
+def predict(saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
     """Judge a split by a head read back from disk."""
     [head] = saved
     resolved = HeadOptions(
