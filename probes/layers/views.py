@@ -20,7 +20,7 @@ from extract.errors import HeadError
 from extract.store.cache import LatentCache
 from probes.heads.class_heads import training_codes
 from probes.heads.layer_head import only_channel, split_scorer
-from probes.heads.word_fits import judge_of
+from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import Channels, PairLatents, channels_of, join_pair
 from probes.latents.word_latents import WordLatents
 from probes.logistic.problem import SolverOptions
@@ -181,7 +181,7 @@ def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
             found[np.searchsorted(wanted, words[is_wanted])] = batch.latents[0].numpy()[is_wanted]
         return found
 
-    n_words, judge = data.split(split).n_words, judge_of(data, split)
+    n_words, judge = data.split(split).n_words, tag_scorer(data, split)
 
     def decide(outputs: NDArray[np.float64]) -> Int[np.ndarray, "M W"]:
         ids = np.full((len(outputs), n_words), NO_PREDICTION, np.int64)
@@ -203,7 +203,7 @@ def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
         sentences[True][places[True]],
         sentences[False][places[False]],
         decide,
-        judge.scorer(),
+        judge.unit_scorer(),
     )
 
 

@@ -15,7 +15,7 @@ from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import FitContext
-from probes.heads.word_fits import judge_of
+from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents
 from probes.metrics.correlation import read_calibration
@@ -102,7 +102,7 @@ def _predict_words(
     probe = words.LAYERS.index(chosen["layer"]) if len(logits) > 1 else 0
     found = np.full((len(rows.has_latent), logits.shape[2]), np.nan, np.float32)
     found[rows.has_latent] = logits[probe].float().numpy()
-    return judge_of(data, split).decode(found, chosen["decoding"])
+    return tag_scorer(data, split).decode(found, chosen["decoding"])
 
 
 PLANTED: dict[str, PlantedKind] = {

@@ -13,7 +13,7 @@ from extract.errors import TaskError
 from probes.data.word_task import WordTask, build_word_splits
 from probes.heads.context import FitContext, load_head
 from probes.heads.result import HeadResult
-from probes.heads.word_fits import judge_of, majority_ids
+from probes.heads.word_fits import majority_ids, tag_scorer
 from probes.heads.word_heads import MIX, describe_seed
 from probes.latents.word_latents import WordLatents
 from probes.metrics.span_metrics import DECODINGS, NO_PREDICTION
@@ -71,7 +71,7 @@ def test_everything_reported_equals_counting_it_again(
     result, folder = found
     data = WordLatents(cache, task)
     for split in task.splits:
-        judge = judge_of(data, split)
+        judge = tag_scorer(data, split)
         ids = result.predictions[split]
         summary = result.summary[split]["span-f1"]
         assert summary.values[0] == pytest.approx(judge.score(ids))
@@ -90,7 +90,7 @@ def test_everything_reported_equals_counting_it_again(
     logits = np.full((len(rows.has_latent), len(data.classes)), np.nan, dtype=np.float32)
     with torch.no_grad():
         logits[rows.has_latent] = head(latents)[layer].numpy()
-    decoded = judge_of(data, "test").decode(logits, result.chosen["decoding"])
+    decoded = tag_scorer(data, "test").decode(logits, result.chosen["decoding"])
     assert np.array_equal(decoded, result.predictions["test"])
 
 
