@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from probes.heads.result import HeadResult
 
 
-# The options of every head as a config writes them: checked once, against the head's own signatures.
-
 DATA_OPTIONS = ("pooling", "layers")
-"""Options that every head of a task has: the latents it reads."""
+"""Options of every head: the latents it reads."""
+
 _NOUNS = {
     bool: "true or false",
     int: "a whole number",
@@ -38,7 +37,7 @@ class HeadOptions:
 
     Attributes:
         name: The head.
-        own: One value per source of options (see `resolve_sources`), in order.
+        own: Its options, one value per source (see `resolve_sources`), in order.
         pooling: The pooling it reads, or several joined by `+`; the first extracted one where empty.
         layers: The layers it reads.
     """
@@ -54,8 +53,8 @@ class HeadOptions:
 
 
 def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Separate a head's own options from the pooling (empty for the first extracted one) and the layers it reads."""
-    own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
+    """Separate a head's options from the pooling (empty for the first extracted one) and the layers it reads."""
+    others = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     layers, pooling = options.get("layers", "all"), options.get("pooling")
     try:
         names = split_layers(layers)
@@ -65,7 +64,7 @@ def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str,
         raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer, or a list of them.")
     if not isinstance(pooling, str | None) or pooling == "":
         raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
-    return own, pooling or "", names
+    return others, pooling or "", names
 
 
 def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
@@ -74,19 +73,19 @@ def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
     A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
     """
     parameters = inspect.signature(source if callable(source) else type(source)).parameters
-    found = {key: each for key, each in parameters.items() if each.default is not inspect.Parameter.empty}
+    options = {key: option for key, option in parameters.items() if option.default is not inspect.Parameter.empty}
     if is_dataclass(source) and not isinstance(source, type):
-        found = {item.name: found[item.name].replace(default=getattr(source, item.name)) for item in fields(source)}
-    return found
+        return {item.name: options[item.name].replace(default=getattr(source, item.name)) for item in fields(source)}
+    return options
 
 
 def resolve_sources(
     name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Check options against the sources that declare them; gives one value per source.
+    """Check options against the sources that declare them; returns one value per source.
 
     A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
-    those of its arguments that were given. Messages call the head `name`, and list `others` as further options.
+    the arguments that `options` names. Messages call the head `name`, and list `others` as further options.
 
     Raises:
         UnknownNameError: An option that no source declares.
@@ -96,20 +95,20 @@ def resolve_sources(
     require_known(name, sources, options, others=others)
     sources = [resolve(source) for source in sources]
     declared = [option_defaults(source) for source in sources]
-    given: list[dict[str, Any]] = [{} for _ in sources]
+    values: list[dict[str, Any]] = [{} for _ in sources]
     for key, value in options.items():
-        place = next(k for k, table in enumerate(declared) if key in table)
-        is_checked = isinstance(sources[place], type) and is_dataclass(sources[place])  # checks its own ranges
-        given[place][key] = coerce(name, key, value, declared[place][key], is_free=is_checked)
-    return tuple(_build(source, values) for source, values in zip(sources, given, strict=True))
+        k = next(k for k, table in enumerate(declared) if key in table)
+        is_checked = isinstance(sources[k], type) and is_dataclass(sources[k])  # checks its own ranges
+        values[k][key] = coerce(name, key, value, declared[k][key], is_free=is_checked)
+    return tuple(_build(source, part) for source, part in zip(sources, values, strict=True))
 
 
 def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
     """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
-    known = [*(option for source in sources for option in option_names(source)), *others]
+    allowed = [*(option for source in sources for option in option_names(source)), *others]
     for key in options:
-        if key not in known:
-            raise unknown_name(f"{name} option", key, known)
+        if key not in allowed:
+            raise unknown_name(f"{name} option", key, allowed)
 
 
 def _build(source: Any, values: dict[str, Any]) -> Any:
@@ -119,7 +118,7 @@ def _build(source: Any, values: dict[str, Any]) -> Any:
 
 
 def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_free: bool) -> Any:
-    """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
+    """Convert a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
 
     Where the default is None, the option takes a number or None. Unless `is_free` (a range is checked elsewhere),
     numbers are at least 0, or 1 where the default is not 0.
@@ -131,9 +130,9 @@ def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_
         return None
     kind = float if default is None else type(default)
     least = 0 if kind is float or default == 0 else 1
-    for found in _readings(value, kind):
-        if is_free or kind not in (int, float) or least <= found < math.inf:
-            return found
+    for converted in _readings(value, kind):
+        if is_free or kind not in (int, float) or least <= converted < math.inf:
+            return converted
     noun = _NOUNS.get(kind, kind.__name__)
     noun += f" of at least {least:g}" * (kind in (int, float) and not is_free) + ", or null" * (default is None)
     raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {noun}.")
@@ -171,12 +170,9 @@ def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> No
         raise ConfigError(f"head {name!r} cannot be built with {arguments}: {reason}.") from error
 
 
-# What the table of heads knows of a head, whatever kind of task it is for.
-
-
 @dataclass(frozen=True)
 class Purpose:
-    """What a head is about to be fitted for.
+    """The run that a head is to be fitted in.
 
     Attributes:
         protocol: The protocol of the run.
@@ -198,7 +194,7 @@ class HeadEntry:
         kind: The kind of task it is for.
         description: One line.
         sources: What declares its options: dataclasses, instances whose values are the defaults, or a network's class.
-        evaluate: Fits it for every seed, or finds it fitted, chooses as the protocol says and reads test once.
+        evaluate: Fits it for every seed or loads it, chooses as the protocol says and reads test once.
         check: Refuses a task it cannot be fitted on, before anything is extracted.
         check_options: Refuses options that contradict each other.
         oldest_schema: Oldest schema of saved heads that it can be read from.
@@ -221,7 +217,7 @@ class HeadEntry:
     gives_probabilities: bool = False
 
     def options(self) -> tuple[str, ...]:
-        """Name its options in a config."""
+        """List the names of its options."""
         return (*(name for source in self.sources for name in option_names(source)), *DATA_OPTIONS)
 
 
@@ -424,12 +420,12 @@ def register_head(entry: HeadEntry) -> HeadEntry:
             replaces it.
 
     Raises:
-        InputError: A name of the library, or something else than a row.
+        InputError: A name of the library, or an object that is no row.
 
     Example:
         >>> from probes.networks.pair_networks import CosineLinear
         >>> class Steps(CosineLinear):
-        ...     "A head of its own."
+        ...     "My head."
         >>> register_head(pair_head("cosine-steps", Steps, EpochOptions(), "weights of layers, my way")).kind
         'pairs'
     """
@@ -445,7 +441,7 @@ def _register_as(name: str, entry: Any) -> None:
 
 
 def find_head(name: str) -> bool:
-    """Whether there is such a head; one of the user's is imported for it."""
+    """Whether there is such a head; a user's module is imported for it."""
     find_own("head", name, known=HEADS, add=_register_as)
     return name in HEADS
 
@@ -472,7 +468,7 @@ def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", 
 def resolve_head(
     name: str, options: Mapping[str, Any] | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
 ) -> HeadOptions:
-    """Check the options of a head; those that are not given are the protocol's, then the head's defaults.
+    """Check the options of a head; options that are missing are the protocol's, then the head's defaults.
 
     `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
 
@@ -489,14 +485,14 @@ def resolve_head(
     """
     entry = head_entry(name, kind=kind, task=task)
     merged = find_protocol(protocol).options_of(name, options or {})
-    own, pooling, layers = split_data_options(name, merged)
-    found = HeadOptions(name, resolve_sources(name, entry.sources, own, others=DATA_OPTIONS), pooling, layers)
-    entry.check_options(found)
-    return found
+    others, pooling, layers = split_data_options(name, merged)
+    resolved = HeadOptions(name, resolve_sources(name, entry.sources, others, others=DATA_OPTIONS), pooling, layers)
+    entry.check_options(resolved)
+    return resolved
 
-
-# What the layer-wise autoencoders are called, and what declares their options.
 
 AUTOENCODER = "autoencoder"
+"""The name of the layer-wise autoencoders."""
 DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
 SOURCES = (later("probes.networks.layerwise_networks:LayerAutoencoder"), DEFAULTS)
+"""What declares their options."""

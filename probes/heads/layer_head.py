@@ -242,7 +242,7 @@ def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOption
     head.check(task, resolved, purpose)
 
 
-# What a fitted head makes of every layer by itself, and of some layers without the others.
+# What a fitted head predicts from every layer by itself, and from some layers without the others.
 
 Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
 """Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""
@@ -250,7 +250,7 @@ Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
 
 @dataclass(frozen=True, eq=False)
 class HeadParts:
-    """What a head makes of the layers of one split.
+    """A head's predictions of one split from single layers and from sets of them.
 
     Attributes:
         pooling: The pooling it reads.
@@ -258,7 +258,7 @@ class HeadParts:
         scorer: How predictions of the split are scored.
         alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
         together: Predicts from sets of layers; None for a head that reads one layer.
-        how: How `alone` came about, in a sentence.
+        how: How `alone` was computed, in a clause.
     """
 
     pooling: str
@@ -285,21 +285,10 @@ _SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
 }
 
 
-# Taking a head of a run apart, whatever kind of task it is for.
-
-
 def take_apart(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
-    """Take a head of a run apart, fitting what was not kept; what is fitted here stays in `context.folder`.
-
-    Args:
-        resolved: The head and its options.
-        context: What all heads of the run share.
-        result: What came of the head in the run.
-        split: The split to predict.
-        reporter: Receives epochs.
-    """
+    """Take a head of a run, with its result, apart on a split; what is fitted for it stays in `context.folder`."""
     entry = HEADS[resolved.name]
     return (entry.parts or fit_every_layer)(resolved, context, result, split, reporter)
 
@@ -307,26 +296,26 @@ def take_apart(
 def fit_every_layer(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
-    """Fit a head of one layer on each layer by itself, its other choices being made on validation as ever."""
+    """Fit a head of one layer on each layer by itself; its other choices are made on validation, as in a run."""
     channels = channels_read(resolved, context)
-    found = []
-    for place, name in enumerate(channels.names):
-        one = only_channel(channels, place)
+    predicted = []
+    for index, name in enumerate(channels.names):
+        one = only_channel(channels, index)
         alone = replace(resolved, pooling=one.pooling, layers=one.layers)
         folder = context.folder / "layers" / name.replace("/", "_")
         quick = replace(context, folder=folder, n_resamples=2, has_details=False)
-        found.append(HEADS[resolved.name].evaluate(alone, quick, reporter).predictions[split])
+        predicted.append(HEADS[resolved.name].evaluate(alone, quick, reporter).predictions[split])
     return HeadParts(
         channels.pooling,
         channels.names,
         split_scorer(context.task, split, result.metric),
-        np.stack(found)[None],
+        np.stack(predicted)[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",
     )
 
 
-# Scoring new rows with saved heads: what differs between kinds of tasks, and which latents a saved head reads.
+# Scoring new rows with saved heads.
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""
@@ -371,7 +360,7 @@ def class_probabilities(
 def embed_once(
     texts: Iterable[str], decoder: Decoder, spec: ExtractionSpec
 ) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
-    """Embed every different text once; gives the latents, and the position of each text in them."""
+    """Embed every different text once; returns the latents, and the position of each text in them."""
     unique = unique_texts(texts)
     return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
 
@@ -380,13 +369,13 @@ def _features(
     saved: SavedHead[FittedModule], rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> tuple[Float[Tensor, "N D"], ...]:
     """Read what the head of one layer is called with: features of the rows, or latents of both texts."""
-    sides = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
-    latents, places = embed_once((text for side in sides for text in side), decoder, spec)
+    columns = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
+    latents, positions = embed_once((text for column in columns for text in column), decoder, spec)
     read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
-    found = [read[:, [places[text] for text in side]] for side in sides]
+    features = [read[:, [positions[text] for text in column]] for column in columns]
     if not getattr(saved.head, "compares_texts", False):
-        found = [join_pair(*found)]
-    return tuple(side[0] for side in found)
+        features = [join_pair(*features)]
+    return tuple(part[0] for part in features)
 
 
 def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -405,9 +394,9 @@ def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> SavedHead[FittedModule]:
-    """Reduce a head to what was chosen, as scores.json names it, so that no other layer is computed to score with it.
+    """Reduce a head to the chosen layer, as scores.json names it, so that no other layer is computed to score with it.
 
-    A head of one layer, or of a mix of layers, keeps them. The record of a head of words learns its `decoding`.
+    A head of one layer, or of a mix of layers, keeps them. The record of a head of words gets its `decoding`.
     """
     if "decoding" in chosen:
         saved = SavedHead(saved.head, {**saved.record, "decoding": chosen["decoding"]})
@@ -417,8 +406,8 @@ def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> Sa
     if len(names) == 1 or layer not in names:
         return saved
     head: Any = saved.head
-    place = names.index(layer)
-    return SavedHead(head.only(place), {**saved.record, "layers": ["/".join(channels[place])]})
+    index = names.index(layer)
+    return SavedHead(head.only(index), {**saved.record, "layers": ["/".join(channels[index])]})
 
 
 def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_words: bool) -> ExtractionSpec:
@@ -433,7 +422,7 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 def read_channels(
     latents: Float[Tensor, "L P N D"], record: dict[str, Any], *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
-    """Pick the latents that a saved head reads, as it takes them, out of those of some layers and poolings."""
+    """Pick the latents that a saved head reads, in its order, from those of some layers and poolings."""
     names = list(poolings)
     picked = [latents[layers.index(layer), names.index(pooling)] for pooling, layer in saved_channels(record)]
     return torch.stack(picked)

@@ -373,13 +373,13 @@ class FewShotProbe(Classifier):
         self.register_buffer("weight", torch.zeros(draws, len(class_names), width, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros(draws, len(class_names), dtype=torch.float64))
 
-    def each(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "S N K"]:
+    def by_draw(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "S N K"]:
         """Score raw features by the classifier of every draw."""
         return features.double() @ self.weight.mT + self.bias.unsqueeze(1)
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """Score raw features by the classifier of the first draw, whose predictions a run shows."""
-        return self.each(features)[0]
+        return self.by_draw(features)[0]
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values."""
@@ -473,4 +473,4 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
 
     def predict(self, module: FewShotProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
         """Predict the classes of a split with every draw."""
-        return dict.fromkeys(self.task.metrics, self.classify(module.each, layer, split))
+        return dict.fromkeys(self.task.metrics, self.classify(module.by_draw, layer, split))

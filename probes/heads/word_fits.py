@@ -222,16 +222,14 @@ def token_options(resolved: HeadOptions) -> Any:
     return resolved.own[0]
 
 
-# How readily a head calls a word O: cross-entropy asks for the right share of words, a score of spans for another.
-
 OFFSETS = tuple(step / 2 for step in range(-2, 11))
-"""What may be taken off the bias of O, in nats."""
+"""What may be subtracted from the bias of O, in nats; the best share of O for span F1 is not that of cross-entropy."""
 
 Score = Callable[[Int[np.ndarray, " W"]], float]
 
 
 class ChosenOffsets(NamedTuple):
-    """What is taken off the bias of O of each probe, and the scores with it."""
+    """What is subtracted from the bias of O of each probe, and the scores with it."""
 
     offsets: Float[np.ndarray, " P"]
     scores: Float[np.ndarray, " P"]
@@ -456,7 +454,7 @@ def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
     }
 
 
-# Fitting a token head with one seed: every layer keeps its own best validation epoch, and test is never touched.
+# Fitting a token head with one seed: every layer keeps its own best validation epoch, and test is never read.
 
 OUTSIDE = "O"
 
@@ -472,7 +470,7 @@ class TokenFit:
         history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`,
             None for a probe that was done before, or whose weights are not finite.
         seconds: Duration.
-        offsets: What was taken off the bias of O, for each probe; 0 where nothing was.
+        offsets: What was subtracted from the bias of O, for each probe; 0 where nothing was.
         decoded: Way of decoding to the validation scores with it, for each probe; none without a validation split.
     """
 
@@ -507,6 +505,9 @@ def _keep_best(
 class _Report(Callback):
     """Remembers and reports the loss of every epoch."""
 
+    state_key = "_Tell"
+    """The name that the state of an unfinished fit has in a checkpoint."""
+
     def __init__(self, report: EpochReport) -> None:
         self.report = report
         self.history: list[dict[str, Any]] = []
@@ -535,22 +536,10 @@ def fit_token_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> TokenFit:
-    """Fit a head on the training split; what is chosen is chosen on validation.
+    """Fit a fresh head on the training split; validation chooses what is chosen.
 
-    Args:
-        head: A fresh head; it ends with the weights that are kept, in eval mode, on the CPU. Its seed is that of the
-            order of sentences, of the initial weights and of dropout.
-        data: The words.
-        options: How it is fitted.
-        device: `cpu` or a torch device.
-        report: Called after every epoch with its number and its values.
-        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None,
-            nor where `options` count steps.
-
-    Raises:
-        HeadError: Weights that are not finite, or, where the best epoch is kept, were not after any epoch.
-        TaskError: The task lacks a split that is needed.
-        KeyboardInterrupt: Ctrl-C.
+    The head ends with the weights that are kept, in eval mode, on the CPU. Its seed is also that of the order of
+    sentences and of dropout. No state is saved where `options` count steps.
     """
     started = time.monotonic()
     if options.is_standardised:
@@ -561,7 +550,7 @@ def fit_token_head(
         head.begin_at(class_prior(data, head.class_weights))
     data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
     data.epoch_steps = options.epoch_steps
-    if options.steps:  # Lightning ends an epoch of them without a batch when it is taken up; they are few
+    if options.steps:  # Lightning ends an epoch of them without a batch when it is resumed; they are few
         unfinished = None
     is_chosen = options.keep == "best"
     is_judged = is_chosen or "validation" in data.rows
@@ -622,7 +611,7 @@ def score_decodings(
 
 
 def move_outside(head: TokenHead, data: WordLatents, scorer: TagScorer) -> ChosenOffsets:
-    """Take off the bias of O what makes the spans of validation best, for each probe; the head is changed."""
+    """Subtract from the bias of O what makes the spans of validation best, for each probe; the head is changed."""
     outside = data.classes.index(OUTSIDE)
     shape = (head.n_probes, data.split("validation").n_words)
     chosen = choose_offsets(

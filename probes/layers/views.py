@@ -99,7 +99,7 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     head.scale.copy_(standardiser.scale.unsqueeze(1))
     with torch.no_grad():
         cosines = {
-            is_train: torch.cat([head.each(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
+            is_train: torch.cat([head.all_cosines(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
             for is_train, name in names.items()
         }
     return LayerRows(

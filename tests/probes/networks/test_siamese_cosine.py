@@ -73,7 +73,7 @@ def codes_of(module: SiameseCosine | LayerAutoencoder, latents: Tensor) -> list[
     return [
         parts[g][layers.index(k)]
         for k in range(module.n_layers)
-        for g, layers in enumerate(module.encoder.places)
+        for g, layers in enumerate(module.encoder.members)
         if k in layers
     ]
 
@@ -306,8 +306,8 @@ def test_pair_features_stand_behind_the_cosines_in_blocks_of_layers(codes: Any) 
         assert found.shape == (L * 4, 9)
         torch.testing.assert_close(found[:L], cosines, rtol=0, atol=1e-6)
         for k in range(L):
-            [group] = [g for g, layers in enumerate(head.encoder.places) if k in layers]
-            row = head.encoder.places[group].index(k)
+            [group] = [g for g, layers in enumerate(head.encoder.members) if k in layers]
+            row = head.encoder.members[group].index(k)
             project = head.projections[group]
             u, v = (code / code.norm(dim=1, keepdim=True) for code in (of_a[k], of_b[k]))
             torch.testing.assert_close(found[k], (u * v).sum(1), rtol=0, atol=1e-5)

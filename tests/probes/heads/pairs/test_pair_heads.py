@@ -86,8 +86,8 @@ def fitted(case: str, cache: LatentCache, task: PairTask) -> Fitted:
 def take_layer(case: str, head: PairHead, k: int) -> PairHead:
     """Make the head of one layer alone, with the parameters that the layer has in a fitted one."""
     if isinstance(head, SiameseCosine):
-        [group] = [g for g, layers in enumerate(head.encoder.places) if k in layers]
-        row = head.encoder.places[group].index(k)
+        [group] = [g for g, layers in enumerate(head.encoder.members) if k in layers]
+        row = head.encoder.members[group].index(k)
         code = code_widths(head.arguments()["bottleneck"], head.n_layers, width=WIDTH)[k]
         single = build(case, n_layers=1, bottleneck=code)
         assert isinstance(single, SiameseCosine)
