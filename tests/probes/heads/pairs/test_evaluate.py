@@ -51,6 +51,19 @@ def forbid_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes.heads.pair_heads, "fit_head", refuse)
 
 
+def test_texts_are_looked_up_once_for_all_seeds(setting: FitContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, look_up = [], LatentCache.rows_of
+
+    def count(cache: LatentCache, texts: list[str]) -> Any:
+        calls.append(len(texts))
+        return look_up(cache, texts)
+
+    monkeypatch.setattr(LatentCache, "rows_of", count)
+    one, other = fit_all(setting)
+    assert len(calls) == 2 * len(SIZES)
+    assert one.record["seed"] != other.record["seed"]
+
+
 def test_a_trained_head_is_fitted_for_every_seed(setting: FitContext) -> None:
     found = evaluate("cosine-mlp", QUICK, setting)
     assert [entry["seed"] for entry in found.seeds] == [0, 5]
