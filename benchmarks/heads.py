@@ -131,7 +131,7 @@ def _plain(groups: LayerGroups, layer: int) -> list[nn.Module]:
     """Make ordinary modules with the weights of one layer."""
     group, row = next(
         (group, layers.index(layer))
-        for group, layers in zip(groups.groups, groups.places, strict=True)
+        for group, layers in zip(groups.groups, groups.members, strict=True)
         if layer in layers
     )
     made: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""Fitting one head with one seed: Lightning's loop, the best validation epoch kept, test never touched."""
+"""Fitting one head with one seed by Lightning's loop: the best validation epoch is kept, test is never read."""
 
 import logging
 import signal
@@ -26,19 +26,16 @@ from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import PairHead, collect_similarities
 
-# Keep the best epoch of each of several stacks that are trained together; a pair head is one stack.
-
-_ARRAYS = ("scores", "best_epochs", "is_done")
 EpochReport = Callable[[int, dict[str, float]], None]
 
 
 def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
-    """Ignore an epoch. Another report receives its number and, by name, the logged values and `max_epochs`."""
+    """Report nothing. Another report receives the epoch's number and, by name, the logged values and `max_epochs`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What an epoch gave: scores of the stacks, values to keep and values to report."""
+    """An epoch: scores of the stacks, values for the history and values to report."""
 
     scores: Float[np.ndarray, " S"]
     """Higher is better; NaN where there is none."""
@@ -51,9 +48,9 @@ Part = tuple[Tensor, Sequence[int] | None]
 
 
 class KeepBest(Callback):
-    """Keeps the weights of the best epoch of every stack; one is done after `patience` epochs without a better one.
+    """Keeps the weights of the best epoch of every stack of layers that are trained together; a pair head is one stack.
 
-    Training stops when all are done. A stack that is done keeps the weights it had, whatever the others do.
+    A stack is done after `patience` epochs without a better one, and training stops when all are done.
 
     Args:
         n_stacks: Stacks `S`.
@@ -89,29 +86,29 @@ class KeepBest(Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Look at the epoch that has ended."""
         epoch = len(self.history) + 1
-        found = self.look(epoch, trainer, pl_module, self.is_done)
-        is_better = np.isfinite(found.scores) & (found.scores > self.scores) & ~self.is_done
+        look = self.look(epoch, trainer, pl_module, self.is_done)
+        is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done
         for (tensor, stacks), kept in zip(self.parts(pl_module), self.kept, strict=True):
             if stacks is None and is_better.all():
                 kept.copy_(tensor.detach())
             elif stacks is not None:
                 rows = torch.from_numpy(np.flatnonzero(is_better[list(stacks)]))
                 kept[rows] = tensor.detach()[rows.to(tensor.device)].cpu()
-        self.scores[is_better], self.best_epochs[is_better] = found.scores[is_better], epoch
+        self.scores[is_better], self.best_epochs[is_better] = look.scores[is_better], epoch
         self.is_done = self.is_done | (epoch - self.best_epochs >= self.patience)
-        self.history.append(found.history)
-        self.report(epoch, found.reported)
+        self.history.append(look.history)
+        self.report(epoch, look.reported)
         trainer.should_stop = bool(self.is_done.all())
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a fit needs to go on from here."""
-        arrays = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("scores", "best_epochs", "is_done")}
         return {"kept": self.kept, "history": self.history, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         self.kept, self.history = state_dict["kept"], state_dict["history"]
-        for name in _ARRAYS:
+        for name in ("scores", "best_epochs", "is_done"):
             setattr(self, name, state_dict[name].numpy())
 
     @torch.no_grad()
@@ -123,7 +120,7 @@ class KeepBest(Callback):
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit gave; the head itself holds the best epoch's weights."""
+    """The result of a fit; the head itself holds the best epoch's weights."""
 
     seed: int
     best_epoch: int
@@ -143,27 +140,17 @@ def fit_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> FitResult:
-    """Fit a head on the training split, choosing the epoch on the split that the data names for it: validation.
+    """Fit a fresh head on the training split; `data.selection` chooses the epoch.
 
-    Args:
-        head: A fresh head; it ends with the weights of the best epoch, in eval mode, on the CPU.
-        data: The pairs, with the batch size and seed that `options` and `seed` say.
-        options: Epochs, patience, and which epoch is kept.
-        seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
-        device: `cpu` or a torch device.
-        report: Called after every epoch with its number and its values.
-        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None.
-
-    Raises:
-        HeadError: No epoch had a finite score on the selection split, or, where the last is kept, a finite loss.
-        TaskError: The task has no training split or no selection split.
+    The head ends with the weights of the best epoch, in eval mode, on the CPU. `seed` is that of dropout; the caller
+    seeds the initial weights.
     """
     started = time.monotonic()
     data.split("train")
     data.split(data.selection)
     head.selection = data.selection
     head.prepare(data, data.standardiser())
-    data.fixed.clear()  # another head's similarities are none of this one's
+    data.fixed.clear()  # the similarities of another head
     if head.has_fixed_similarities:
         for split in ("train", data.selection):
             data.fixed[split] = SimilarityRows(collect_similarities(head, data, split), data.split(split).gold)
@@ -221,8 +208,8 @@ def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.n
     head.eval()
     device = head.mean.device
     with torch.no_grad():
-        parts = [head(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
-    return torch.cat(parts).float().numpy()
+        scores = [head(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(scores).float().numpy()
 
 
 def run_trainer(
@@ -235,9 +222,9 @@ def run_trainer(
     unfinished: Unfinished | None = None,
     **options: Any,
 ) -> None:
-    """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
+    """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt.
 
-    `seed` is that of torch's own generator meanwhile, `unfinished` keeps the state of the fit, `options` are more of
+    `seed` seeds torch's generator inside, `unfinished` saves the state of the fit, `options` are those of
     `lightning.Trainer`.
     """
     kind, _, index = device.partition(":")
@@ -292,12 +279,9 @@ def quiet_lightning() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-# Fitting layer-wise autoencoders: every layer keeps its own best epoch, as if it were trained alone.
-
-
 @dataclass(frozen=True)
 class LayerFit:
-    """What a fit gave; the autoencoders themselves hold the weights that were kept."""
+    """The result of a fit; the autoencoders themselves hold the weights that were kept."""
 
     best_epochs: tuple[int, ...]
     """Epoch of the weights kept, from 1, for each layer."""
@@ -310,16 +294,6 @@ class LayerFit:
     seconds: float
 
 
-def _parts(module: LayerAutoencoder) -> Iterable[Part]:
-    return chain(module.encoder.stacks(), module.decoder.stacks())
-
-
-def _look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any) -> Look:
-    values = {key: float(value) for key, value in trainer.callback_metrics.items()}
-    losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
-    return Look(-losses, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
-
-
 def fit_layers(
     module: LayerAutoencoder,
     data: TextLatents,
@@ -330,23 +304,25 @@ def fit_layers(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> LayerFit:
-    """Fit all layers together, the epoch of each chosen on held-out texts.
+    """Fit fresh autoencoders of all layers together; the epoch of each layer is chosen on held-out texts, as if alone.
 
-    Args:
-        module: Fresh autoencoders; they end with the weights of each layer's best epoch, in eval mode, on the CPU.
-        data: The texts, with the batch size that `options` says.
-        options: Epochs and patience.
-        seed: Seed of dropout.
-        device: `cpu` or a torch device.
-        report: Called after every epoch with its number and its values.
-        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None.
-
-    Raises:
-        HeadError: A layer without an epoch of finite loss.
+    They end with the weights of each layer's best epoch, in eval mode, on the CPU. `seed` is that of dropout.
     """
     started = time.monotonic()
     module.prepare(data.standardiser())
-    keeper = KeepBest(module.n_layers, parts=_parts, look=_look, patience=options.patience, report=report)
+
+    def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any) -> Look:
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
+        return Look(-losses, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+
+    keeper = KeepBest(
+        module.n_layers,
+        parts=lambda module: chain(module.encoder.stacks(), module.decoder.stacks()),
+        look=look,
+        patience=options.patience,
+        report=report,
+    )
     run_trainer(
         module, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, callbacks=[keeper]
     )
@@ -359,16 +335,12 @@ def fit_layers(
     keeper.restore(module)
     module.eval()
     seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
+    with torch.no_grad():
+        sums = torch.stack([module.raw_losses(batch) * batch.shape[1] for batch in data.val_dataloader()]).sum(0)
     return LayerFit(
         tuple(keeper.best_epochs.tolist()),
         tuple((-keeper.scores).tolist()),
-        _raw_losses(module, data),
+        tuple((sums / len(data.held_out_rows)).tolist()),
         tuple(keeper.history),
         seconds,
     )
-
-
-@torch.no_grad()
-def _raw_losses(module: LayerAutoencoder, data: TextLatents) -> tuple[float, ...]:
-    sums = torch.stack([module.raw_losses(batch) * batch.shape[1] for batch in data.val_dataloader()]).sum(0)
-    return tuple((sums / len(data.held_out_rows)).tolist())

@@ -1,4 +1,4 @@
-"""Protocols: what each one chooses on, its options, its extraction, its cut of the task, and why it is optimistic."""
+"""How heads are fitted: protocols, the options of a fit, and loggers."""
 
 import shutil
 import warnings
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a protocol does to a run. Options of the configuration take precedence over all of it.
+    """A protocol: defaults of a run, over which the options of a config take precedence.
 
     Attributes:
         description: One line.
-        kinds: Kinds of tasks it is about; all where empty.
+        kinds: Kinds of tasks it is for; all where empty.
         selection: The split that epochs are chosen on.
         optimistic_because: Why its numbers are optimistic; empty where they are not.
         heads: Head to the options that replace its defaults.
@@ -29,7 +29,7 @@ class Protocol:
         task: Options of the task's reader, set where the reader has them.
         extraction: Kind of task to part of the extraction to what replaces its default, value by value where it has
             several.
-        cut: Kind of task to the name of what is done to the task before it is used.
+        cut: Kind of task to the name of a cut that is applied to the task first.
     """
 
     description: str
@@ -43,10 +43,10 @@ class Protocol:
     extraction: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cut: Mapping[str, str] = field(default_factory=dict)
 
-    def options_of(self, head: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Complete the options that a config gives a head with those of the protocol."""
-        is_started = head in self.started_heads and given.get("start", "fresh") != "fresh"
-        return {**(self.started_heads if is_started else self.heads).get(head, {}), **given}
+    def options_of(self, head: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete the options of a head in a config with those of the protocol."""
+        is_started = head in self.started_heads and options.get("start", "fresh") != "fresh"
+        return {**(self.started_heads if is_started else self.heads).get(head, {}), **options}
 
 
 _FREEZE_LATENTS: dict[str, Any] = {"pooling": "last", "layers": "blocks"}
@@ -206,7 +206,7 @@ def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
 
     Raises:
         UnknownNameError: Another name.
-        ConfigError: The protocol is about other kinds of tasks.
+        ConfigError: The protocol is for other kinds of tasks.
     """
     if name not in PROTOCOLS:
         raise unknown_name("protocol", name, PROTOCOLS)
@@ -217,9 +217,6 @@ def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
             f"protocol {ICECORE}."
         )
     return protocol
-
-
-# How long a head is fitted, and which epoch of it is kept.
 
 
 @dataclass(frozen=True)
@@ -245,7 +242,7 @@ KEPT = {"best": "the epoch with the highest Pearson on the selection split", "la
 
 @dataclass(frozen=True)
 class EpochOptions(FitOptions):
-    """How a pair head is fitted, and which epoch is kept of it."""
+    """How a pair head is fitted, and which epoch is kept."""
 
     every: int = 1
     """Epochs from one look at the selection split to the next; a shorter fit is looked at once, at its end."""
@@ -292,12 +289,12 @@ def require_loggers(names: Sequence[str]) -> None:
 
 
 def with_loggers(
-    watch: "Callable[[int], EpochReport]", names: Sequence[str], folder: Path
+    reporter: "Callable[[int], EpochReport]", names: Sequence[str], folder: Path
 ) -> "Callable[[int], EpochReport]":
-    """Log what is reported of every epoch of every seed, in `folder/seed_N/log`; an earlier log there goes first."""
+    """Log all epochs of every seed too, in `folder/seed_N/log`; an earlier log there is removed."""
 
-    def watch_and_log(seed: int) -> "EpochReport":
-        report = watch(seed)
+    def logging_reporter(seed: int) -> "EpochReport":
+        report = reporter(seed)
         loggers: list[Any] = []
 
         def log(epoch: int, values: dict[str, float]) -> None:
@@ -311,7 +308,7 @@ def with_loggers(
 
         return log
 
-    return watch_and_log if names else watch
+    return logging_reporter if names else reporter
 
 
 def _make(name: str, folder: Path) -> Any:

@@ -35,7 +35,7 @@ DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
 
 @runtime_checkable
 class FittedModule(Protocol):
-    """A module that can be saved, loaded and called: it knows the arguments it was built with."""
+    """A module that can be saved, loaded and called."""
 
     def __call__(self, *inputs: Any) -> Any:
         """Score latents."""
@@ -63,11 +63,11 @@ class SavedHead(Generic[M_co]):
 
     head: M_co
     record: dict[str, Any]
-    """Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds."""
+    """Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and further ones of the kind of head."""
 
 
 def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
-    """Write a fitted head to a folder; its record holds plain values, `name` among them, and is returned whole.
+    """Write a fitted head to a folder; `record` holds plain values, `name` among them, and is returned complete.
 
     A kill at any moment leaves no head or this one: the old record goes first and the new one comes last, sealed with a
     digest of itself and of the weights.
@@ -75,12 +75,12 @@ def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
     refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({key: value.contiguous() for key, value in head.state_dict().items()})
-    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": digest_bytes(weights)}
-    whole["record_sha256"] = _seal(whole)
+    complete = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": digest_bytes(weights)}
+    complete["record_sha256"] = _seal(complete)
     remove_file(folder / RECORD)
     write_file(folder / WEIGHTS, weights)
-    write_file(folder / RECORD, json.dumps(whole, indent=1, sort_keys=True) + "\n")
-    return SavedHead(head, whole)
+    write_file(folder / RECORD, json.dumps(complete, indent=1, sort_keys=True) + "\n")
+    return SavedHead(head, complete)
 
 
 def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
@@ -112,21 +112,17 @@ def fit_or_load(
     *,
     cache: LatentCache,
 ) -> SavedHead[M]:
-    """Load the head of a folder if it was fitted under the same circumstances; otherwise fit and save it.
+    """Load the head of a folder if its record has this `fit_id`, a digest of all that decides it; else fit and save it.
 
-    Args:
-        folder: Where the head is kept.
-        fit_id: Digest of everything that decides the fit.
-        fit: Fits the head; returns it with its record (plain values, `name` among them).
-        build: Builds the module, without its weights, from a record.
-        cache: The latents that it is fitted on; what they are is kept with it.
+    `fit` returns the head with its record, and `build` makes the module, without its weights, from a record. What the
+    latents of the cache are is recorded too.
     """
     try:
         saved = load_fitted(folder, build)
         if saved.record.get("fit_id") == fit_id:
             return saved
     except IcecoreError:
-        pass  # absent, cut short, of another version or another head: fitted again
+        pass  # absent, incomplete, of another version or another head: fitted again
     head, record = fit()
     saved = save_fitted(folder, head, {**record, "fit_id": fit_id, "latents": describe_latents(cache)})
     for state in folder.glob(f"*{UNFINISHED.format('*')}"):  # or the draft of one
@@ -152,40 +148,39 @@ def _read_record(folder: Path) -> dict[str, Any]:
         raise ValueError(f"its schema is {record['schema']}, this version reads 1 to {SCHEMA}; fit it again")
     if record["schema"] >= SEALED_FROM and record["record_sha256"] != _seal(record):
         raise ValueError(f"{RECORD} was changed after it was written; fit it again")
-    # Schema 2 kept these two beside the other arguments.
-    apart = {key: record[key] for key in ("n_layers", "width") if key in record}
-    return {**record, "arguments": {**apart, **record["arguments"]}}
+    sizes = {key: record[key] for key in ("n_layers", "width") if key in record}  # beside the arguments in schema 2
+    return {**record, "arguments": {**sizes, **record["arguments"]}}
 
 
 def _read_weights(folder: Path, record: dict[str, Any]) -> dict[str, torch.Tensor]:
     weights = read_file(folder / WEIGHTS)
     if record["schema"] >= SEALED_FROM and record["weights_sha256"] != digest_bytes(weights):
-        raise ValueError(f"{WEIGHTS} is not the one that {RECORD} was written with; fit it again")
+        raise ValueError(f"{WEIGHTS} is not the file that {RECORD} was written with; fit it again")
     return load(weights)
 
 
 def _seal(record: dict[str, Any]) -> str:
-    """Digest a record without its own digest, as it is once read back from JSON."""
+    """Digest a record without this digest, as it is once read back from JSON."""
     rest = {key: value for key, value in record.items() if key != "record_sha256"}
     return digest_json(json.loads(json.dumps(rest)))
 
 
-# Fits that a kill cuts short go on: the state of training is written every few minutes, at the end of an epoch.
+# Resuming a fit that was killed: the state of training is written every few minutes, at the end of an epoch.
 
 PAUSE_SECONDS = 60.0
-"""Least time from one state to the next: a fit that is shorter writes none."""
+"""Least time between two states: a fit that is shorter writes none."""
 LARGEST_SHARE = 0.02
 """Largest share of a fit's time that writing states takes."""
-_OWN = "icecore"
+_KEY = "icecore"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Unfinished(Callback):
-    """Keeps the state of a fit beside where its head will be, and takes up the one that a killed fit left there.
+    """Saves the state of a fit in the folder of its head, and resumes the fit from the state that a killed one left.
 
     The state is Lightning's checkpoint, with the order of rows (the data module's state) and torch's generators, so
-    that a fit that was taken up ends with the same bits. A state of other circumstances is not found, and a damaged one
-    is not used. It holds tensors and plain values only, so reading one runs nothing.
+    that a resumed fit ends with the same bits. A state of another fit, or a damaged one, is not used. It holds tensors
+    and plain values only, so reading one runs no code.
 
     Args:
         folder: Folder of the head.
@@ -204,21 +199,21 @@ class Unfinished(Callback):
         self._cost, self._is_possible = 0.0, True
 
     def find(self) -> Path | None:
-        """Find the state to go on from, if there is one that can be read."""
+        """Return the path of the state to resume from, if there is one that can be read."""
         if not self.path.exists():
             return None
         try:
             self.files.open(self.path, self.identity)
-        except Exception:  # whatever is wrong with it: what is damaged is fitted again
+        except Exception:  # whatever is wrong with it, the fit starts anew
             return None
         return self.path
 
     def on_load_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take over the generators and the time."""
+        """Read the generators and the time."""
         del trainer, pl_module
-        self._generators, self.seconds_before = checkpoint[_OWN]["generators"], checkpoint[_OWN]["seconds"]
+        self._generators, self.seconds_before = checkpoint[_KEY]["generators"], checkpoint[_KEY]["seconds"]
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
@@ -229,7 +224,7 @@ class Unfinished(Callback):
         if pl_module.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(pl_module.device)
         seconds = self.seconds_before + time.monotonic() - self._began
-        checkpoint[_OWN] = {"generators": generators, "seconds": seconds, "identity": self.identity}
+        checkpoint[_KEY] = {"generators": generators, "seconds": seconds, "identity": self.identity}
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Set torch's generators to where the next epoch begins; the order of rows is the data's own state."""
@@ -241,7 +236,7 @@ class Unfinished(Callback):
                 torch.cuda.set_rng_state(self._generators["cuda"], pl_module.device)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Write the state, if the last one is old enough and training goes on."""
+        """Write the state, if the last one is old enough and training continues."""
         del pl_module
         now = time.monotonic()
         is_due = now - self._written >= max(PAUSE_SECONDS, self._cost / LARGEST_SHARE)
@@ -253,7 +248,7 @@ class Unfinished(Callback):
             trainer.save_checkpoint(self.path)
         except (IcecoreError, OSError) as error:
             self._is_possible = False
-            warnings.warn(f"this fit cannot be taken up if it is killed: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"this fit cannot be resumed if it is killed: {error}", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
         self._cost = self._written - now
 
@@ -291,12 +286,12 @@ class _SealedFiles(TorchCheckpointIO):
         if digest_bytes(body) != seal.hex():
             raise ValueError("it is not as it was written")
         checkpoint: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-        if checkpoint[_OWN].get("identity") != identity:
+        if checkpoint[_KEY].get("identity") != identity:
             raise ValueError("it is the state of another fit")
         self._opened = checkpoint
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Give the checkpoint that was opened."""
+        """Return the checkpoint that was opened."""
         del path, map_location, weights_only
         if self._opened is None:
             raise RuntimeError("no checkpoint was opened")

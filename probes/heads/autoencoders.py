@@ -1,4 +1,4 @@
-"""Layer-wise autoencoders on the latents of a corpus: fitted once, kept beside the caches, found again."""
+"""Layer-wise autoencoders on the latents of a corpus: fitted once, and saved beside the caches."""
 
 import inspect
 import operator
@@ -26,21 +26,21 @@ FOLDER = "autoencoders"
 
 
 def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
-    """Check the options of the autoencoders; gives the arguments of `LayerAutoencoder`, and how it is fitted."""
+    """Check the options of the autoencoders; returns the arguments of `LayerAutoencoder`, and how it is fitted."""
     arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)
     try_building(AUTOENCODER, LayerAutoencoder, arguments)
     return arguments, fit
 
 
 def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
-    """Refuse with a ConfigError what a head says of its encoders where its autoencoders say otherwise."""
+    """Refuse with a ConfigError options of a head's encoders that contradict its autoencoders."""
     defaults = inspect.signature(LayerAutoencoder).parameters
     for option, is_same in _SHARED:
-        theirs = autoencoder.get(option, defaults[option].default)
-        if option in arguments and not is_same(arguments[option], theirs):
+        value = autoencoder.get(option, defaults[option].default)
+        if option in arguments and not is_same(arguments[option], value):
             raise ConfigError(
                 f"option {option} of head {head!r} is {arguments[option]!r}, but it starts from autoencoders whose "
-                f"{option} is {theirs!r}; leave it out, or set pretraining.autoencoder.{option}."
+                f"{option} is {value!r}; leave it out, or set pretraining.autoencoder.{option}."
             )
 
 
@@ -56,9 +56,9 @@ class Pretraining:
 
 
 def obtain_autoencoder(
-    what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
+    pretraining: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
 ) -> SavedHead[LayerAutoencoder]:
-    """Find the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
+    """Load the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
 
     Their record holds the loss of every layer on held-out texts.
 
@@ -66,33 +66,33 @@ def obtain_autoencoder(
         HeadError: A batch larger than the corpus, or a loss that is not finite.
         UnknownNameError: A pooling that the cache does not have, or an unknown option.
     """
-    arguments, options = check_autoencoder_options(what.options)
-    data = TextLatents(what.cache, pooling=pooling, batch_size=options.batch_size, seed=what.seed)
+    arguments, options = check_autoencoder_options(pretraining.options)
+    data = TextLatents(pretraining.cache, pooling=pooling, batch_size=options.batch_size, seed=pretraining.seed)
     identity = [
         AUTOENCODER,
         arguments,
         vars(options),
         pooling,
         list(data.channels.names),
-        what.seed,
-        what.cache.manifest.id,
-        what.cache.identity["versions"],
-        what.device,
+        pretraining.seed,
+        pretraining.cache.manifest.id,
+        pretraining.cache.identity["versions"],
+        pretraining.device,
     ]
     fit_id = digest_json(identity)
-    folder = what.folder / FOLDER / fit_id[:16]
+    folder = pretraining.folder / FOLDER / fit_id[:16]
     names = data.channels.names
 
     def fit() -> tuple[LayerAutoencoder, dict[str, Any]]:
         with torch.random.fork_rng():
-            torch.manual_seed(what.seed)
-            module = LayerAutoencoder(len(names), what.cache.width_of(data.channels.layers), **arguments)
-        found = fit_layers(
+            torch.manual_seed(pretraining.seed)
+            module = LayerAutoencoder(len(names), pretraining.cache.width_of(data.channels.layers), **arguments)
+        result = fit_layers(
             module,
             data,
             options=options,
-            seed=what.seed,
-            device=what.device,
+            seed=pretraining.seed,
+            device=pretraining.device,
             report=report,
             unfinished=Unfinished(folder, fit_id),
         )
@@ -101,20 +101,20 @@ def obtain_autoencoder(
             "pooling": pooling,
             "layers": list(names),
             "codes": list(module.codes),
-            "seed": what.seed,
-            "best_epochs": list(found.best_epochs),
-            "seconds": round(found.seconds, 3),
-            "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
+            "seed": pretraining.seed,
+            "best_epochs": list(result.best_epochs),
+            "seconds": round(result.seconds, 3),
+            "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in result.history],
             "standardises_latents": module.standardises_latents,
-            "held_out_losses": list(found.losses),
-            "held_out_squared_errors": list(found.raw_losses),
+            "held_out_losses": list(result.losses),
+            "held_out_squared_errors": list(result.raw_losses),
             "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         }
 
-    return fit_or_load(folder, fit_id, fit, _build, cache=what.cache)
+    return fit_or_load(folder, fit_id, fit, _build, cache=pretraining.cache)
 
 
 def _build(record: dict[str, Any]) -> LayerAutoencoder:
     if "held_out_squared_errors" not in record:
-        raise ValueError("an early version kept no errors in the units of the latents; fit it again")
+        raise ValueError("an early version recorded no errors in the units of the latents; fit it again")
     return LayerAutoencoder(**record["arguments"])

@@ -1,39 +1,30 @@
-"""The module of every head of classes: what it holds of one layer, and how rows become classes."""
+"""Heads of classes: what all of them share, the nearest class mean, and a threshold on the cosine of two texts."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
-from probes.fitting.saved_fits import fit_or_load
-from probes.heads.context import Setting, Watch
+from probes.fitting.saved_fits import M
+from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import (
-    KindScoring,
-    best_place,
-    channels_read,
-    describe_choice,
-    layer_result,
-    only_channel,
-    record_layer,
-    record_surface,
-    score_texts,
-)
-from probes.heads.result import HeadResult
+from probes.heads.layer_head import Choice, KindScoring, LayerHead, only_channel, score_texts
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite
-from probes.metrics.bootstrap import summarise_class_seeds
+from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
 from probes.metrics.class_metrics import score_classes
 from probes.networks.pair_networks import cosine
 
 
-class ClassHead(nn.Module):
+class Classifier(nn.Module):
     """A classifier of raw features of one layer, with the standardisation it was fitted under.
 
     Args:
@@ -55,7 +46,7 @@ class ClassHead(nn.Module):
         self.register_buffer("scale", torch.ones(width, dtype=dtype))
 
     def standardise(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        """Take the mean off, and divide by the scale."""
+        """Subtract the mean, and divide by the scale."""
         return (features - self.mean) / self.scale
 
     def decide(self, outputs: Tensor) -> Int[Tensor, " N"]:
@@ -71,8 +62,8 @@ class ClassHead(nn.Module):
         Raises:
             HeadError: A feature that is NaN or infinite.
         """
-        for side in features:
-            check_features(side[None], split="to predict")
+        for rows in features:
+            check_features(rows[None], split="to predict")
         return [self.class_names[code] for code in self.decide(self(*features)).tolist()]
 
     def arguments(self) -> dict[str, Any]:
@@ -80,44 +71,62 @@ class ClassHead(nn.Module):
         return {"width": self.width, "class_names": list(self.class_names)}
 
 
+class ClassLayerHead(LayerHead[M]):
+    """A head of one layer for a task of classes, fitted on the classes that train has rows of."""
+
+    task: ClassTask
+
+    def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
+        super().__init__(resolved, context)
+        self.features = ClassFeatures(context.cache, self.task, self.channels)
+
+    def chunks(self) -> Iterator[dict[str, Float[Tensor, "l N W"]]]:
+        """Read the features of train and validation, a few layers at a time."""
+        n_read = 0
+        for chunk in self.features.chunks([split for split in ("train", "validation") if split in self.task.splits]):
+            for split, rows in chunk.items():
+                check_features(rows, split=split, first_layer=n_read)
+            n_read += len(chunk["train"])
+            yield chunk
+
+    def classify(self, score: Callable[[Tensor], Tensor], layer: int, split: str) -> Int[np.ndarray, "*S N"]:
+        """Classify the rows of a split, as the task numbers classes, from their scores `(*S, N, K)` at a layer."""
+        [chunk] = ClassFeatures(self.context.cache, self.task, only_channel(self.channels, layer)).chunks([split])
+        check_features(chunk[split], split=split, first_layer=layer)
+        return np.asarray(self.task.training_classes[score(chunk[split][0]).argmax(-1).numpy()])
+
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+        """Predict the classes of a split."""
+        return dict.fromkeys(self.task.metrics, self.classify(module, layer, split)[None])
+
+    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+        """Score the classes of a split."""
+        return summarise_class_seeds(
+            predicted,
+            self.task.labels(split),
+            metric=metric,
+            groups=self.task.units(split),
+            resampling=Resampling(self.context.n_resamples),
+        )
+
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score 1 for the right class."""
+        return np.asarray(predicted == self.task.labels(split), np.float64)
+
+    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+        """Name the classes."""
+        del split, predicted
+        return self.task.class_names
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Score the most frequent training class."""
+        return {"majority": majority_scores(self.task)}
+
+
 def check_features(latents: Float[Tensor, "l N W"], *, split: str, first_layer: int = 0) -> None:
     """Refuse NaN and infinite features of a split: their class would silently be the first one."""
     rows = torch.ones(latents.shape[1], dtype=torch.bool)
     check_finite(latents, rows=rows, first_layer=first_layer, where=f"{split}: ")
-
-
-def predict_split(
-    features: ClassFeatures, head: Callable[[Tensor], Tensor], *, layer: int, split: str
-) -> Int[np.ndarray, "*S N"]:
-    """Classify the rows of a split, as the task numbers classes, reading only the layer at a position.
-
-    There are as many predictions of a row as the head gives scores of it: `S` where it gives `(S, N, K)`.
-    """
-    one = ClassFeatures(features.cache, features.task, only_channel(features.channels, layer))
-    (chunk,) = one.chunks([split])
-    check_features(chunk[split], split=split, first_layer=layer)
-    return np.asarray(features.task.training_classes[head(chunk[split][0]).argmax(-1).numpy()])
-
-
-# The classes that a head is fitted on, and its result, made from its predictions.
-
-
-def class_result(
-    resolved: HeadOptions, setting: Setting, predictions: dict[str, Int[np.ndarray, " N"]], **facts: Any
-) -> HeadResult:
-    """Score predicted classes of every split, as the task numbers them; `facts` are those of `layer_result`."""
-    task = setting.task
-    return layer_result(
-        resolved,
-        setting,
-        predictions,
-        gold=task.labels,
-        summarise=summarise_class_seeds,
-        compare=lambda found, gold: (found == gold).astype(np.float64),
-        baselines={"majority": majority_scores(task)},
-        names=dict.fromkeys(predictions, task.class_names),
-        **facts,
-    )
 
 
 def majority_scores(task: ClassTask) -> dict[str, float]:
@@ -130,7 +139,7 @@ def majority_scores(task: ClassTask) -> dict[str, float]:
 
 
 def training_codes(task: ClassTask) -> Int[Tensor, " N"]:
-    """Number the training rows by their places in `task.training_classes`.
+    """Number the training rows by their positions in `task.training_classes`.
 
     A class of validation or test alone would only add an output: it turns the sigmoid of two classes into a softmax,
     under which the same C is another penalty.
@@ -153,18 +162,15 @@ def fewest_rows(task: ClassTask, folds: int) -> int:
     """Count the rows per split at which every class has one, or one for every fold where there is no validation."""
     counts = [np.unique(task.labels(split), return_counts=True)[1] for split in task.splits]
     if "validation" in task.splits:
-        return max(len(each) for each in counts)
+        return max(map(len, counts))
     (train,) = counts
     return len(train) + int(np.ceil(folds * train.sum() / train.min()))
 
 
-# Classes by the nearest class mean: no training but the means, and the choice of layer and distance.
-
-NAME = "nearest-centroid"
-KINDS = ("cosine", "euclidean")
+# The nearest class mean: no training but the means, and the choice of layer and distance.
 
 
-class NearestCentroid(ClassHead):
+class NearestCentroid(Classifier):
     """The class whose mean is nearest, on standardised features of one layer.
 
     Args:
@@ -181,10 +187,10 @@ class NearestCentroid(ClassHead):
         self.register_buffer("centroids", torch.zeros(len(class_names), width))
 
     def fit(self, features: Float[Tensor, "N D"], codes: Int[Tensor, " N"]) -> "NearestCentroid":
-        """Take mean and scale of training rows, and the mean of each class, of which each has a row."""
-        found = standardise_chunks([features[None]])
-        self.mean.copy_(found.mean[0])
-        self.scale.copy_(found.scale[0])
+        """Fit mean and scale of training rows, and the mean of each class, of which each has a row."""
+        standardiser = standardise_chunks([features[None]])
+        self.mean.copy_(standardiser.mean[0])
+        self.scale.copy_(standardiser.scale[0])
         rows = self.standardise(features)
         self.centroids.copy_(torch.stack([rows[codes == k].mean(0) for k in range(len(self.class_names))]))
         return self
@@ -201,73 +207,41 @@ class NearestCentroid(ClassHead):
         return {**super().arguments(), "kind": self.kind}
 
 
-def evaluate_centroids(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Take the class means of every layer on train, choose layer and distance on validation, and read test once."""
-    del watch  # nothing has epochs
-    task = setting.task
-    check_centroids(task, resolved, Purpose(setting.protocol))
-    channels = channels_read(resolved, setting)
-    features = ClassFeatures(setting.cache, task, channels)
-    kept = fit_or_load(
-        setting.folder / NAME,
-        setting.identify(NAME, channels.pooling, list(channels.names)),
-        lambda: _fit(features),
-        lambda record: NearestCentroid(**record["arguments"]),
-        cache=setting.cache,
-    )
-    place = kept.record["place"]
-    return class_result(
-        resolved,
-        setting,
-        {split: predict_split(features, kept.head, layer=place[0], split=split) for split in task.splits},
-        **describe_choice(
-            channels,
-            kept.record["surface"],
-            place,
-            metric=task.metric,
-            selection="validation",
-            option="kind",
-            values=KINDS,
-        ),
-    )
+KINDS = ("cosine", "euclidean")
 
 
-def check_centroids(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse with a TaskError a task without a train split, or a validation split to choose on."""
-    del purpose
-    for split, instead in (("train", ""), ("validation", ", or use logistic-probe")):
-        if split not in task.splits:
-            raise TaskError(
-                f"task {task.name!r} has no split {split!r}, which head {resolved.name!r} needs; add rows "
-                f"to it{instead}."
-            )
+class CentroidHead(ClassLayerHead[NearestCentroid]):
+    """The head `nearest-centroid`: the class means of every layer; validation chooses layer and distance."""
 
+    module = NearestCentroid
+    values = KINDS
 
-def _fit(features: ClassFeatures) -> tuple[NearestCentroid, dict[str, Any]]:
-    """Fit every layer and distance, and keep the best."""
-    task, codes = features.task, training_codes(features.task)
-    names, gold = training_names(task), task.labels("validation")
-    heads: list[list[NearestCentroid]] = []
-    scores: list[Float[np.ndarray, " 2"]] = []
-    for chunk in features.chunks(["train", "validation"]):
-        for split, rows in chunk.items():
-            check_features(rows, split=split, first_layer=len(heads))
-        for train, validation in zip(chunk["train"], chunk["validation"], strict=True):
-            tried = [NearestCentroid(features.width, names, kind=kind).fit(train, codes) for kind in KINDS]
-            found = np.stack([task.training_classes[head(validation).argmax(-1).numpy()] for head in tried])
-            scores.append(np.asarray(score_classes(found, gold, metric=task.metric)))
-            heads.append(tried)
-    surface = np.stack(scores)
-    layer, kind = best_place(surface)
-    return heads[layer][kind], record_layer(
-        NAME,
-        features.channels,
-        task,
-        layer=layer,
-        is_pairs=task.is_pairs,
-        place=[layer, kind],
-        surface=record_surface(surface),
-    )
+    @staticmethod
+    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse with a TaskError a task without a train split, or a validation split to choose on."""
+        del purpose
+        for split, instead in (("train", ""), ("validation", ", or use logistic-probe")):
+            if split not in task.splits:
+                raise TaskError(
+                    f"task {task.name!r} has no split {split!r}, which head {resolved.name!r} needs; add rows "
+                    f"to it{instead}."
+                )
+
+    def fit(self) -> tuple[NearestCentroid, Choice, dict[str, Any]]:
+        """Fit every layer and distance, and keep the best."""
+        task, codes = self.task, training_codes(self.task)
+        names, gold = training_names(task), task.labels("validation")
+        modules: list[list[NearestCentroid]] = []
+        scores: list[Float[np.ndarray, " 2"]] = []
+        for chunk in self.chunks():
+            for train, validation in zip(chunk["train"], chunk["validation"], strict=True):
+                modules.append(
+                    [NearestCentroid(self.features.width, names, kind=kind).fit(train, codes) for kind in KINDS]
+                )
+                predicted = [task.training_classes[module(validation).argmax(-1).numpy()] for module in modules[-1]]
+                scores.append(np.asarray(score_classes(np.stack(predicted), gold, metric=task.metric)))
+        choice = Choice.best(np.stack(scores))
+        return modules[choice.layer][choice.column], choice, {"is_pairs": task.is_pairs}
 
 
 # Two classes of text pairs by a threshold on a cosine: no training but the choice of layer, kind and threshold.
@@ -306,13 +280,13 @@ class ThresholdOptions:
         return THRESHOLD_KINDS if self.kind == "both" else (self.kind,)
 
 
-class CosineThreshold(ClassHead):
+class CosineThreshold(Classifier):
     """Two classes of text pairs by a threshold on the cosine of one layer.
 
     Args:
         width: Dimension `D` of a latent.
         class_names: Names of the two classes.
-        kind: A name from `KINDS`: whether latents are standardised first.
+        kind: A name from `THRESHOLD_KINDS`: whether latents are standardised first.
         above: Position in `class_names` of the class of the higher cosines.
         threshold: The highest cosine of the other class.
     """
@@ -338,116 +312,139 @@ class CosineThreshold(ClassHead):
         return {**super().arguments(), "kind": self.kind, "above": self.above, "threshold": self.threshold}
 
 
-def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Choose layer, kind (raw or standardised cosine) and threshold on one split, and score every split.
+class ThresholdHead(ClassLayerHead[CosineThreshold]):
+    """The head `cosine-threshold`: one split chooses layer, kind (raw or standardised cosine) and threshold.
 
-    The class above the threshold is whichever of the two has the higher cosines on the choosing split.
+    The class above the threshold is whichever of the two has the higher cosines on that split.
     """
-    del watch  # nothing is trained
-    task, cache, options = setting.task, setting.cache, resolved.own[0]
-    choose_on = options.choose_on
-    check_threshold(task, resolved, Purpose(setting.protocol))
-    channels, reads_test = channels_read(resolved, setting), choose_on in ("test", EVERYWHERE)
-    features = ClassFeatures(cache, task, channels)
-    standardiser = fit_standardiser(cache, torch.cat(features.rows("train")), channels=channels)
-    kinds = [THRESHOLD_KINDS.index(kind) for kind in options.kinds]
-    cosines = {split: _cosines(features, split, standardiser)[kinds] for split in task.splits}
-    kept = fit_or_load(
-        setting.folder / resolved.name,
-        setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), reads_test=reads_test),
-        lambda: _choose(features, cosines, options, standardiser, resolved.name),
-        lambda record: CosineThreshold(**record["arguments"]),
-        cache=cache,
-    )
-    head, (kind, layer) = kept.head, kept.record["place"]
-    predictions = {
-        split: task.training_classes[np.where(rows[kind, layer] > head.threshold, head.above, 1 - head.above)]
-        for split, rows in cosines.items()
-    }
-    choice = describe_choice(
-        channels,
-        list(zip(*kept.record["curve"], strict=True)),
-        (layer, kind),
-        metric=task.metric,
-        selection="all rows" if choose_on == EVERYWHERE else choose_on,
-        option="kind",
-        values=options.kinds,
-        threshold=head.threshold,
-    )
-    where = "all rows, test among them" if choose_on == EVERYWHERE else "test"
-    reason = f"layer, kind and threshold are chosen on {where}" if reads_test else ""
-    return class_result(resolved, setting, predictions, reason=reason, **choice)
 
+    module = CosineThreshold
+    options: ThresholdOptions
 
-def _choose(
-    features: ClassFeatures,
-    cosines: dict[str, Float[np.ndarray, "Y L N"]],
-    options: ThresholdOptions,
-    standardiser: Standardiser,
-    name: str,
-) -> tuple[CosineThreshold, dict[str, Any]]:
-    """Choose layer, kind and threshold on a split, or on all rows; gives the head and its record."""
-    task, classes = features.task, features.task.training_classes
-    splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
-    gold = np.concatenate([task.labels(split) for split in splits])
-    pooled = np.concatenate([cosines[split] for split in splits], axis=-1)
-    how: dict[str, Any] = {"metric": task.metric, "classes": classes, "thresholds": options.thresholds}
-    found = [[_best_threshold(row, gold, **how) for row in rows] for rows in pooled]
-    curve = np.array([[best[0] for best in rows] for rows in found])
-    kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
-    _, threshold, above = found[kind][layer]
-    head = CosineThreshold(
-        features.cache.width, training_names(task), kind=options.kinds[kind], above=above, threshold=threshold
-    )
-    head.mean.copy_(standardiser.mean[layer])
-    head.scale.copy_(standardiser.scale[layer])
-    return head, record_layer(
-        name, features.channels, task, layer=layer, is_pairs=True, place=[kind, layer], curve=curve.tolist()
-    )
+    @staticmethod
+    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without two classes of pairs to separate, or a split to choose on that it lacks or must not be.
 
+        Raises:
+            TaskError: The task has neither a validation nor a test split.
+            ConfigError: One text per row, or a split on which no plan can be chosen.
+            HeadError: Another number of classes, or no such split.
+        """
+        require_rows(task)
+        choose_on = resolved.own[0].choose_on
+        if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
+            raise ConfigError(
+                f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan "
+                f"can be chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set "
+                "choose_on: validation, or run each plan by itself."
+            )
+        if not task.is_pairs:
+            raise ConfigError(
+                f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use "
+                "logistic-probe."
+            )
+        if len(task.training_classes) != 2:
+            raise HeadError(
+                f"{resolved.name} got task {task.name!r} with {len(task.training_classes)} classes in train; allowed: "
+                "2. Use logistic-probe."
+            )
+        if choose_on not in (*task.splits, EVERYWHERE):
+            raise HeadError(
+                f"choose_on is {choose_on!r}; allowed: a split of task {task.name!r}, which are "
+                f"{', '.join(task.splits)}, or {EVERYWHERE}."
+            )
 
-def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without two classes of pairs to separate, or a split to choose on that it lacks or must not be.
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The kinds of cosines to choose from."""
+        return self.options.kinds
 
-    Raises:
-        TaskError: The task has neither a validation nor a test split.
-        ConfigError: One text per row, or a split on which no plan can be chosen.
-        HeadError: Another number of classes, or no such split.
-    """
-    require_rows(task)
-    choose_on = resolved.own[0].choose_on
-    if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
-        raise ConfigError(
-            f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan can "
-            f"be chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set choose_on: "
-            "validation, or run each plan by itself."
+    @property
+    def selection(self) -> str:
+        """The split that decides, or all rows."""
+        return "all rows" if self.options.choose_on == EVERYWHERE else self.options.choose_on
+
+    @property
+    def reads_test(self) -> bool:  # type: ignore[override]
+        """Whether test rows decide."""
+        return self.options.choose_on in ("test", EVERYWHERE)
+
+    @cached_property
+    def standardiser(self) -> Standardiser:
+        """Mean and scale of every layer over the training texts."""
+        rows = torch.cat(self.features.rows("train"))
+        return fit_standardiser(self.context.cache, rows, channels=self.channels)
+
+    @cached_property
+    def cosines(self) -> dict[str, Float[np.ndarray, "Y L N"]]:
+        """Cosines of every split, of every kind to choose from, at every layer."""
+        mean, scale = self.standardiser.mean.unsqueeze(1), self.standardiser.scale.unsqueeze(1)
+        kinds = [THRESHOLD_KINDS.index(kind) for kind in self.options.kinds]
+        cosines = {}
+        for split in self.task.splits:
+            a, b = (self.channels.gather(self.context.cache, rows) for rows in self.features.rows(split))
+            check_features(a, split=split)
+            check_features(b, split=split)
+            both = torch.stack([cosine(a, b), cosine((a - mean) / scale, (b - mean) / scale)])
+            cosines[split] = both.numpy()[kinds]
+        return cosines
+
+    def fit(self) -> tuple[CosineThreshold, Choice, dict[str, Any]]:
+        """Choose layer, kind and threshold."""
+        task, options = self.task, self.options
+        splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
+        gold = np.concatenate([task.labels(split) for split in splits])
+        rows = np.concatenate([self.cosines[split] for split in splits], axis=-1)
+        best = [
+            [
+                fit_threshold(
+                    cosines, gold, metric=task.metric, classes=task.training_classes, thresholds=options.thresholds
+                )
+                for cosines in of_kind
+            ]
+            for of_kind in rows
+        ]
+        curve = np.array([[score for score, _, _ in of_kind] for of_kind in best])
+        kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))  # of equals the first kind
+        _, threshold, above = best[kind][layer]
+        module = CosineThreshold(
+            self.context.cache.width,
+            training_names(task),
+            kind=options.kinds[kind],
+            above=above,
+            threshold=threshold,
         )
-    if not task.is_pairs:
-        raise ConfigError(
-            f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use logistic-probe."
-        )
-    if len(task.training_classes) != 2:
-        raise HeadError(
-            f"cosine-threshold got task {task.name!r} with {len(task.training_classes)} classes in train; allowed: 2. "
-            "Use logistic-probe."
-        )
-    if choose_on not in (*task.splits, EVERYWHERE):
-        raise HeadError(
-            f"choose_on is {choose_on!r}; allowed: a split of task {task.name!r}, which are {', '.join(task.splits)}, "
-            f"or {EVERYWHERE}."
-        )
+        module.mean.copy_(self.standardiser.mean[layer])
+        module.scale.copy_(self.standardiser.scale[layer])
+        return module, Choice(curve.T, layer, kind), {"is_pairs": True}
+
+    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+        """Record the choice with the kind first."""
+        return {"place": [choice.column, choice.layer], "curve": choice.surface.T.tolist()}
+
+    def read_choice(self, record: Mapping[str, Any]) -> Choice:
+        """Read what `describe_choice` wrote."""
+        kind, layer = record["place"]
+        return Choice(np.array(record["curve"], dtype=np.float64).T, layer, kind)
+
+    def predict(self, module: CosineThreshold, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+        """Compare the cosines of a split with the threshold."""
+        cosines = self.cosines[split][self.options.kinds.index(module.kind), layer]
+        codes = np.where(cosines > module.threshold, module.above, 1 - module.above)
+        return dict.fromkeys(self.task.metrics, self.task.training_classes[codes][None])
+
+    def chosen_too(self, module: CosineThreshold) -> dict[str, Any]:
+        """Name the threshold."""
+        return {"threshold": module.threshold}
+
+    def optimistic_because(self) -> str:
+        """Say where the choice was made, if test decides."""
+        where = "all rows, test among them" if self.options.choose_on == EVERYWHERE else "test"
+        reason = f"layer, kind and threshold are chosen on {where}" if self.reads_test else ""
+        return "; ".join(filter(None, (reason, super().optimistic_because())))
 
 
-def _cosines(features: ClassFeatures, split: str, standardiser: Standardiser) -> Float[np.ndarray, "2 L N"]:
-    """Compute raw and standardised cosines of every layer."""
-    mean, scale = standardiser.mean.unsqueeze(1), standardiser.scale.unsqueeze(1)
-    a, b = (features.channels.gather(features.cache, rows) for rows in features.rows(split))
-    for side in (a, b):
-        check_features(side, split=split)
-    return torch.stack([cosine(a, b), cosine((a - mean) / scale, (b - mean) / scale)]).numpy()
-
-
-def _best_threshold(
+def fit_threshold(
     values: Float[np.ndarray, " N"],
     gold: Int[np.ndarray, " N"],
     *,
@@ -455,7 +452,7 @@ def _best_threshold(
     classes: Int[np.ndarray, " 2"],
     thresholds: str = "gaps",
 ) -> tuple[float, float, int]:
-    """Try the thresholds of `THRESHOLDS`, with either class above them; the first of the best is kept.
+    """Try the thresholds of `THRESHOLDS`, with either class above them; of equals the first wins.
 
     Returns:
         Score, threshold, and which of the two classes is above the threshold.
@@ -466,12 +463,9 @@ def _best_threshold(
         ordered = np.unique(values)
         cuts = np.concatenate([[ordered[0] - 1.0], (ordered[1:] + ordered[:-1]) / 2])
     above = (values[None, :] > cuts[:, None]).astype(np.int64)
-    scores = np.stack([score_classes(classes[side], gold, metric=metric) for side in (1 - above, above)])
-    side, place = np.unravel_index(int(np.argmax(scores)), scores.shape)
-    return float(scores[side, place]), float(cuts[place]), int(side)
-
-
-# Scoring new texts, or pairs of texts, with the class heads of a run.
+    scores = np.stack([score_classes(classes[codes], gold, metric=metric) for codes in (1 - above, above)])
+    side, cut = np.unravel_index(int(np.argmax(scores)), scores.shape)
+    return float(scores[side, cut]), float(cuts[cut]), int(side)
 
 
 def _fields(row: Any, name: str) -> dict[str, Any]:
@@ -480,3 +474,4 @@ def _fields(row: Any, name: str) -> dict[str, Any]:
 
 
 CLASSES_SCORING = KindScoring(score_texts, _fields, n_texts=lambda record: 2 if record["is_pairs"] else 1)
+"""Scoring new texts, or pairs of texts, with the class heads of a run."""

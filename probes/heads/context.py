@@ -1,4 +1,4 @@
-"""What all heads of a run share."""
+"""The context in which the heads of a run are fitted, and reading any fitted head back by its name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from probes.heads.head_table import AUTOENCODER, HEADS
 from probes.metrics.correlation import CALIBRATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 
-Watch = Callable[[int], EpochReport]
+Reporter = Callable[[int], EpochReport]
 """Makes, for a seed, the function that receives every epoch."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class FitContext:
     """What all heads of a run share.
 
     Attributes:
@@ -30,11 +30,11 @@ class Setting:
         seeds: Seeds of trained heads.
         n_resamples: Bootstrap resamples.
         device: Where heads are fitted.
-        folder: Where fitted heads are kept, one folder per head and seed.
+        folder: Where fitted heads are saved, one folder per head and seed.
         protocol: A key of `PROTOCOLS`.
         calibration: A key of `CALIBRATIONS`; how predictions of pair heads become scores.
         anchor_identical: Whether a text paired with itself gets the highest score.
-        autoencoders: Finds or fits the autoencoders of a pooling, for heads that start from them.
+        autoencoders: Loads or fits the autoencoders of a pooling, for heads that start from them.
         documents: The latents of documents, where they are read under another template than queries.
         has_details: Whether subsets of test and residuals are described too; sweeps leave them out.
     """
@@ -60,11 +60,11 @@ class Setting:
 
     def identify(self, *head: Any, more: Sequence[Any] = (), reads_test: bool = False) -> str:
         """Digest all that decides a fit: the head, its name first, latents and rows it sees, versions, and `more`."""
-        own = digest_own("head", [str(head[0])])
-        task = self.task if reads_test else self.task.without_test()  # found again when test is read later
+        code = digest_own("head", [str(head[0])])
+        task = self.task if reads_test else self.task.without_test()  # the same fit when test is read later
         seen = [self.cache.manifest.id, task.digest(), self.cache.identity["versions"]]
         seen += [self.documents.manifest.id] if self.documents else []
-        return digest_json([*head, *seen, *more, *([own] if own else [])])
+        return digest_json([*head, *seen, *more, *([code] if code else [])])
 
     @property
     def rules(self) -> Protocol:
@@ -72,16 +72,8 @@ class Setting:
         return find_protocol(self.protocol)
 
 
-# Read any fitted head back by its name: pair heads, autoencoders, token heads, logistic probes.
-
-
 def build_head(record: dict[str, Any]) -> FittedModule:
-    """Build the module of a saved head from its record, without its weights.
-
-    Raises:
-        UnknownNameError: An unknown head.
-        ValueError: A schema that is too old for this head.
-    """
+    """Build the module of a saved head from its record, without its weights; ValueError for a schema too old."""
     name, schema = record["name"], record["schema"]
     build: Callable[..., FittedModule] = LayerAutoencoder
     oldest = 2

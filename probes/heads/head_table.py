@@ -14,15 +14,14 @@ from probes.networks.network_options import Widths, check_widths
 
 if TYPE_CHECKING:
     from probes.fitting.saved_fits import FittedModule
-    from probes.heads.context import Setting, Watch
+    from probes.heads.context import FitContext, Reporter
     from probes.heads.layer_head import HeadParts
     from probes.heads.result import HeadResult
 
 
-# The options of every head as a config writes them: checked once, against the head's own signatures.
-
 DATA_OPTIONS = ("pooling", "layers")
-"""Options that every head of a task has: the latents it reads."""
+"""Options of every head: the latents it reads."""
+
 _NOUNS = {
     bool: "true or false",
     int: "a whole number",
@@ -38,7 +37,7 @@ class HeadOptions:
 
     Attributes:
         name: The head.
-        own: One value per source of options (see `resolve_sources`), in order.
+        own: Its options, one value per source (see `resolve_sources`), in order.
         pooling: The pooling it reads, or several joined by `+`; the first extracted one where empty.
         layers: The layers it reads.
     """
@@ -54,8 +53,8 @@ class HeadOptions:
 
 
 def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Separate a head's own options from the pooling (empty for the first extracted one) and the layers it reads."""
-    own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
+    """Separate a head's options from the pooling (empty for the first extracted one) and the layers it reads."""
+    others = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     layers, pooling = options.get("layers", "all"), options.get("pooling")
     try:
         names = split_layers(layers)
@@ -65,7 +64,7 @@ def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str,
         raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer, or a list of them.")
     if not isinstance(pooling, str | None) or pooling == "":
         raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
-    return own, pooling or "", names
+    return others, pooling or "", names
 
 
 def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
@@ -74,19 +73,19 @@ def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
     A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
     """
     parameters = inspect.signature(source if callable(source) else type(source)).parameters
-    found = {key: each for key, each in parameters.items() if each.default is not inspect.Parameter.empty}
+    options = {key: option for key, option in parameters.items() if option.default is not inspect.Parameter.empty}
     if is_dataclass(source) and not isinstance(source, type):
-        found = {item.name: found[item.name].replace(default=getattr(source, item.name)) for item in fields(source)}
-    return found
+        return {item.name: options[item.name].replace(default=getattr(source, item.name)) for item in fields(source)}
+    return options
 
 
 def resolve_sources(
     name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Check options against the sources that declare them; gives one value per source.
+    """Check options against the sources that declare them; returns one value per source.
 
     A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
-    those of its arguments that were given. Messages call the head `name`, and list `others` as further options.
+    the arguments that `options` names. Messages call the head `name`, and list `others` as further options.
 
     Raises:
         UnknownNameError: An option that no source declares.
@@ -96,20 +95,20 @@ def resolve_sources(
     require_known(name, sources, options, others=others)
     sources = [resolve(source) for source in sources]
     declared = [option_defaults(source) for source in sources]
-    given: list[dict[str, Any]] = [{} for _ in sources]
+    values: list[dict[str, Any]] = [{} for _ in sources]
     for key, value in options.items():
-        place = next(k for k, table in enumerate(declared) if key in table)
-        is_checked = isinstance(sources[place], type) and is_dataclass(sources[place])  # checks its own ranges
-        given[place][key] = coerce(name, key, value, declared[place][key], is_free=is_checked)
-    return tuple(_build(source, values) for source, values in zip(sources, given, strict=True))
+        k = next(k for k, table in enumerate(declared) if key in table)
+        is_checked = isinstance(sources[k], type) and is_dataclass(sources[k])  # checks its own ranges
+        values[k][key] = coerce(name, key, value, declared[k][key], is_free=is_checked)
+    return tuple(_build(source, part) for source, part in zip(sources, values, strict=True))
 
 
 def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
     """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
-    known = [*(option for source in sources for option in option_names(source)), *others]
+    allowed = [*(option for source in sources for option in option_names(source)), *others]
     for key in options:
-        if key not in known:
-            raise unknown_name(f"{name} option", key, known)
+        if key not in allowed:
+            raise unknown_name(f"{name} option", key, allowed)
 
 
 def _build(source: Any, values: dict[str, Any]) -> Any:
@@ -119,7 +118,7 @@ def _build(source: Any, values: dict[str, Any]) -> Any:
 
 
 def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_free: bool) -> Any:
-    """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
+    """Convert a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
 
     Where the default is None, the option takes a number or None. Unless `is_free` (a range is checked elsewhere),
     numbers are at least 0, or 1 where the default is not 0.
@@ -131,9 +130,9 @@ def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_
         return None
     kind = float if default is None else type(default)
     least = 0 if kind is float or default == 0 else 1
-    for found in _readings(value, kind):
-        if is_free or kind not in (int, float) or least <= found < math.inf:
-            return found
+    for converted in _readings(value, kind):
+        if is_free or kind not in (int, float) or least <= converted < math.inf:
+            return converted
     noun = _NOUNS.get(kind, kind.__name__)
     noun += f" of at least {least:g}" * (kind in (int, float) and not is_free) + ", or null" * (default is None)
     raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {noun}.")
@@ -171,12 +170,9 @@ def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> No
         raise ConfigError(f"head {name!r} cannot be built with {arguments}: {reason}.") from error
 
 
-# What the table of heads knows of a head, whatever kind of task it is for.
-
-
 @dataclass(frozen=True)
 class Purpose:
-    """What a head is about to be fitted for.
+    """The run that a head is to be fitted in.
 
     Attributes:
         protocol: The protocol of the run.
@@ -198,7 +194,7 @@ class HeadEntry:
         kind: The kind of task it is for.
         description: One line.
         sources: What declares its options: dataclasses, instances whose values are the defaults, or a network's class.
-        evaluate: Fits it for every seed, or finds it fitted, chooses as the protocol says and reads test once.
+        evaluate: Fits it for every seed or loads it, chooses as the protocol says and reads test once.
         check: Refuses a task it cannot be fitted on, before anything is extracted.
         check_options: Refuses options that contradict each other.
         oldest_schema: Oldest schema of saved heads that it can be read from.
@@ -212,16 +208,16 @@ class HeadEntry:
     kind: str
     description: str
     sources: tuple[Any, ...]
-    evaluate: "Callable[[HeadOptions, Setting, Watch], HeadResult]"
+    evaluate: "Callable[[HeadOptions, FitContext, Reporter], HeadResult]"
     check: Callable[[Any, HeadOptions, Purpose], None]
     build: "Callable[..., FittedModule]"
     check_options: Callable[[HeadOptions], None] = lambda _: None
     oldest_schema: int = 1
-    parts: "Callable[[HeadOptions, Setting, HeadResult, str, Watch], HeadParts] | None" = None
+    parts: "Callable[[HeadOptions, FitContext, HeadResult, str, Reporter], HeadParts] | None" = None
     gives_probabilities: bool = False
 
     def options(self) -> tuple[str, ...]:
-        """Name its options in a config."""
+        """List the names of its options."""
         return (*(name for source in self.sources for name in option_names(source)), *DATA_OPTIONS)
 
 
@@ -268,23 +264,36 @@ def token_head(
     )
 
 
-def zero_shot_head(
-    name: str,
-    kind: str,
-    description: str,
-    *,
-    options: Any = later("probes.heads.zero_shot_heads:ZeroShotOptions"),  # noqa: B008 - frozen
+def layer_head(
+    name: str, kind: str, description: str, *, head: Any, build: Any, options: Any = None, **more: Any
 ) -> HeadEntry:
-    """Make the row of a head without fitting, for a kind of task that has a judge."""
+    """Make the row of a head of one layer: a subclass of `LayerHead` is all that a new one needs.
+
+    `build` is its module, `options` the dataclass of its options, and `more` further fields of `HeadEntry`.
+    """
     return HeadEntry(
         name,
         kind,
         description,
-        (options,),
-        evaluate=later("probes.heads.zero_shot_heads:evaluate_zero_shot"),
-        check=later("probes.heads.zero_shot_heads:check_zero_shot"),
+        (options,) if options else (),
+        evaluate=later("probes.heads.layer_head:evaluate_layer_head", head),
+        check=later("probes.heads.layer_head:check_layer_head", head),
+        build=build,
+        **more,
+    )
+
+
+def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
+    """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
+    head_class = later(f"probes.heads.zero_shot_heads:{head}")
+    return layer_head(
+        name,
+        kind,
+        description,
+        head=head_class,
         build=later("probes.heads.zero_shot_heads:ZeroShotHead"),
-        parts=later("probes.heads.zero_shot_heads:zero_shot_parts"),
+        options=later(f"probes.heads.zero_shot_heads:{options}"),
+        parts=later("probes.heads.zero_shot_heads:zero_shot_parts", head_class),
     )
 
 
@@ -313,54 +322,48 @@ _ENTRIES = (
         EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
-    HeadEntry(
+    layer_head(
         "logistic-probe",
         "classes",
         "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        (later("probes.heads.logistic_probe:ProbeOptions"),),
-        evaluate=later("probes.heads.logistic_probe:evaluate_probe"),
-        check=later("probes.heads.logistic_probe:check_probe"),
+        head=later("probes.heads.logistic_probe:LogisticHead"),
         build=later("probes.heads.logistic_probe:LinearProbe"),
+        options=later("probes.heads.logistic_probe:ProbeOptions"),
         oldest_schema=3,
         gives_probabilities=True,
     ),
-    HeadEntry(
+    layer_head(
         "cosine-threshold",
         "classes",
         "two classes of text pairs by a threshold on the cosine of a layer",
-        (later("probes.heads.class_heads:ThresholdOptions"),),
-        evaluate=later("probes.heads.class_heads:evaluate_threshold"),
-        check=later("probes.heads.class_heads:check_threshold"),
+        head=later("probes.heads.class_heads:ThresholdHead"),
         build=later("probes.heads.class_heads:CosineThreshold"),
+        options=later("probes.heads.class_heads:ThresholdOptions"),
         oldest_schema=3,
     ),
-    HeadEntry(
+    layer_head(
         "nearest-centroid",
         "classes",
         "the nearest class mean, every layer, by cosine or distance; the best on validation",
-        (),
-        evaluate=later("probes.heads.class_heads:evaluate_centroids"),
-        check=later("probes.heads.class_heads:check_centroids"),
+        head=later("probes.heads.class_heads:CentroidHead"),
         build=later("probes.heads.class_heads:NearestCentroid"),
         oldest_schema=3,
     ),
-    HeadEntry(
+    layer_head(
         "few-shot-probe",
         "classes",
         "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
-        (later("probes.heads.logistic_probe:FewShotOptions"),),
-        evaluate=later("probes.heads.logistic_probe:evaluate_few_shot"),
-        check=later("probes.heads.logistic_probe:check_few_shot"),
+        head=later("probes.heads.logistic_probe:FewShotHead"),
         build=later("probes.heads.logistic_probe:FewShotProbe"),
+        options=later("probes.heads.logistic_probe:FewShotOptions"),
     ),
-    HeadEntry(
+    layer_head(
         "ridge-probe",
         "numbers",
         "ridge regression in closed form, every layer and alpha; the best on validation",
-        (later("probes.heads.ridge_probe:RidgeOptions"),),
-        evaluate=later("probes.heads.ridge_probe:evaluate_ridge"),
-        check=later("probes.heads.ridge_probe:check_ridge"),
+        head=later("probes.heads.ridge_probe:RidgeHead"),
         build=later("probes.heads.ridge_probe:RidgeProbe"),
+        options=later("probes.heads.ridge_probe:RidgeOptions"),
         oldest_schema=3,
     ),
     token_head(
@@ -381,21 +384,25 @@ _ENTRIES = (
         later("probes.networks.token_networks:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
     ),
-    zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer"),
-    zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer"),
+    zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer", "SearchHead"),
+    zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer", "RerankHead"),
     zero_shot_head(
         "layer-clusters",
         "clustering",
         "k-means with as many clusters as labels, every layer and seed",
-        options=later("probes.heads.zero_shot_heads:ClusterOptions"),
+        "ClusterHead",
+        options="ClusterOptions",
     ),
-    zero_shot_head("layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer"),
-    zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer"),
+    zero_shot_head(
+        "layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer", "AlikeHead"
+    ),
+    zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer", "TranslateHead"),
     zero_shot_head(
         "layer-odd",
         "odd-one-out",
         "the word farthest from the others, every layer, Euclidean and cosine",
-        options=later("probes.heads.zero_shot_heads:OddOptions"),
+        "OddHead",
+        options="OddOptions",
     ),
 )
 HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
@@ -413,12 +420,12 @@ def register_head(entry: HeadEntry) -> HeadEntry:
             replaces it.
 
     Raises:
-        InputError: A name of the library, or something else than a row.
+        InputError: A name of the library, or an object that is no row.
 
     Example:
         >>> from probes.networks.pair_networks import CosineLinear
         >>> class Steps(CosineLinear):
-        ...     "A head of its own."
+        ...     "My head."
         >>> register_head(pair_head("cosine-steps", Steps, EpochOptions(), "weights of layers, my way")).kind
         'pairs'
     """
@@ -434,7 +441,7 @@ def _register_as(name: str, entry: Any) -> None:
 
 
 def find_head(name: str) -> bool:
-    """Whether there is such a head; one of the user's is imported for it."""
+    """Whether there is such a head; a user's module is imported for it."""
     find_own("head", name, known=HEADS, add=_register_as)
     return name in HEADS
 
@@ -461,7 +468,7 @@ def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", 
 def resolve_head(
     name: str, options: Mapping[str, Any] | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
 ) -> HeadOptions:
-    """Check the options of a head; those that are not given are the protocol's, then the head's defaults.
+    """Check the options of a head; options that are missing are the protocol's, then the head's defaults.
 
     `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
 
@@ -478,14 +485,14 @@ def resolve_head(
     """
     entry = head_entry(name, kind=kind, task=task)
     merged = find_protocol(protocol).options_of(name, options or {})
-    own, pooling, layers = split_data_options(name, merged)
-    found = HeadOptions(name, resolve_sources(name, entry.sources, own, others=DATA_OPTIONS), pooling, layers)
-    entry.check_options(found)
-    return found
+    others, pooling, layers = split_data_options(name, merged)
+    resolved = HeadOptions(name, resolve_sources(name, entry.sources, others, others=DATA_OPTIONS), pooling, layers)
+    entry.check_options(resolved)
+    return resolved
 
-
-# What the layer-wise autoencoders are called, and what declares their options.
 
 AUTOENCODER = "autoencoder"
+"""The name of the layer-wise autoencoders."""
 DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
 SOURCES = (later("probes.networks.layerwise_networks:LayerAutoencoder"), DEFAULTS)
+"""What declares their options."""

@@ -1,9 +1,10 @@
-"""What heads of one layer share: every layer is tried under every value of one option, and the best place is kept."""
+"""Heads of one layer: every layer is tried under every value of one option, and the best is kept."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
@@ -17,148 +18,231 @@ from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FittedModule, SavedHead
-from probes.heads.context import Setting, Watch
-from probes.heads.head_table import HEADS, HeadOptions
+from probes.fitting.saved_fits import FittedModule, M, SavedHead, fit_or_load
+from probes.heads.context import FitContext, Reporter
+from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
-from probes.metrics.bootstrap import Resampling, SeedSummary, UnitScorer, class_scorer, correlation_scorer
+from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
 
 
-def channels_read(resolved: HeadOptions, setting: Setting) -> Channels:
+def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:
     """Choose the channels that a head's options name; UnknownNameError for what the cache does not have."""
-    cache = setting.cache
-    return channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers)
+    return channels_of(context.cache, resolved.pooling_of(context.cache.poolings), resolved.layers)
 
 
-def only_channel(channels: Channels, place: int) -> Channels:
+def only_channel(channels: Channels, index: int) -> Channels:
     """Take one channel, by its position."""
-    pooling, layer = tuple(product(channels.poolings, channels.layers))[place]
+    pooling, layer = tuple(product(channels.poolings, channels.layers))[index]
     return Channels((pooling,), (layer,))
 
 
-def best_place(surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = ()) -> tuple[int, int]:
-    """Choose the highest score that is not NaN; of equals the lowest layer, then the strongest penalty.
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The layer and the value of the option that are chosen, by position, and the scores that decide."""
 
-    Args:
-        surface: Scores of every layer under every value of the option.
-        penalties: How strong each value's penalty is; of equals the first value where there are none.
+    surface: Float[np.ndarray, "L A"]
+    """Scores of every layer under every value; NaN where there is none."""
+    layer: int
+    column: int
 
-    Returns:
-        Position of the layer and of the value.
+    @classmethod
+    def best(cls, surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = ()) -> "Choice":
+        """Choose the highest score that is not NaN; of equals the lowest layer, then the strongest penalty.
+
+        `penalties` say how strong each value's penalty is; of equals the first value where there are none.
+        """
+        order = np.argsort(-np.asarray(penalties), kind="stable") if penalties else np.arange(surface.shape[1])
+        scores = np.where(np.isnan(surface), -np.inf, surface)[:, order]
+        layer, column = np.unravel_index(int(np.argmax(scores)), surface.shape)
+        return cls(surface, int(layer), int(order[column]))
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> "Choice":
+        """Read what `to_dict` wrote."""
+        return cls(np.array(record["surface"], dtype=np.float64), *record["place"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, null for NaN."""
+        rows = [[None if np.isnan(score) else score for score in row] for row in self.surface.tolist()]
+        return {"place": [self.layer, self.column], "surface": rows}
+
+    @property
+    def score(self) -> float:
+        """The score of the chosen layer and value."""
+        return float(self.surface[self.layer, self.column])
+
+
+class LayerHead(ABC, Generic[M]):
+    """A head of one layer, on the task and the latents of a run.
+
+    A subclass says how it is fitted, what it predicts and how that is scored; `evaluate` is the same for all of them.
     """
-    order = np.argsort(-np.asarray(penalties), kind="stable") if penalties else np.arange(surface.shape[1])
-    known = np.where(np.isnan(surface), -np.inf, surface)
-    layer, place = np.unravel_index(int(np.argmax(known[:, order])), surface.shape)
-    return int(layer), int(order[place])
+
+    module: ClassVar[type[Any]]
+    """What is saved, and applied to new latents."""
+    option: ClassVar[str] = "kind"
+    """What is chosen together with the layer."""
+    reads_test: bool = False
+    """Whether the rows of test decide the fit."""
+    has_draws: ClassVar[bool] = False
+    """Whether runs are compared by the predictions of every draw, of which the first is shown."""
+
+    def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
+        self.check(context.task, resolved, Purpose(context.protocol))
+        self.name, self.context, self.task = resolved.name, context, context.task
+        self.options: Any = resolved.own[0] if resolved.own else None
+        self.channels = channels_read(resolved, context)
+        self.metric: str = self.task.metrics[0]
+
+    @staticmethod
+    @abstractmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
+
+    @property
+    @abstractmethod
+    def values(self) -> Sequence[float | str]:
+        """The values of the option."""
+
+    @property
+    def selection(self) -> str:
+        """Where layer and value are chosen."""
+        return "validation"
+
+    @property
+    def fit_inputs(self) -> list[Any]:
+        """What decides the fit beside options, latents and rows."""
+        return []
+
+    @abstractmethod
+    def fit(self) -> tuple[M, Choice, dict[str, Any]]:
+        """Fit every layer and value; gives the chosen module, and what is recorded of it beside the choice."""
+
+    def read_choice(self, record: Mapping[str, Any]) -> Choice:
+        """Read the choice from the record of a fit."""
+        return Choice.read(record)
+
+    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+        """Record the choice."""
+        return choice.to_dict()
+
+    @abstractmethod
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+        """Predict a split: metric to what it is computed from, `(S, N)` for seeds or draws, mostly one."""
+
+    @abstractmethod
+    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+        """Score predictions `(S, N)` of a split."""
+
+    @abstractmethod
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score single rows, higher is better; NaN where a row has no score."""
+
+    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...] | None:
+        """Name the codes that are predicted; None where predictions are numbers."""
+        del split, predicted
+        return None
+
+    def baselines(self) -> Mapping[str, Mapping[str, float]]:
+        """Score the task without a decoder: baseline to split to score."""
+        return {}
+
+    def optimistic_because(self) -> str:
+        """Say why the numbers are optimistic; empty where they are not."""
+        return why_optimistic(self.task)
+
+    def chosen_too(self, module: M) -> dict[str, Any]:
+        """Name what else was chosen."""
+        del module
+        return {}
+
+    def extras(self, saved: SavedHead[M], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Report what only this head has."""
+        del saved, predictions
+        return {}
+
+    def evaluate(self) -> HeadResult:
+        """Fit the head or load it, and score the chosen layer on every split; test is read once."""
+        options = {} if self.options is None else asdict(self.options)
+        context, channels, splits = self.context, self.channels, self.task.splits
+        saved = fit_or_load(
+            context.folder / self.name,
+            context.identify(
+                self.name,
+                *([options] if options else []),
+                channels.pooling,
+                list(channels.names),
+                more=self.fit_inputs,
+                reads_test=self.reads_test,
+            ),
+            self._fit,
+            lambda record: self.module(**record["arguments"]),
+            cache=context.cache,
+        )
+        choice = self.read_choice(saved.record)
+        rows = {split: self.predict(saved.head, choice.layer, split) for split in splits}
+        predictions = {split: by_metric[self.metric][0] for split, by_metric in rows.items()}
+        names = {split: self.names(split, codes) for split, codes in predictions.items()}
+        labels = [value if isinstance(value, str) else f"{self.option} {value:g}" for value in self.values]
+        return HeadResult(
+            name=self.name,
+            pooling=channels.pooling,
+            layers=channels.names,
+            options=options,
+            metric=self.metric,
+            selection=self.selection,
+            selection_score=choice.score,
+            chosen={
+                "layer": channels.names[choice.layer],
+                self.option: self.values[choice.column],
+                **self.chosen_too(saved.head),
+                "score": choice.score,
+            },
+            summary={
+                split: {metric: self.summarise(split, metric, predicted) for metric, predicted in by_metric.items()}
+                for split, by_metric in rows.items()
+            },
+            curves=tuple(
+                Curve(label, self.selection, self.metric, tuple(scores))
+                for label, scores in zip(labels, choice.surface.T.tolist(), strict=True)
+            ),
+            baselines=self.baselines(),
+            optimistic_because=self.optimistic_because(),
+            extras=self.extras(saved, predictions),
+            predictions=predictions,
+            names={split: known for split, known in names.items() if known is not None},
+            scored={split: by_metric[self.metric] for split, by_metric in rows.items()} if self.has_draws else {},
+            row_scores={split: self.row_scores(split, predicted) for split, predicted in predictions.items()},
+        )
+
+    def _fit(self) -> tuple[M, dict[str, Any]]:
+        module, choice, facts = self.fit()
+        return module, {
+            "name": self.name,
+            "pooling": self.channels.pooling,
+            "layers": [self.channels.names[choice.layer]],
+            "task": {"name": self.task.name, "digest": self.task.digest()},
+            **self.describe_choice(choice),
+            **facts,
+        }
 
 
-def record_layer(name: str, channels: Channels, task: Any, *, layer: int, **facts: Any) -> dict[str, Any]:
-    """Describe the head of a chosen layer, with facts of its own, as it is saved."""
-    return {
-        "name": name,
-        "pooling": channels.pooling,
-        "layers": [channels.names[layer]],
-        "task": {"name": task.name, "digest": task.digest()},
-        **facts,
-    }
-
-
-def record_surface(surface: Float[np.ndarray, "L A"]) -> list[list[float | None]]:
-    """Write scores out as JSON can: null for NaN."""
-    return [[None if np.isnan(score) else score for score in row] for row in surface.tolist()]
-
-
-def layer_result(
-    resolved: HeadOptions,
-    setting: Setting,
-    predictions: Mapping[str, NDArray[Any]],
-    *,
-    gold: Callable[[str], Any],
-    summarise: Callable[..., SeedSummary],
-    compare: Callable[[Any, Any], NDArray[np.float64]],
-    reason: str = "",
-    **facts: Any,
+def evaluate_layer_head(
+    head: type[LayerHead[Any]], resolved: HeadOptions, context: FitContext, reporter: Reporter
 ) -> HeadResult:
-    """Score the predictions of every split by every metric of the task.
-
-    Args:
-        resolved: The head and its options.
-        setting: What all heads of the run share.
-        predictions: Split to `(N,)` predictions.
-        gold: Gives the gold of a split.
-        summarise: Summarises predictions by a metric, as `summarise_seeds` does.
-        compare: Scores every row from its prediction and its gold.
-        reason: Why the head's own choice makes its numbers optimistic; reasons of the task are added.
-        facts: Other fields, those of `describe_choice` among them.
-    """
-    task, resampling = setting.task, Resampling(setting.n_resamples)
-    golds = {split: gold(split) for split in predictions}
-    return HeadResult(
-        name=resolved.name,
-        options=asdict(resolved.own[0]) if resolved.own else {},
-        metric=task.metrics[0],
-        selection_score=facts["chosen"]["score"],
-        summary={
-            split: {
-                metric: summarise(
-                    found[None], golds[split], metric=metric, groups=task.units(split), resampling=resampling
-                )
-                for metric in task.metrics
-            }
-            for split, found in predictions.items()
-        },
-        optimistic_because="; ".join(filter(None, (reason, why_optimistic(task)))),
-        predictions=predictions,
-        row_scores={split: compare(found, golds[split]) for split, found in predictions.items()},
-        **facts,
-    )
+    """Evaluate a head of one layer; none of them has epochs to reporter."""
+    del reporter
+    return head(resolved, context).evaluate()
 
 
-def describe_choice(
-    channels: Channels,
-    surface: Sequence[Sequence[float | None]],
-    place: Sequence[int],
-    *,
-    metric: str,
-    selection: str,
-    option: str,
-    values: Sequence[Any],
-    **chosen: Any,
-) -> dict[str, Any]:
-    """Give the fields of a result that show what was chosen: channels, place, and a curve for each value.
-
-    Args:
-        channels: The `L` channels that were tried.
-        surface: `(L, A)` scores; None where there is none.
-        place: Position of the chosen layer and value.
-        metric: What was scored.
-        selection: The split that decided.
-        option: Name of the option.
-        values: Its `A` values, numbers or names.
-        chosen: What else was chosen.
-    """
-    scores = np.array(surface, dtype=np.float64)  # None is NaN
-    layer, column = place
-    names = [value if isinstance(value, str) else f"{option} {value:g}" for value in values]
-    return {
-        "pooling": channels.pooling,
-        "layers": channels.names,
-        "selection": selection,
-        "chosen": {
-            "layer": channels.names[layer],
-            option: values[column],
-            **chosen,
-            "score": float(scores[layer, column]),
-        },
-        "curves": tuple(
-            Curve(name, selection, metric, tuple(line)) for name, line in zip(names, scores.T.tolist(), strict=True)
-        ),
-    }
+def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse what a head of one layer refuses."""
+    head.check(task, resolved, purpose)
 
 
-# A fitted head taken apart: what it makes of every layer by itself, and of some layers without the others.
+# What a fitted head predicts from every layer by itself, and from some layers without the others.
 
 Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
 """Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""
@@ -166,7 +250,7 @@ Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
 
 @dataclass(frozen=True, eq=False)
 class HeadParts:
-    """What a head makes of the layers of one split.
+    """A head's predictions of one split from single layers and from sets of them.
 
     Attributes:
         pooling: The pooling it reads.
@@ -174,7 +258,7 @@ class HeadParts:
         scorer: How predictions of the split are scored.
         alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
         together: Predicts from sets of layers; None for a head that reads one layer.
-        how: How `alone` came about, in a sentence.
+        how: How `alone` was computed, in a clause.
     """
 
     pooling: str
@@ -201,44 +285,37 @@ _SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
 }
 
 
-# Taking a head of a run apart, whatever kind of task it is for.
-
-
-def take_apart(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
-    """Take a head of a run apart, fitting what was not kept; what is fitted here stays in `setting.folder`.
-
-    Args:
-        resolved: The head and its options.
-        setting: What all heads of the run share.
-        result: What came of the head in the run.
-        split: The split to predict.
-        watch: Receives epochs.
-    """
+def take_apart(
+    resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
+) -> HeadParts:
+    """Take a head of a run, with its result, apart on a split; what is fitted for it stays in `context.folder`."""
     entry = HEADS[resolved.name]
-    return (entry.parts or fit_every_layer)(resolved, setting, result, split, watch)
+    return (entry.parts or fit_every_layer)(resolved, context, result, split, reporter)
 
 
-def fit_every_layer(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
-    """Fit a head of one layer on each layer by itself, its other choices being made on validation as ever."""
-    channels = channels_read(resolved, setting)
-    found = []
-    for place, name in enumerate(channels.names):
-        one = only_channel(channels, place)
+def fit_every_layer(
+    resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
+) -> HeadParts:
+    """Fit a head of one layer on each layer by itself; its other choices are made on validation, as in a run."""
+    channels = channels_read(resolved, context)
+    predicted = []
+    for index, name in enumerate(channels.names):
+        one = only_channel(channels, index)
         alone = replace(resolved, pooling=one.pooling, layers=one.layers)
-        folder = setting.folder / "layers" / name.replace("/", "_")
-        quick = replace(setting, folder=folder, n_resamples=2, has_details=False)
-        found.append(HEADS[resolved.name].evaluate(alone, quick, watch).predictions[split])
+        folder = context.folder / "layers" / name.replace("/", "_")
+        quick = replace(context, folder=folder, n_resamples=2, has_details=False)
+        predicted.append(HEADS[resolved.name].evaluate(alone, quick, reporter).predictions[split])
     return HeadParts(
         channels.pooling,
         channels.names,
-        split_scorer(setting.task, split, result.metric),
-        np.stack(found)[None],
+        split_scorer(context.task, split, result.metric),
+        np.stack(predicted)[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",
     )
 
 
-# Scoring new rows with saved heads: what differs between kinds of tasks, and which latents a saved head reads.
+# Scoring new rows with saved heads.
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""
@@ -283,7 +360,7 @@ def class_probabilities(
 def embed_once(
     texts: Iterable[str], decoder: Decoder, spec: ExtractionSpec
 ) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
-    """Embed every different text once; gives the latents, and the position of each text in them."""
+    """Embed every different text once; returns the latents, and the position of each text in them."""
     unique = unique_texts(texts)
     return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
 
@@ -292,13 +369,13 @@ def _features(
     saved: SavedHead[FittedModule], rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> tuple[Float[Tensor, "N D"], ...]:
     """Read what the head of one layer is called with: features of the rows, or latents of both texts."""
-    sides = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
-    latents, places = embed_once((text for side in sides for text in side), decoder, spec)
+    columns = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
+    latents, positions = embed_once((text for column in columns for text in column), decoder, spec)
     read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
-    found = [read[:, [places[text] for text in side]] for side in sides]
+    features = [read[:, [positions[text] for text in column]] for column in columns]
     if not getattr(saved.head, "compares_texts", False):
-        found = [join_pair(*found)]
-    return tuple(side[0] for side in found)
+        features = [join_pair(*features)]
+    return tuple(part[0] for part in features)
 
 
 def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -317,9 +394,9 @@ def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> SavedHead[FittedModule]:
-    """Reduce a head to what was chosen, as scores.json names it, so that no other layer is computed to score with it.
+    """Reduce a head to the chosen layer, as scores.json names it, so that no other layer is computed to score with it.
 
-    A head of one layer, or of a mix of layers, keeps them. The record of a head of words learns its `decoding`.
+    A head of one layer, or of a mix of layers, keeps them. The record of a head of words gets its `decoding`.
     """
     if "decoding" in chosen:
         saved = SavedHead(saved.head, {**saved.record, "decoding": chosen["decoding"]})
@@ -329,8 +406,8 @@ def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> Sa
     if len(names) == 1 or layer not in names:
         return saved
     head: Any = saved.head
-    place = names.index(layer)
-    return SavedHead(head.only(place), {**saved.record, "layers": ["/".join(channels[place])]})
+    index = names.index(layer)
+    return SavedHead(head.only(index), {**saved.record, "layers": ["/".join(channels[index])]})
 
 
 def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_words: bool) -> ExtractionSpec:
@@ -345,7 +422,7 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 def read_channels(
     latents: Float[Tensor, "L P N D"], record: dict[str, Any], *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
-    """Pick the latents that a saved head reads, as it takes them, out of those of some layers and poolings."""
+    """Pick the latents that a saved head reads, in its order, from those of some layers and poolings."""
     names = list(poolings)
     picked = [latents[layers.index(layer), names.index(pooling)] for pooling, layer in saved_channels(record)]
     return torch.stack(picked)

@@ -1,7 +1,8 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,14 @@ from torch import Tensor
 from extract.decoders.decoder_spec import GROUPS, is_number, select_from
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
-from probes.fitting.saved_fits import fit_or_load
-from probes.heads.class_heads import (
-    ClassHead,
-    check_features,
-    class_result,
-    predict_split,
-    require_rows,
-    training_codes,
-    training_names,
-)
-from probes.heads.context import Setting, Watch
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import best_place, channels_read, describe_choice, record_layer, record_surface
-from probes.heads.result import HeadResult
-from probes.latents.text_latents import ClassFeatures
+from probes.heads.layer_head import Choice
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
 from probes.logistic.solver import fit_logistic
-from probes.metrics.bootstrap import Resampling, summarise_class_seeds
 from probes.metrics.class_metrics import score_classes
-
-# Probes of chunks of layers: their options, how they are fitted and scored, and how one of them is picked.
 
 NO_OVERSAMPLING = "none"
 
@@ -104,16 +91,12 @@ class ChunkSolver:
     folds: Bool[Tensor, "F N"] | None
     device: str
 
-    def solve(self, chunk: dict[str, Tensor], *, first_layer: int) -> Part:
+    def solve(self, chunk: Mapping[str, Tensor]) -> Part:
         """Fit a chunk on train, and score it on validation or on the rows each fold leaves out.
 
-        Args:
-            chunk: `train`, and `validation` where the task has it, to features `(l, N, W)`.
-            first_layer: Position of the chunk's first layer, for messages.
+        `chunk` holds features `(l, N, W)` of `train`, and of `validation` where the task has it.
         """
         train, gold, metric = chunk["train"], training_codes(self.task), self.task.metric
-        for split, rows in chunk.items():
-            check_features(rows, split=split, first_layer=first_layer)
         fit = self.fit(train, gold)
         if self.folds is None and "validation" not in chunk:  # one layer and one C
             return Part(fit, np.full((1, 1), np.nan))
@@ -122,8 +105,8 @@ class ChunkSolver:
             return Part(fit, np.asarray(score_classes(predicted, self.task.labels("validation"), metric=metric)))
         scores = []
         for inside in self.folds:
-            found = self.fit(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
-            scores.append(score_classes(found, gold[~inside].numpy(), metric=metric))
+            predicted = self.fit(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
+            scores.append(score_classes(predicted, gold[~inside].numpy(), metric=metric))
         return Part(fit, np.asarray(np.mean(scores, axis=0)))
 
     def fit(self, latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"]) -> LogisticFit:
@@ -154,9 +137,8 @@ def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:
     }
 
 
-def pick_probe(fits: Sequence[LogisticFit], place: tuple[int, int]) -> LogisticFit:
+def pick_probe(fits: Sequence[LogisticFit], layer: int, c: int) -> LogisticFit:
     """Take one probe (one layer, one C, one fold) out of the chunks, by position of layer, over all chunks, and C."""
-    layer, c = place
     starts = np.cumsum([0, *(len(fit.weight) for fit in fits)])
     chunk = int(np.searchsorted(starts, layer, side="right")) - 1
     fit, k = fits[chunk], int(layer - starts[chunk])
@@ -173,10 +155,7 @@ def pick_probe(fits: Sequence[LogisticFit], place: tuple[int, int]) -> LogisticF
     )
 
 
-NAME = "logistic-probe"
-
-
-class LinearProbe(ClassHead):
+class LinearProbe(Classifier):
     """A linear classifier of the latents of one layer: the logistic probe of one C, as it is saved and applied.
 
     Args:
@@ -209,8 +188,8 @@ class LinearProbe(ClassHead):
         if default is not None:
             probe.default = cls.of(default, class_names)
         for name in ("weight", "bias", "mean", "scale"):
-            own = getattr(probe, name)
-            own.copy_(getattr(fit, name).reshape(own.shape))
+            buffer = getattr(probe, name)
+            buffer.copy_(getattr(fit, name).reshape(buffer.shape))
         return probe.eval()
 
     def forward(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
@@ -222,120 +201,102 @@ class LinearProbe(ClassHead):
         return {**super().arguments(), "precision": self.precision, "has_default": "default" in self._modules}
 
 
-def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a probe for every layer and C on train, choose on validation (without one by folds of train), read test once.
+class LogisticHead(ClassLayerHead[LinearProbe]):
+    """The head `logistic-probe`: every layer and C fitted on train; validation, or folds of train, choose.
 
     Extras: `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
     """
-    del watch  # the solver has no epochs
-    task, options = setting.task, _options(resolved)
-    features = ClassFeatures(setting.cache, task, channels_read(resolved, setting))
-    channels = features.channels
-    selection = selection_of(task, options, has_choice=len(channels.names) * len(options.Cs) > 1)
-    fit = _ProbeFit(features, options, selection, setting.device)
-    kept = fit_or_load(
-        setting.folder / NAME,
-        setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
-        fit.run,
-        lambda record: LinearProbe(**record["arguments"]),
-        cache=setting.cache,
-    )
-    record, default = kept.record, fit.default
-    extras = {
-        "Cs": list(options.Cs),
-        "default": {
-            "layer": channels.names[default[0]],
-            "C": options.Cs[default[1]],
-            "scores": _score_splits(features, kept.head.default, layer=default[0]),
-        },
-        **_describe_growth(task, options),
-        "convergence": record["convergence"],
-    }
-    choice = describe_choice(
-        channels,
-        record["surface"],
-        record["place"],
-        metric=task.metric,
-        selection=selection,
-        option="C",
-        values=options.Cs,
-    )
-    layer = record["place"][0]
-    predictions = {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits}
-    return class_result(resolved, setting, predictions, extras=extras, **choice)
 
-
-@dataclass(frozen=True, eq=False)
-class _ProbeFit:
-    """Everything that decides which probes are fitted."""
-
-    features: ClassFeatures
+    module = LinearProbe
+    option = "C"
     options: ProbeOptions
-    selection: str
-    device: str
+
+    @staticmethod
+    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted.
+
+        Raises:
+            TaskError: The task has neither a validation nor a test split.
+            ConfigError: One layer and one C where a plan is to be chosen without a validation split.
+            HeadError: Too few rows, or classes or groups too small for the folds.
+        """
+        require_rows(task)
+        options: ProbeOptions = resolved.own[0]
+        is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
+        if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
+            raise ConfigError(
+                f"head {resolved.name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
+                f"{purpose.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
+                "train decides on by cross-validation, or use protocol icecore."
+            )
+        has_choice = len(options.Cs) > 1 or not names_one_layer(resolved.layers) or "+" in resolved.pooling
+        selection_of(task, options, has_choice=has_choice)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The inverse strengths."""
+        return self.options.Cs
+
+    @cached_property
+    def selection(self) -> str:
+        """Validation, folds of train, or nothing to choose."""
+        return selection_of(self.task, self.options, has_choice=len(self.channels.names) * len(self.options.Cs) > 1)
+
+    @property
+    def fit_inputs(self) -> list[Any]:
+        """The device."""
+        return [self.context.device]
 
     @property
     def default(self) -> tuple[int, int]:
-        """Place of the highest layer and the C nearest 1."""
-        return len(self.features.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
+        """Position of the highest layer and of the C nearest 1."""
+        return len(self.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
 
-    def run(self) -> tuple[LinearProbe, dict[str, Any]]:
+    def fit(self) -> tuple[LinearProbe, Choice, dict[str, Any]]:
         """Fit every layer and C; keep the chosen probe and the default one."""
-        task, parts = self.features.task, self.solve()
-        surface, fits = np.concatenate([part.surface for part in parts]), [part.fit for part in parts]
-        place = best_place(surface, [1 / C for C in self.options.Cs])
-        chosen = pick_probe(fits, place)
-        report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
-        return LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, self.default)), record_layer(
-            NAME,
-            self.features.channels,
-            task,
-            layer=place[0],
-            C=chosen.Cs[0],
-            is_pairs=task.is_pairs,
-            place=list(place),
-            surface=record_surface(surface),
-            convergence={**describe_convergence(fits), "chosen": report},
-        )
-
-    def solve(self) -> list[Part]:
-        """Fit and score every layer and C, chunk of layers by chunk of layers."""
-        task, options, folds = self.features.task, self.options, None
+        task, options, folds = self.task, self.options, None
         if "cross-validation" in self.selection:
             folds = stratified_folds(
                 training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
             )
-        solver = ChunkSolver(task, options, folds, self.device)
-        parts: list[Part] = []
-        for chunk in self.features.chunks([split for split in ("train", "validation") if split in task.splits]):
-            parts.append(solver.solve(chunk, first_layer=sum(len(part.surface) for part in parts)))
-        return parts
-
-
-def _options(resolved: HeadOptions) -> ProbeOptions:
-    found: ProbeOptions = resolved.own[0]
-    return found
-
-
-def check_probe(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted.
-
-    Raises:
-        TaskError: The task has neither a validation nor a test split.
-        ConfigError: One layer and one C where a plan is to be chosen without a validation split.
-        HeadError: Too few rows, or classes or groups too small for the folds.
-    """
-    require_rows(task)
-    options = _options(resolved)
-    is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
-    if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
-        raise ConfigError(
-            f"head {resolved.name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
-            f"{purpose.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
-            "train decides on by cross-validation, or use protocol icecore."
+        solver = ChunkSolver(task, options, folds, self.context.device)
+        parts = [solver.solve(chunk) for chunk in self.chunks()]
+        fits = [part.fit for part in parts]
+        choice = Choice.best(np.concatenate([part.surface for part in parts]), [1 / C for C in options.Cs])
+        chosen = pick_probe(fits, choice.layer, choice.column)
+        report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
+        probe = LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, *self.default))
+        return (
+            probe,
+            choice,
+            {
+                "C": chosen.Cs[0],
+                "is_pairs": task.is_pairs,
+                "convergence": {**describe_convergence(fits), "chosen": report},
+            },
         )
-    has_choice = len(options.Cs) > 1 or not names_one_layer(resolved.layers) or "+" in resolved.pooling
-    selection_of(task, options, has_choice=has_choice)
+
+    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Report the default probe and how the fits converged."""
+        task, (layer, c) = self.task, self.default
+        default = {split: self.classify(saved.head.default, layer, split) for split in predictions}
+        scores = {
+            split: score_classes(codes, task.labels(split), metric=task.metric) for split, codes in default.items()
+        }
+        oversampled = {}
+        if self.options.oversampling != NO_OVERSAMPLING:
+            mode, names = self.options.oversampling, training_names(task)
+            oversampled["oversampled"] = describe_oversampling(training_codes(task), mode=mode, class_names=names)
+        return {
+            "Cs": list(self.options.Cs),
+            "default": {
+                "layer": self.channels.names[layer],
+                "C": self.options.Cs[c],
+                "scores": {split: float(score) for split, score in scores.items()},
+            },
+            **oversampled,
+            "convergence": saved.record["convergence"],
+        }
 
 
 def _extracted(layers: tuple[str, ...], extracted: tuple[str, ...]) -> tuple[str, ...]:
@@ -364,25 +325,7 @@ def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) ->
     return f"{options.folds}-fold cross-validation on train"
 
 
-def _score_splits(features: ClassFeatures, probe: LinearProbe, *, layer: int) -> dict[str, float]:
-    """Score one probe on every split by the metric to choose by."""
-    task = features.task
-    found = {split: predict_split(features, probe, layer=layer, split=split) for split in task.splits}
-    return {
-        split: float(score_classes(codes, task.labels(split), metric=task.metric)) for split, codes in found.items()
-    }
-
-
-def _describe_growth(task: ClassTask, options: ProbeOptions) -> dict[str, Any]:
-    if options.oversampling == NO_OVERSAMPLING:
-        return {}
-    names = training_names(task)
-    return {"oversampled": describe_oversampling(training_codes(task), mode=options.oversampling, class_names=names)}
-
-
 # A logistic probe of few rows of each class, drawn several times: how mteb scores its classification tasks.
-
-FEW_SHOT = "few-shot-probe"
 
 
 @dataclass(frozen=True)
@@ -413,7 +356,7 @@ class FewShotOptions:
         return SolverOptions(max_iterations=self.max_iterations, is_standardised=False, device=device)
 
 
-class FewShotProbe(ClassHead):
+class FewShotProbe(Classifier):
     """Linear classifiers of raw features of one layer, one a draw.
 
     Args:
@@ -430,13 +373,13 @@ class FewShotProbe(ClassHead):
         self.register_buffer("weight", torch.zeros(draws, len(class_names), width, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros(draws, len(class_names), dtype=torch.float64))
 
-    def each(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "S N K"]:
+    def by_draw(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "S N K"]:
         """Score raw features by the classifier of every draw."""
         return features.double() @ self.weight.mT + self.bias.unsqueeze(1)
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """Score raw features by the classifier of the first draw, whose predictions a run shows."""
-        return self.each(features)[0]
+        return self.by_draw(features)[0]
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values."""
@@ -457,101 +400,77 @@ def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDA
     ]
 
 
-def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit every layer on every draw, choose the layer by the mean on validation, and read test once.
+class FewShotHead(ClassLayerHead[FewShotProbe]):
+    """The head `few-shot-probe`: every layer fitted on every draw; the mean on validation chooses the layer.
 
     Summaries are over draws, as comparisons are; the predictions shown are those of the first draw.
     """
-    del watch  # the solver has no epochs
-    task, options = setting.task, resolved.own[0]
-    features = ClassFeatures(setting.cache, task, channels_read(resolved, setting))
-    channels = features.channels
-    kept = fit_or_load(
-        setting.folder / FEW_SHOT,
-        setting.identify(FEW_SHOT, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
-        lambda: _fit(features, options, setting.device),
-        lambda record: FewShotProbe(**record["arguments"]),
-        cache=setting.cache,
-    )
-    place = kept.record["place"]
-    by_draw = {split: predict_split(features, kept.head.each, layer=place[0], split=split) for split in task.splits}
-    choice = describe_choice(
-        channels,
-        kept.record["surface"],
-        place,
-        metric=task.metric,
-        option="C",
-        values=[options.C],
-        selection="validation" if len(channels.names) > 1 else "nothing to choose",
-    )
-    result = class_result(resolved, setting, {split: found[0] for split, found in by_draw.items()}, **choice)
-    summary = {
-        split: {
-            metric: summarise_class_seeds(
-                found,
-                task.labels(split),
-                metric=metric,
-                groups=task.units(split),
-                resampling=Resampling(setting.n_resamples),
+
+    module = FewShotProbe
+    option = "C"
+    has_draws = True
+    options: FewShotOptions
+
+    @staticmethod
+    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without rows to report, or without validation where a plan is to be chosen."""
+        require_rows(task)
+        if purpose.chooses_plan and "validation" not in task.splits:
+            raise TaskError(
+                f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses its plan; add "
+                "rows to it, or use logistic-probe."
             )
-            for metric in task.metrics
-        }
-        for split, found in by_draw.items()
-    }
-    return replace(result, summary=summary, scored=by_draw)
 
+    @property
+    def values(self) -> tuple[float]:
+        """The only inverse strength."""
+        return (self.options.C,)
 
-def check_few_shot(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse with a TaskError a task without rows to report, or without validation where a plan is to be chosen."""
-    require_rows(task)
-    if purpose.chooses_plan and "validation" not in task.splits:
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses its plan; add rows "
-            "to it, or use logistic-probe."
-        )
+    @property
+    def selection(self) -> str:
+        """Validation, or nothing to choose."""
+        return "validation" if len(self.channels.names) > 1 else "nothing to choose"
 
+    @property
+    def fit_inputs(self) -> list[Any]:
+        """The device."""
+        return [self.context.device]
 
-def _fit(features: ClassFeatures, options: FewShotOptions, device: str) -> tuple[FewShotProbe, dict[str, Any]]:
-    """Fit every layer on every draw, choose a layer, and keep its classifiers."""
-    task, names = features.task, features.channels.names
-    if len(names) > 1 and "validation" not in task.splits:
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
-            "name one layer with `layers`."
-        )
-    codes = training_codes(task)
-    draws = [torch.from_numpy(rows) for rows in draw_rows(codes.numpy(), options)]
-    probes: list[list[tuple[Tensor, Tensor]]] = []  # of every layer and draw: weights and intercepts for raw features
-    scores: list[NDArray[np.float64]] = []
-    for chunk in features.chunks([split for split in ("train", "validation") if split in task.splits]):
-        for split, rows in chunk.items():
-            check_features(rows, split=split, first_layer=len(probes))
-        fits = [
-            fit_logistic(
-                chunk["train"][:, rows],
-                codes[rows],
-                Cs=[options.C],
-                n_classes=len(task.training_classes),
-                options=options.solver(device),
+    def fit(self) -> tuple[FewShotProbe, Choice, dict[str, Any]]:
+        """Fit every layer on every draw, choose a layer, and keep its classifiers."""
+        task, options, names = self.task, self.options, self.channels.names
+        if len(names) > 1 and "validation" not in task.splits:
+            raise TaskError(
+                f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, "
+                "or name one layer with `layers`."
             )
-            for rows in draws
-        ]
-        probes += [[fit.raw(layer, 0) for fit in fits] for layer in range(len(chunk["train"]))]
-        if "validation" in chunk:
-            predicted = [task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()] for fit in fits]
-            gold = task.labels("validation")
-            scores += list(np.mean([score_classes(each, gold, metric=task.metric) for each in predicted], axis=0))
-    surface = np.array(scores) if scores else np.full((1, 1), np.nan)
-    layer, column = best_place(surface)
-    head = FewShotProbe(features.width, training_names(task), draws=options.draws)
-    head.weight.copy_(torch.stack([weight for weight, _ in probes[layer]]))
-    head.bias.copy_(torch.stack([bias for _, bias in probes[layer]]))
-    return head.eval(), record_layer(
-        FEW_SHOT,
-        features.channels,
-        task,
-        layer=layer,
-        is_pairs=task.is_pairs,
-        place=[layer, column],
-        surface=record_surface(surface),
-    )
+        codes = training_codes(task)
+        draws = [torch.from_numpy(rows) for rows in draw_rows(codes.numpy(), options)]
+        probes: list[list[tuple[Tensor, Tensor]]] = []  # of every layer and draw: weights and intercepts, raw features
+        scores: list[NDArray[np.float64]] = []
+        for chunk in self.chunks():
+            fits = [
+                fit_logistic(
+                    chunk["train"][:, rows],
+                    codes[rows],
+                    Cs=[options.C],
+                    n_classes=len(task.training_classes),
+                    options=options.solver(self.context.device),
+                )
+                for rows in draws
+            ]
+            probes += [[fit.raw(layer, 0) for fit in fits] for layer in range(len(chunk["train"]))]
+            if "validation" in chunk:
+                gold = task.labels("validation")
+                predicted = [task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()] for fit in fits]
+                scores += list(np.mean([score_classes(rows, gold, metric=task.metric) for rows in predicted], axis=0))
+        choice = Choice.best(np.array(scores) if scores else np.full((1, 1), np.nan))
+        weights, biases = zip(*probes[choice.layer], strict=True)
+        module = FewShotProbe(self.features.width, training_names(task), draws=options.draws)
+        module.weight.copy_(torch.stack(weights))
+        module.bias.copy_(torch.stack(biases))
+        return module.eval(), choice, {"is_pairs": task.is_pairs}
+
+    def predict(self, module: FewShotProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+        """Predict the classes of a split with every draw."""
+        return dict.fromkeys(self.task.metrics, self.classify(module.by_draw, layer, split))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from extract.errors import ConfigError, HeadError, TaskError
 from extract.poolings.memory import keep_blocks
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.pair_task import subsets
-from probes.fitting.fit import FitResult, fit_head, predict_pairs
+from probes.fitting.fit import EpochReport, fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
 from probes.heads.autoencoders import require_same_encoders
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
 from probes.heads.layer_head import HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
 from probes.heads.result import Curve, HeadResult, residuals_of
@@ -27,185 +28,6 @@ from probes.metrics.correlation import CORRELATIONS, correlations, fit_calibrati
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.network_options import COMPARING
 from probes.networks.pair_networks import MIN_BATCH, LayerCosine, PairHead, SiameseCosine, collect_similarities
-
-# One pair head fitted with one seed, or found as it was kept under the very same circumstances.
-
-
-@dataclass(frozen=True, eq=False)
-class FittedHead:
-    """A head fitted with one seed, its record, the pairs it reads, and what it predicts for every split."""
-
-    head: PairHead
-    record: dict[str, Any]
-    data: PairLatents
-    predictions: dict[str, Float32[np.ndarray, " N"]]
-
-    def calibrated(self, split: str) -> Float[np.ndarray, " N"]:
-        """Return the predictions of a split in the units of the gold."""
-        return read_calibration(self.record["calibration"])(self.predictions[split])
-
-    def describe(self) -> dict[str, Any]:
-        """Return what scores.json records of this seed."""
-        gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
-        return {
-            **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
-            "scores": {split: correlations(found, gold[split]) for split, found in self.predictions.items()},
-            "identical_similarity": self.head.identical_similarity(),
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class SeedFit:
-    """Everything that decides what a head fitted with one seed is; `encoders` are autoencoders that it starts from."""
-
-    network: type[PairHead]
-    resolved: HeadOptions
-    setting: Setting
-    seed: int
-    data: PairLatents
-    encoders: SavedHead[LayerAutoencoder] | None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of the network that the config gives."""
-        found: dict[str, Any] = self.resolved.own[0]
-        return found
-
-    @property
-    def options(self) -> EpochOptions:
-        """How it is fitted."""
-        return fit_options(self.resolved)
-
-    def identify(self) -> str:
-        """Digest everything the fitted weights depend on."""
-        setting, data = self.setting, self.data
-        return setting.identify(
-            self.resolved.name,
-            self.arguments,
-            vars(self.options),
-            data.pooling,
-            list(data.layers),
-            self.seed,
-            more=[
-                setting.device,
-                setting.protocol,
-                setting.calibration,
-                setting.anchor_identical,
-                self.encoders.record["fit_id"] if self.encoders else "",
-            ],
-            reads_test=data.selection == "test",
-        )
-
-    def build(self) -> PairHead:
-        """Build the network with its initial weights."""
-        arguments = dict(self.arguments)
-        picks: list[int] = []
-        if self.encoders is not None:
-            known = self.encoders.record["layers"]
-            picks = [known.index(layer) for layer in self.data.layers]
-            codes = [self.encoders.head.codes[k] for k in picks]
-            arguments |= {
-                "encoder": self.encoders.head.kind,
-                "bottleneck": codes,
-                "standardises_latents": self.encoders.head.standardises_latents,
-            }
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            head = self.network(len(self.data.layers), self.data.cache.width_of(self.data.channels.layers), **arguments)
-        if self.encoders is not None and isinstance(head, SiameseCosine):
-            head.adopt(self.encoders.head.encoder, self.encoders.head.standardiser, picks=picks)
-        return head
-
-    def fit(self, watch: Watch, unfinished: Unfinished) -> tuple[PairHead, dict[str, Any]]:
-        """Fit it, or go on where a killed fit stopped, and give it with its record."""
-        head = self.build()
-        if self.setting.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
-            raise HeadError(
-                f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired "
-                "with itself; set it to false, or pair_features to 0."
-            )
-        result = fit_head(
-            head,
-            self.data,
-            options=self.options,
-            seed=self.seed,
-            device=self.setting.device,
-            report=watch(self.seed),
-            unfinished=unfinished,
-        )
-        return head, self.describe(head, result)
-
-    def describe(self, head: PairHead, result: FitResult) -> dict[str, Any]:
-        """Return the record that is kept with the fitted head."""
-        data, setting = self.data, self.setting
-        calibration = fit_calibration(
-            setting.calibration,
-            predict_pairs(head, data, "validation"),
-            np.asarray(data.task.splits["validation"]["score"], np.float64),
-            score_range=data.task.score_range,
-            identical=head.identical_similarity() if setting.anchor_identical else None,
-        )
-        return {
-            "name": self.resolved.name,
-            "pooling": data.pooling,
-            "layers": list(data.channels.layers),
-            "seed": result.seed,
-            "best_epoch": result.best_epoch,
-            "seconds": round(result.seconds, 3),
-            "history": list(result.history),
-            "calibration": calibration.to_dict(),
-        }
-
-
-def fit_options(resolved: HeadOptions) -> EpochOptions:
-    """Say how a head is fitted; one without epochs has no options of its own, and reads pairs as others do."""
-    return resolved.own[1] if len(resolved.own) > 1 else EpochOptions()
-
-
-def fit_seed(
-    network: type[PairHead], resolved: HeadOptions, setting: Setting, *, seed: int, watch: Watch
-) -> FittedHead:
-    """Fit a head with one seed, or load it; a HeadError or a TaskError says why that cannot be."""
-    task = setting.task
-    n_train = len(task.splits["train"]) if "train" in task.splits else 1
-    options = fit_options(resolved)
-    data = PairLatents(
-        setting.cache,
-        task,
-        pooling=resolved.pooling_of(setting.cache.poolings),
-        layers=resolved.layers,
-        batch_size=min(options.batch_size, n_train),
-        seed=seed,
-        selection=setting.rules.selection if options.keep == "best" else "validation",
-    )
-    fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
-    folder = setting.folder / resolved.name / f"seed_{seed}"
-    fit_id = fit.identify()
-    saved = fit_or_load(
-        folder,
-        fit_id,
-        lambda: fit.fit(watch, Unfinished(folder, fit_id)),
-        lambda record: network(**record["arguments"]),
-        cache=setting.cache,
-    )
-    predictions = {split: predict_pairs(saved.head, data, split) for split in task.splits}
-    return FittedHead(saved.head, saved.record, data, predictions)
-
-
-def _find_encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedHead[LayerAutoencoder] | None:
-    """Find the autoencoders a head starts from, if it does."""
-    arguments = resolved.own[0]
-    if arguments.get("start", "fresh") == "fresh":
-        return None
-    if setting.autoencoders is None:
-        raise HeadError(
-            f"option start is {arguments['start']!r}, but there are no autoencoders; set `pretraining.corpus`, or use "
-            "start: fresh."
-        )
-    found = setting.autoencoders(data.pooling)
-    require_same_encoders(resolved.name, arguments, found.head.arguments())
-    return found
-
 
 METRIC = "pearson"
 MIN_SUBSET = 30
@@ -240,48 +62,216 @@ def check_network(network: type[PairHead], resolved: HeadOptions) -> None:
         )
 
 
-def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a head for every seed, or find it fitted, choose as the protocol says, and read the test split once.
+@dataclass(frozen=True, eq=False)
+class FittedHead:
+    """A head fitted with one seed, its record, the pairs it reads, and what it predicts for every split."""
+
+    head: PairHead
+    record: dict[str, Any]
+    data: PairLatents
+    predictions: dict[str, Float32[np.ndarray, " N"]]
+
+    def calibrated(self, split: str) -> Float[np.ndarray, " N"]:
+        """Return the predictions of a split in the units of the gold."""
+        return read_calibration(self.record["calibration"])(self.predictions[split])
+
+    def describe(self) -> dict[str, Any]:
+        """Return what scores.json records of this seed."""
+        gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
+        return {
+            **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
+            "scores": {split: correlations(rows, gold[split]) for split, rows in self.predictions.items()},
+            "identical_similarity": self.head.identical_similarity(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class PairFits:
+    """A pair head on the task and the latents of a run, to be fitted with every seed."""
+
+    network: type[PairHead]
+    resolved: HeadOptions
+    context: FitContext
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The network's arguments that a config gives."""
+        arguments: dict[str, Any] = self.resolved.own[0]
+        return arguments
+
+    @property
+    def options(self) -> EpochOptions:
+        """How it is fitted; one without epochs has no options of its own, and reads pairs as others do."""
+        return self.resolved.own[1] if len(self.resolved.own) > 1 else EpochOptions()
+
+    @cached_property
+    def data(self) -> PairLatents:
+        """The pairs, read by one seed after another."""
+        context, splits = self.context, self.context.task.splits
+        return PairLatents(
+            context.cache,
+            context.task,
+            pooling=self.resolved.pooling_of(context.cache.poolings),
+            layers=self.resolved.layers,
+            batch_size=min(self.options.batch_size, len(splits["train"]) if "train" in splits else 1),
+            selection=context.rules.selection if self.options.keep == "best" else "validation",
+        )
+
+    @cached_property
+    def encoders(self) -> SavedHead[LayerAutoencoder] | None:
+        """The autoencoders that the head starts from, if it does."""
+        start = self.arguments.get("start", "fresh")
+        if start == "fresh":
+            return None
+        if self.context.autoencoders is None:
+            raise HeadError(
+                f"option start is {start!r}, but there are no autoencoders; set `pretraining.corpus`, or use "
+                "start: fresh."
+            )
+        encoders = self.context.autoencoders(self.data.pooling)
+        require_same_encoders(self.resolved.name, self.arguments, encoders.head.arguments())
+        return encoders
+
+    def fit_all(self, reporter: Reporter) -> list[FittedHead]:
+        """Fit the head with every seed, with the first one where nothing is trained."""
+        seeds = self.context.seeds if self.network.is_trained else self.context.seeds[:1]
+        return [self.fit_seed(seed, reporter) for seed in seeds]
+
+    def fit_seed(self, seed: int, reporter: Reporter) -> FittedHead:
+        """Fit the head with one seed, or load it; a HeadError or a TaskError says why that cannot be."""
+        context, data = self.context, self.data
+        data.seed = seed
+        folder = context.folder / self.resolved.name / f"seed_{seed}"
+        fit_id = self.identify(seed)
+        saved = fit_or_load(
+            folder,
+            fit_id,
+            lambda: self._fit(seed, reporter(seed), Unfinished(folder, fit_id)),
+            lambda record: self.network(**record["arguments"]),
+            cache=context.cache,
+        )
+        predictions = {split: predict_pairs(saved.head, data, split) for split in context.task.splits}
+        return FittedHead(saved.head, saved.record, data, predictions)
+
+    def identify(self, seed: int) -> str:
+        """Digest everything the fitted weights depend on."""
+        context, data = self.context, self.data
+        return context.identify(
+            self.resolved.name,
+            self.arguments,
+            vars(self.options),
+            data.pooling,
+            list(data.layers),
+            seed,
+            more=[
+                context.device,
+                context.protocol,
+                context.calibration,
+                context.anchor_identical,
+                self.encoders.record["fit_id"] if self.encoders else "",
+            ],
+            reads_test=data.selection == "test",
+        )
+
+    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[PairHead, dict[str, Any]]:
+        """Fit the head, or go on where a killed fit stopped; gives it with its record."""
+        context, data, head = self.context, self.data, self.build(seed)
+        if context.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
+            raise HeadError(
+                f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired "
+                "with itself; set it to false, or pair_features to 0."
+            )
+        result = fit_head(
+            head,
+            data,
+            options=self.options,
+            seed=seed,
+            device=context.device,
+            report=report,
+            unfinished=unfinished,
+        )
+        calibration = fit_calibration(
+            context.calibration,
+            predict_pairs(head, data, "validation"),
+            np.asarray(data.task.splits["validation"]["score"], np.float64),
+            score_range=data.task.score_range,
+            identical=head.identical_similarity() if context.anchor_identical else None,
+        )
+        return head, {
+            "name": self.resolved.name,
+            "pooling": data.pooling,
+            "layers": list(data.channels.layers),
+            "seed": result.seed,
+            "best_epoch": result.best_epoch,
+            "seconds": round(result.seconds, 3),
+            "history": list(result.history),
+            "calibration": calibration.to_dict(),
+        }
+
+    def build(self, seed: int) -> PairHead:
+        """Build the network with its initial weights."""
+        data, encoders = self.data, self.encoders
+        arguments, picks = self.arguments, list[int]()
+        if encoders is not None:
+            picks = [encoders.record["layers"].index(layer) for layer in data.layers]
+            arguments = {
+                **arguments,
+                "encoder": encoders.head.kind,
+                "bottleneck": [encoders.head.codes[k] for k in picks],
+                "standardises_latents": encoders.head.standardises_latents,
+            }
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            head = self.network(len(data.layers), data.cache.width_of(data.channels.layers), **arguments)
+        if encoders is not None and isinstance(head, SiameseCosine):
+            head.adopt(encoders.head.encoder, encoders.head.standardiser, picks=picks)
+        return head
+
+
+def evaluate_pair_head(
+    network: type[PairHead], resolved: HeadOptions, context: FitContext, reporter: Reporter
+) -> HeadResult:
+    """Fit a head for every seed or load it, choose as the protocol says, and read the test split once.
 
     Predictions are calibrated, in the units of the gold, the mean over seeds. Extras: `subsets` of test, `residuals`
     per split, and `contributions` of the layers for a trained head.
     """
-    seeds = setting.seeds if network.is_trained else setting.seeds[:1]
-    fitted = [fit_seed(network, resolved, setting, seed=seed, watch=watch) for seed in seeds]
-    data, splits = fitted[0].data, list(setting.task.splits)
-    stacked = {split: np.stack([each.predictions[split] for each in fitted]) for split in splits}
-    summary = {split: _summarise(rows, setting, split) for split, rows in stacked.items()}
-    calibrated = {split: np.asarray(np.mean([each.calibrated(split) for each in fitted], axis=0)) for split in splits}
-    residuals = {split: residuals_of(setting.task, split, found) for split, found in calibrated.items()}
+    fits = PairFits(network, resolved, context)
+    fitted = fits.fit_all(reporter)
+    data, splits = fits.data, list(context.task.splits)
+    stacked = {split: np.stack([seed.predictions[split] for seed in fitted]) for split in splits}
+    summary = {split: _summarise(rows, context, split) for split, rows in stacked.items()}
+    calibrated = {split: np.asarray(np.mean([seed.calibrated(split) for seed in fitted], axis=0)) for split in splits}
+    residuals = {split: residuals_of(context.task, split, rows) for split, rows in calibrated.items()}
     chosen, curves, extras = _layer_choice(fitted)
-    has_best_epoch = network.is_trained and fit_options(resolved).keep == "best"
+    has_best_epoch = network.is_trained and fits.options.keep == "best"
     selection = "nothing to choose" if network.is_trained else "validation (layer and kind)"
     if has_best_epoch:
-        selection = f"{setting.rules.selection} (epoch)"
+        selection = f"{context.rules.selection} (epoch)"
     return HeadResult(
         name=resolved.name,
         pooling=data.pooling,
         layers=data.layers,
-        options={**resolved.own[0], **(vars(fit_options(resolved)) if network.is_trained else {})},
+        options={**fits.arguments, **(vars(fits.options) if network.is_trained else {})},
         metric=METRIC,
         selection=selection,
         selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
         chosen=chosen,
         summary=summary,
         curves=curves,
-        seeds=tuple(each.describe() for each in fitted),
-        optimistic_because=setting.rules.optimistic_because if has_best_epoch else "",
+        seeds=tuple(seed.describe() for seed in fitted),
+        optimistic_because=context.rules.optimistic_because if has_best_epoch else "",
         extras={
-            "subsets": _subset_scores(stacked, setting),
-            **_named_subset_scores(stacked, setting),
+            "subsets": _subset_scores(stacked, context),
+            **_named_subset_scores(stacked, context),
             "residuals": {
-                split: each.to_dict() for split, each in residuals.items() if split != "train" and setting.has_details
+                split: rows.to_dict() for split, rows in residuals.items() if split != "train" and context.has_details
             },
             **extras,
         },
         predictions=calibrated,
         scored=stacked,
-        row_scores={split: -np.abs(each.values) for split, each in residuals.items()},
+        row_scores={split: -np.abs(rows.values) for split, rows in residuals.items()},
     )
 
 
@@ -289,8 +279,8 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
     """Return the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
     first = fitted[0]
     if not isinstance(first.head, LayerCosine):
-        found = [layer_contributions(each.head, each.data) for each in fitted]
-        return {}, (), {"contributions": average_contributions(found)}
+        contributions = [layer_contributions(seed.head, seed.data) for seed in fitted]
+        return {}, (), {"contributions": average_contributions(contributions)}
     kind, layer = first.head.chosen.tolist()
     curves = tuple(
         Curve(name, split, metric, tuple(row))
@@ -324,79 +314,84 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
     return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
 
 
-def average_contributions(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def average_contributions(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Average the contributions of several seeds, on the same layers and split."""
-    means = {key: np.mean([each[key] for each in found], axis=0).tolist() for key in ("alone", "without")}
-    return {**found[0], **means}
+    means = {key: np.mean([seed[key] for seed in seeds], axis=0).tolist() for key in ("alone", "without")}
+    return {**seeds[0], **means}
 
 
 def _summarise(
-    rows: Float32[np.ndarray, "S N"], setting: Setting, split: str, marks: Bool[np.ndarray, " N"] | None = None
+    rows: Float32[np.ndarray, "S N"], context: FitContext, split: str, marks: Bool[np.ndarray, " N"] | None = None
 ) -> dict[str, SeedSummary]:
-    gold, groups = setting.task.gold01(split), setting.task.units(split)
+    gold, groups = context.task.gold01(split), context.task.units(split)
     if marks is not None:
         rows, gold = rows[:, marks], gold[marks]
         groups = groups and [name for name, is_marked in zip(groups, marks.tolist(), strict=True) if is_marked]
-    how = Resampling(setting.n_resamples)
+    resampling = Resampling(context.n_resamples)
     return {
-        metric: summarise_seeds(rows, gold, metric=metric, groups=groups, resampling=how) for metric in CORRELATIONS
+        metric: summarise_seeds(rows, gold, metric=metric, groups=groups, resampling=resampling)
+        for metric in CORRELATIONS
     }
 
 
-def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
+def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, Any]:
     """Score every subset that the task names in test, and take the mean over subsets; nothing where it names none."""
-    rows = setting.task.splits.get("test")
+    rows = context.task.splits.get("test")
     if rows is None or "subset" not in rows.column_names:
         return {}
     names = np.array(rows["subset"])
-    found: dict[str, dict[str, Any]] = {}
-    for name in sorted(set(names.tolist())):
-        scores = _summarise(stacked["test"], setting, "test", names == name)
-        found[name] = {"n": int((names == name).sum()), **{metric: each.to_dict() for metric, each in scores.items()}}
-    means = {metric: float(np.mean([each[metric]["mean"] for each in found.values()])) for metric in CORRELATIONS}
-    return {"named_subsets": {"subsets": found, "mean": means}}
+    scores = {name: _summarise(stacked["test"], context, "test", names == name) for name in sorted(set(names.tolist()))}
+    described = {
+        name: {"n": int((names == name).sum()), **{metric: summary.to_dict() for metric, summary in by_metric.items()}}
+        for name, by_metric in scores.items()
+    }
+    means = {metric: float(np.mean([by[metric].mean for by in scores.values()])) for metric in CORRELATIONS}
+    return {"named_subsets": {"subsets": described, "mean": means}}
 
 
-def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
+def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, Any]:
     """Score the subsets of test that its training split gives away, or that final punctuation distinguishes."""
-    splits = setting.task.splits
-    if not setting.has_details or not {"train", "test"} <= set(splits):
+    splits = context.task.splits
+    if not context.has_details or not {"train", "test"} <= set(splits):
         return {}
     tables = {
         split: {column: list(splits[split][column]) for column in ("sentence1", "sentence2", "score")}
         for split in ("train", "test")
     }
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for name, marks in subsets(tables["test"], tables["train"]).items():
         n_rows = int(marks.sum())
-        found[name] = {"n": n_rows}
-        if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(setting.task.gold01("test")[marks])) > 1:
-            found[name] |= {
-                metric: each.to_dict() for metric, each in _summarise(stacked["test"], setting, "test", marks).items()
-            }
-    return found
+        scores[name] = {"n": n_rows}
+        if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(context.task.gold01("test")[marks])) > 1:
+            summary = _summarise(stacked["test"], context, "test", marks)
+            scores[name] |= {metric: score.to_dict() for metric, score in summary.items()}
+    return scores
 
 
-# A fitted pair head taken apart: the similarity of every layer, and the head on some layers alone.
+# The similarity of every layer, and the head on some layers alone.
 
 AT_ONCE = 1 << 18
 """Similarities at once: few, so that the memory of what a network makes of them is used again and again."""
 
 
 def pair_parts(
-    network: type[PairHead], resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch
+    network: type[PairHead],
+    resolved: HeadOptions,
+    context: FitContext,
+    result: HeadResult,
+    split: str,
+    reporter: Reporter,
 ) -> HeadParts:
     """Take a pair head apart; arguments are those of `probes.heads.layer_head.take_apart`."""
-    seeds = setting.seeds if network.is_trained else setting.seeds[:1]
-    fitted = [fit_seed(network, resolved, setting, seed=seed, watch=watch) for seed in seeds]
-    muted = [Muted.of(each, split) for each in fitted]
+    fitted = PairFits(network, resolved, context).fit_all(reporter)
+    muted = [Muted.of(seed, split) for seed in fitted]
     data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
     return HeadParts(
         data.pooling,
         data.layers,
-        split_scorer(setting.task, split, result.metric),
-        np.stack([each.cosines for each in muted]),
-        (lambda masks: np.stack([each.predict(masks) for each in muted])) if is_joint else None,
+        split_scorer(context.task, split, result.metric),
+        np.stack([head.cosines for head in muted]),
+        (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         "the similarity that the fitted head makes of the layer",
     )
 
@@ -425,25 +420,22 @@ class Muted:
         step = max(1, AT_ONCE // (n_channels * n_rows))
         blocks = n_channels // self.head.n_layers
         keeps = torch.from_numpy(np.ascontiguousarray(masks)).repeat(1, blocks)
-        found = []
+        predicted = []
         keep_blocks()
         with torch.no_grad():
             for part in torch.split(keeps, step):
-                kept = part.T.unsqueeze(2)  # channels, sets, rows
-                values = torch.where(kept, self.similarities.unsqueeze(1), self.means.reshape(-1, 1, 1))
-                found.append(self.head.combine(values.flatten(1)).reshape(len(part), n_rows))
-        return np.asarray(torch.cat(found).numpy())
-
-
-# Scoring new pairs of texts with the pair heads of a run.
+                is_read = part.T.unsqueeze(2)  # channels, sets, rows
+                values = torch.where(is_read, self.similarities.unsqueeze(1), self.means.reshape(-1, 1, 1))
+                predicted.append(self.head.combine(values.flatten(1)).reshape(len(part), n_rows))
+        return np.asarray(torch.cat(predicted).numpy())
 
 
 def score_pairs(
     heads: Heads, pairs: Sequence[Sequence[str]], decoder: Decoder, spec: ExtractionSpec
 ) -> Float[np.ndarray, " N"]:
     """Score pairs, in any order within a pair, in the units of the task's gold: calibrated, the mean over seeds."""
-    latents, places = embed_once((text for pair in pairs for text in pair), decoder, spec)
-    left, right = ([places[pair[k]] for pair in pairs] for k in (0, 1))
+    latents, positions = embed_once((text for pair in pairs for text in pair), decoder, spec)
+    left, right = ([positions[pair[k]] for pair in pairs] for k in (0, 1))
     scores = []
     for saved in heads:
         read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)

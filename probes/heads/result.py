@@ -37,7 +37,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class HeadResult:
-    """What came of one head on one task.
+    """The result of one head on one task.
 
     Attributes:
         name: The head.
@@ -99,8 +99,8 @@ class HeadResult:
 
     def mean(self, split: str, metric: str | None = None) -> float:
         """Return the mean over seeds of a metric on a split; NaN where the split was not scored."""
-        found = self.summary.get(split, {}).get(metric or self.metric)
-        return float("nan") if found is None else found.mean
+        summary = self.summary.get(split, {}).get(metric or self.metric)
+        return float("nan") if summary is None else summary.mean
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form, without rows (docs/scores_format.md)."""
@@ -116,10 +116,10 @@ class HeadResult:
             "optimistic_because": self.optimistic_because,
             "departures": list(self.departures),
             "summary": {
-                split: {metric: each.to_dict() for metric, each in found.items()}
-                for split, found in self.summary.items()
+                split: {metric: summary.to_dict() for metric, summary in by_metric.items()}
+                for split, by_metric in self.summary.items()
             },
-            "baselines": {name: dict(found) for name, found in self.baselines.items()},
+            "baselines": {name: dict(by_split) for name, by_split in self.baselines.items()},
             "curves": [asdict(curve) for curve in self.curves],
             "seeds": [dict(seed) for seed in self.seeds],
             "extras": dict(self.extras),
@@ -143,12 +143,15 @@ def read_result(name: str, values: Mapping[str, Any]) -> HeadResult:
         selection_score=_number(values["selection_score"]),
         chosen=values["chosen"],
         summary={
-            split: {metric: _read_summary(each) for metric, each in found.items()}
-            for split, found in values["summary"].items()
+            split: {metric: _read_summary(summary) for metric, summary in by_metric.items()}
+            for split, by_metric in values["summary"].items()
         },
-        curves=tuple(_read_curve(each) for each in values["curves"]),
+        curves=tuple(_read_curve(curve) for curve in values["curves"]),
         seeds=tuple(values["seeds"]),
-        baselines={name: {k: _number(v) for k, v in found.items()} for name, found in values["baselines"].items()},
+        baselines={
+            name: {split: _number(score) for split, score in by_split.items()}
+            for name, by_split in values["baselines"].items()
+        },
         optimistic_because=values["optimistic_because"],
         departures=tuple(values["departures"]),
         extras=values["extras"],
@@ -174,8 +177,6 @@ def _read_curve(values: Mapping[str, Any]) -> Curve:
         tuple(tuple(map(_number, row)) for row in values["by_seed"]),
     )
 
-
-# Where a head is wrong: its residuals, by size, by length, by lexical overlap, and against the gold.
 
 N_LARGEST = 10
 _WORD = re.compile(r"\w+")
@@ -206,7 +207,7 @@ class Residuals:
         return difference
 
     def largest(self, n: int = N_LARGEST) -> list[dict[str, Any]]:
-        """List the `n` rows that are furthest off, the worst first."""
+        """List the `n` rows with the largest residuals, the worst first."""
         order = np.argsort(-np.abs(self.values), kind="stable")[:n]
         return [
             {
@@ -222,34 +223,34 @@ class Residuals:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of a report: error measures, what makes a row hard, and scores of quarters, without texts.
 
-        The absolute residual is correlated with length, overlap and gold: NaN where one side is constant.
+        The absolute residual is correlated with length, overlap and gold: NaN where either is constant.
         """
         size = np.abs(self.values)
-        sides = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
+        properties = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
         return {
             "n": len(size),
             "bias": float(self.values.mean()),
             "mean_absolute": float(size.mean()),
             "root_mean_square": float(np.sqrt((size**2).mean())),
-            "size_against": {name: float(pearson(size, side)) for name, side in sides.items()},
+            "size_against": {name: float(pearson(size, values)) for name, values in properties.items()},
             "prediction_against_overlap": float(pearson(self.predicted, self.overlap)),
             "gold_against_overlap": float(pearson(self.gold, self.overlap)),
-            "quarters": {name: self.by_quarter(side) for name, side in sides.items() if name != "gold"},
+            "quarters": {name: self.by_quarter(properties[name]) for name in ("n_words", "overlap")},
         }
 
-    def by_quarter(self, side: Float[np.ndarray, " N"]) -> list[dict[str, float]]:
-        """Score the quarters of the rows by length, overlap or what else `side` holds, rows of equal value together.
+    def by_quarter(self, values: Float[np.ndarray, " N"]) -> list[dict[str, float]]:
+        """Score the quarters of the rows by `values` such as length or overlap, rows of equal value together.
 
         Returns:
             Per quarter that holds rows, the lowest first: smallest and largest value, rows, Pearson correlation of
             predictions with gold (NaN where one of them is constant) and mean absolute error.
         """
-        group = np.searchsorted(np.quantile(side, [0.25, 0.5, 0.75]), side)
+        group = np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), values)
         parts = [np.flatnonzero(group == k) for k in np.unique(group)]
         return [
             {
-                "low": float(side[rows].min()),
-                "high": float(side[rows].max()),
+                "low": float(values[rows].min()),
+                "high": float(values[rows].max()),
                 "n": len(rows),
                 "pearson": float(pearson(self.predicted[rows], self.gold[rows])),
                 "mean_absolute": float(np.abs(self.values[rows]).mean()),
@@ -267,7 +268,7 @@ def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"])
 def residuals_between(
     first: Sequence[str], second: Sequence[str], *, gold: Any, predicted: Float[np.ndarray, " N"]
 ) -> Residuals:
-    """Compare predictions with gold, each for two texts."""
+    """Compare predictions with the gold of pairs of texts."""
     texts = tuple(zip(first, second, strict=True))
     words = [tuple(_WORD.findall(text.lower()) for text in pair) for pair in texts]
     return Residuals(

@@ -1,36 +1,23 @@
 """Ridge probes of a number task: every layer and alpha, the best on validation, test read once."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold, KFold
 from torch import Tensor, nn
 
 from extract.errors import HeadError, TaskError
-from extract.store.cache import LatentCache
 from probes.data.class_task import NumberTask
-from probes.fitting.saved_fits import fit_or_load
-from probes.heads.context import Setting, Watch
+from probes.fitting.saved_fits import SavedHead
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import (
-    best_place,
-    channels_read,
-    describe_choice,
-    layer_result,
-    only_channel,
-    record_layer,
-    record_surface,
-)
-from probes.heads.result import HeadResult
-from probes.latents.text_latents import Channels
-from probes.metrics.bootstrap import summarise_seeds
+from probes.heads.layer_head import Choice, LayerHead, only_channel
+from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.correlation import pearson
-
-NAME = "ridge-probe"
 
 
 @dataclass(frozen=True)
@@ -94,10 +81,10 @@ class RidgeFit:
         """Predict the number of each raw latent under every penalty."""
         return self.weight @ ((latents.double() - self.mean) / self.scale).T + self.bias
 
-    def probe(self, place: int) -> RidgeProbe:
+    def probe(self, column: int) -> RidgeProbe:
         """Give the probe of one penalty, by its position."""
         probe = RidgeProbe(len(self.mean))
-        probe.load_state_dict({**vars(self), "weight": self.weight[place]})
+        probe.load_state_dict({**vars(self), "weight": self.weight[column]})
         return probe.eval()
 
 
@@ -119,109 +106,102 @@ def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: 
     return RidgeFit((shrunk * (left.T @ (target - bias))) @ right, bias, mean, scale)
 
 
-def check_ridge(task: NumberTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without splits to fit and choose on, or with fewer rows or groups than folds."""
-    del purpose  # there is always a score to choose a plan by
-    if "train" not in task.splits or len(task.splits) == 1:
-        raise TaskError(
-            f"task {task.name!r} has only {' and '.join(task.splits)}; add train, and validation or test rows."
-        )
-    n_units = len(set(task.groups("train") or range(len(task.rows("train")))))
-    folds = resolved.own[0].folds
-    if "validation" not in task.splits and n_units < folds:
-        raise HeadError(f"train has {n_units} rows or groups for {folds} folds; give more rows, or fewer folds.")
+class RidgeHead(LayerHead[RidgeProbe]):
+    """The head `ridge-probe`: every layer and alpha fitted on train; validation, or folds of train, choose by Pearson.
 
-
-def evaluate_ridge(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a probe for every layer and alpha on train, choose on validation (without one by folds), read test once.
-
-    The Pearson correlation chooses. Extras: `rmse` of the probe, and of the mean of train, which has no correlation.
+    Extras: `rmse` of the probe, and of the mean of train, which has no correlation.
     """
-    del watch  # the solution is closed
-    task, options, channels = setting.task, resolved.own[0], channels_read(resolved, setting)
-    fit = _RidgeFit(setting.cache, task, channels, options)
-    kept = fit_or_load(
-        setting.folder / NAME,
-        setting.identify(NAME, asdict(options), channels.pooling, list(channels.names)),
-        fit.run,
-        lambda record: RidgeProbe(**record["arguments"]),
-        cache=setting.cache,
-    )
-    place = kept.record["place"]
-    found = {split: kept.head(fit.read(place[0], split)).numpy() for split in task.splits}
-    mean = task.numbers("train").mean()
-    rmse = {
-        split: {"probe": _rmse(rows, task.numbers(split)), "mean_of_train": _rmse(mean, task.numbers(split))}
-        for split, rows in found.items()
-    }
-    selection = "validation" if "validation" in task.splits else f"{options.folds}-fold cross-validation on train"
-    choice = describe_choice(
-        channels,
-        kept.record["surface"],
-        place,
-        metric=task.metrics[0],
-        selection=selection,
-        option="alpha",
-        values=options.alphas,
-    )
-    return layer_result(
-        resolved,
-        setting,
-        found,
-        gold=task.numbers,
-        summarise=summarise_seeds,
-        compare=lambda rows, gold: -np.abs(rows - gold),
-        extras={"rmse": rmse},
-        **choice,
-    )
 
-
-@dataclass(frozen=True, eq=False)
-class _RidgeFit:
-    """Everything that decides which probe is fitted."""
-
-    cache: LatentCache
+    module = RidgeProbe
+    option = "alpha"
     task: NumberTask
-    channels: Channels
     options: RidgeOptions
 
-    def read(self, place: int, split: str) -> Float[Tensor, "N D"]:
-        """Read the latents of a split at one channel, by its position."""
-        rows = self.cache.rows_of(list(self.task.rows(split)["text"]))
-        return only_channel(self.channels, place).gather(self.cache, rows)[0]
+    @staticmethod
+    def check(task: NumberTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without splits to fit and choose on, or with fewer rows or groups than folds."""
+        del purpose  # there is always a score to choose a plan by
+        if "train" not in task.splits or len(task.splits) == 1:
+            raise TaskError(
+                f"task {task.name!r} has only {' and '.join(task.splits)}; add train, and validation or test rows."
+            )
+        n_units = len(set(task.groups("train") or range(len(task.rows("train")))))
+        folds = resolved.own[0].folds
+        if "validation" not in task.splits and n_units < folds:
+            raise HeadError(f"train has {n_units} rows or groups for {folds} folds; give more rows, or fewer folds.")
 
-    def run(self) -> tuple[RidgeProbe, dict[str, Any]]:
-        """Fit every layer and alpha; keep the chosen probe."""
-        surface = np.array([self.score(place) for place in range(len(self.channels.names))])
-        if np.isnan(surface).all():
-            raise HeadError("every ridge probe predicts the same number for every row; check the latents and the rows.")
-        layer, a = best_place(surface, self.options.alphas)
-        return self.fit(self.read(layer, "train")).probe(a), record_layer(
-            NAME,
-            self.channels,
-            self.task,
-            layer=layer,
-            alpha=self.options.alphas[a],
-            place=[layer, a],
-            surface=record_surface(surface),
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The penalties."""
+        return self.options.alphas
+
+    @property
+    def selection(self) -> str:
+        """Validation, or folds of train."""
+        return (
+            "validation" if "validation" in self.task.splits else f"{self.options.folds}-fold cross-validation on train"
         )
 
-    def fit(self, latents: Float[Tensor, "N D"], rows: slice | np.ndarray = slice(None)) -> RidgeFit:
+    def fit(self) -> tuple[RidgeProbe, Choice, dict[str, Any]]:
+        """Fit every layer and alpha."""
+        surface = np.array([self.score(layer) for layer in range(len(self.channels.names))])
+        if np.isnan(surface).all():
+            raise HeadError("every ridge probe predicts the same number for every row; check the latents and the rows.")
+        choice = Choice.best(surface, self.options.alphas)
+        fit = self.fit_rows(self.read(choice.layer, "train"))
+        return fit.probe(choice.column), choice, {"alpha": self.options.alphas[choice.column]}
+
+    def score(self, layer: int) -> Float[np.ndarray, " A"]:
+        """Correlate the predictions of every alpha at a layer, on validation or on what folds of train leave out."""
+        latents, options, groups = self.read(layer, "train"), self.options, self.task.groups("train")
+        if "validation" in self.task.splits:
+            predicted = self.fit_rows(latents).predict(self.read(layer, "validation"))
+            return pearson(predicted.numpy(), self.task.numbers("validation"))
+        predicted = torch.empty(len(options.alphas), len(latents), dtype=torch.float64)
+        shuffled = KFold(options.folds, shuffle=True, random_state=options.seed)
+        folds = shuffled if groups is None else GroupKFold(options.folds)
+        for others, held_out in folds.split(latents, groups=groups):
+            predicted[:, held_out] = self.fit_rows(latents, others).predict(latents[held_out])
+        return pearson(predicted.numpy(), self.task.numbers("train"))
+
+    def fit_rows(self, latents: Float[Tensor, "N D"], rows: slice | np.ndarray = slice(None)) -> RidgeFit:
         """Fit every alpha on some rows of train, all by default."""
         return fit_ridge(latents[rows], torch.from_numpy(self.task.numbers("train")[rows]), self.options.alphas)
 
-    def score(self, place: int) -> Float[np.ndarray, " A"]:
-        """Give the correlation of every alpha at one channel, on validation or on what folds of train leave out."""
-        latents, options, groups = self.read(place, "train"), self.options, self.task.groups("train")
-        if "validation" in self.task.splits:
-            predicted = self.fit(latents).predict(self.read(place, "validation"))
-            return pearson(predicted.numpy(), self.task.numbers("validation"))
-        predicted = torch.empty(len(options.alphas), len(latents), dtype=torch.float64)
-        drawn = KFold(options.folds, shuffle=True, random_state=options.seed)
-        for others, held_out in (drawn if groups is None else GroupKFold(options.folds)).split(latents, groups=groups):
-            predicted[:, held_out] = self.fit(latents, others).predict(latents[held_out])
-        return pearson(predicted.numpy(), self.task.numbers("train"))
+    def read(self, layer: int, split: str) -> Float[Tensor, "N D"]:
+        """Read the latents of a split at a layer."""
+        rows = self.context.cache.rows_of(list(self.task.rows(split)["text"]))
+        return only_channel(self.channels, layer).gather(self.context.cache, rows)[0]
 
+    def predict(self, module: RidgeProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+        """Predict the numbers of a split."""
+        return dict.fromkeys(self.task.metrics, module(self.read(layer, split)).numpy()[None])
 
-def _rmse(predicted: Float[np.ndarray, " N"] | float, gold: Float[np.ndarray, " N"]) -> float:
-    return float(np.sqrt(np.mean((predicted - gold) ** 2)))
+    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+        """Correlate predictions with the numbers."""
+        return summarise_seeds(
+            predicted,
+            self.task.numbers(split),
+            metric=metric,
+            groups=self.task.units(split),
+            resampling=Resampling(self.context.n_resamples),
+        )
+
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score a row by its absolute error, with a minus."""
+        return np.asarray(-np.abs(predicted - self.task.numbers(split)), np.float64)
+
+    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+        """Report the errors of the probe and of the mean of train."""
+        del saved
+        mean = self.task.numbers("train").mean()
+
+        def rmse(predicted: NDArray[Any] | float, split: str) -> float:
+            return float(np.sqrt(np.mean((predicted - self.task.numbers(split)) ** 2)))
+
+        return {
+            "rmse": {
+                split: {"probe": rmse(predicted, split), "mean_of_train": rmse(mean, split)}
+                for split, predicted in predictions.items()
+            }
+        }

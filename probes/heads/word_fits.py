@@ -1,4 +1,4 @@
-"""Options of the token heads, as a config writes them."""
+"""Token heads: their options, how tags are scored, and how one is fitted with one seed."""
 
 import math
 import time
@@ -56,7 +56,7 @@ STARTS = {
     "random": "small random weights and biases, as linear maps usually begin",
 }
 OFFSETS_FROM = {
-    "validation": "the bias of O is lowered or raised where validation spans are found better, layer by layer",
+    "validation": "the bias of O is lowered or raised where that finds more validation spans, layer by layer",
     "none": "as trained",
 }
 DECODINGS_FROM = {
@@ -97,16 +97,16 @@ class ReadingOptions:
         """Whether validation chooses an epoch."""
         return False
 
-    def seeds(self, given: Sequence[int]) -> Sequence[int]:
-        """Return those seeds of a run that give fits of their own."""
-        return given[:1]
+    def seeds(self, of_run: Sequence[int]) -> Sequence[int]:
+        """Return those seeds of a run that give different fits."""
+        return of_run[:1]
 
     def streaming(self) -> Streaming:
         """Return how the cache is read."""
         return Streaming(self.chunk_words, self.buffer_mb)
 
-    def judging(self) -> dict[str, bool]:
-        """Return how predictions are judged."""
+    def scoring(self) -> dict[str, bool]:
+        """Return how predictions are scored."""
         return {"is_strict": self.is_strict, "leaves_out_cut": self.leaves_out_cut}
 
     def decodings(self, metric: str) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class TokenOptions(ReadingOptions):
     1 is one pass an epoch, as is any number of steps that a pass has. Without it `patience` and `max_epochs` would be a
     few steps where there are a hundred sentences."""
     start: str = "prior"
-    """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
+    """Where training begins: `prior` (the biases predict how frequent each class is) or `random`."""
     offset: str = "validation"
     """What moves the bias of O after training: `validation` (tasks of spans alone), or `none`."""
     steps: int = 0
@@ -188,9 +188,9 @@ class TokenOptions(ReadingOptions):
         """Whether validation chooses an epoch."""
         return self.keep == "best"
 
-    def seeds(self, given: Sequence[int]) -> Sequence[int]:
-        """Return all seeds of a run: each has its own weights, dropout and order."""
-        return given
+    def seeds(self, of_run: Sequence[int]) -> Sequence[int]:
+        """Return all seeds of a run: weights, dropout and order differ."""
+        return of_run
 
     def head_arguments(self) -> dict[str, Any]:
         """Return the arguments of the head itself."""
@@ -218,20 +218,18 @@ class LogisticOptions(ReadingOptions):
 
 
 def token_options(resolved: HeadOptions) -> Any:
-    """Return the options of a head of words, `ReadingOptions` and those of its own."""
+    """Return the options of a head of words, `ReadingOptions` or a subclass."""
     return resolved.own[0]
 
 
-# How readily a head calls a word O: cross-entropy asks for the right share of words, a score of spans for another.
-
 OFFSETS = tuple(step / 2 for step in range(-2, 11))
-"""What may be taken off the bias of O, in nats."""
+"""What may be subtracted from the bias of O, in nats; the best share of O for span F1 is not that of cross-entropy."""
 
 Score = Callable[[Int[np.ndarray, " W"]], float]
 
 
 class ChosenOffsets(NamedTuple):
-    """What is taken off the bias of O of each probe, and the scores with it."""
+    """What is subtracted from the bias of O of each probe, and the scores with it."""
 
     offsets: Float[np.ndarray, " P"]
     scores: Float[np.ndarray, " P"]
@@ -268,7 +266,7 @@ def choose_offsets(
     return ChosenOffsets(np.array(OFFSETS)[picks], scores[picks, np.arange(shape[0])])
 
 
-# Judging the predictions of one split: one score a layer in training; everything a report tells of the chosen one.
+# Scoring the predictions of one split: one score a layer in training; all that a report holds of the chosen one.
 
 ABSENT = "(no prediction)"
 EXAMPLES = 4
@@ -276,7 +274,7 @@ EXAMPLES = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class TagScorer:
     """The gold of one split, and how predictions of it are scored.
 
     Attributes:
@@ -287,8 +285,8 @@ class Judge:
             resamples sentences.
         metric: `span-f1` or `accuracy`.
         is_strict: Whether a span must begin with B.
-        kept: Positions of the words that are scored; all of them when None.
-        resampled: What that is called, `documents` or `sentences`.
+        scored: Positions of the words that are scored; all of them when None.
+        unit: What is resampled, `documents` or `sentences`.
     """
 
     gold: GoldTags
@@ -297,8 +295,8 @@ class Judge:
     documents: Sequence[str] | None
     metric: str
     is_strict: bool = False
-    kept: Int[np.ndarray, " V"] | None = None
-    resampled: str = "sentences"
+    scored: Int[np.ndarray, " V"] | None = None
+    unit: str = "sentences"
 
     def score(self, ids: Int[np.ndarray, " W"]) -> float:
         """Score predictions, `NO_PREDICTION` being an error; higher is better."""
@@ -333,12 +331,12 @@ class Judge:
             for row in ids:
                 picked = self._pick(row)
                 for k, name in enumerate(self.gold.names):
-                    found, wanted = picked == k, self._gold == k
-                    sums[name] += (int((found & wanted).sum()), int(found.sum()), int(wanted.sum()))
+                    predicted, gold = picked == k, self._gold == k
+                    sums[name] += (int((predicted & gold).sum()), int(predicted.sum()), int(gold.sum()))
         else:
             counts = [self.count(row) for row in ids]
-            sides = [[each.n_correct, each.n_predicted, each.n_gold] for each in counts]
-            sums = dict(zip(counts[0].types, np.sum(sides, axis=(0, 2)).T, strict=True))
+            of_seeds = [[spans.n_correct, spans.n_predicted, spans.n_gold] for spans in counts]
+            sums = dict(zip(counts[0].types, np.sum(of_seeds, axis=(0, 2)).T, strict=True))
         return [_shares(name, row, len(ids)) for name, row in sums.items() if row.any()]
 
     def decode(self, logits: Float[np.ndarray, "W K"], way: str) -> Int[np.ndarray, " W"]:
@@ -356,20 +354,19 @@ class Judge:
     def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, Any]]:
         """Return the most frequent pairs of a gold tag and another predicted one, with some words each."""
         wrong = np.flatnonzero(self._pick(ids) != self._gold)
-        if self.kept is not None:
-            wrong = self.kept[wrong]
+        if self.scored is not None:
+            wrong = self.scored[wrong]
         names = (*self.gold.names, ABSENT)  # NO_PREDICTION is -1
-        places: list[int] = wrong.tolist()
-        pairs = [(names[self.gold.ids[k]], names[ids[k]]) for k in places]
-        shown: dict[tuple[str, str], Counter[str]] = {}
-        for pair, k in zip(pairs, places, strict=True):
-            shown.setdefault(pair, Counter())[self.words[k]] += 1
+        pairs = [(names[self.gold.ids[k]], names[ids[k]]) for k in wrong.tolist()]
+        words: dict[tuple[str, str], Counter[str]] = {}
+        for pair, k in zip(pairs, wrong.tolist(), strict=True):
+            words.setdefault(pair, Counter())[self.words[k]] += 1
         return [
             {
                 "gold": pair[0],
                 "predicted": pair[1],
                 "n": n,
-                "words": [word for word, _ in shown[pair].most_common(EXAMPLES)],
+                "words": [word for word, _ in words[pair].most_common(EXAMPLES)],
             }
             for pair, n in Counter(pairs).most_common(most)
         ]
@@ -380,29 +377,26 @@ class Judge:
         sizes = np.diff(self._offsets)
         return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
 
-    def scorer(self) -> UnitScorer:
+    def unit_scorer(self) -> UnitScorer:
         """Return how predictions `(M, W)` of the split are scored and resampled."""
         sizes = np.diff(self._offsets)
-        n_sentences, unit = len(sizes), self.resampled
+        n_sentences = len(sizes)
         names = self.documents if self.documents is not None else [str(k) for k in range(n_sentences)]
         units = number_units(names, n_sentences)
         if self.metric == "accuracy":
-            right = right_scorer(self._gold, np.repeat(units, sizes), unit=unit)
+            picked = slice(None) if self.scored is None else self.scored
+            right = right_scorer(self._gold, np.repeat(units, sizes), unit=self.unit)
             return replace(
                 right,
-                count=lambda ids: right.count(_rows(ids)[:, self._kept]),
-                quick=lambda ids: np.asarray((_rows(ids)[:, self._kept] == self._gold).mean(-1)),
+                count=lambda ids: right.count(_rows(ids)[:, picked]),
+                quick=lambda ids: np.asarray((_rows(ids)[:, picked] == self._gold).mean(-1)),
             )
 
         def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U 3"]:
             counts = np.stack([self.count(row).by_sentence() for row in _rows(ids)]).astype(np.float64)
             return add_up(counts, units, int(units.max()) + 1)
 
-        return UnitScorer(self.metric, unit, int(units.max()) + 1, 3, count, f1_of_counts)
-
-    @property
-    def _kept(self) -> Int[np.ndarray, " V"] | slice:
-        return slice(None) if self.kept is None else self.kept
+        return UnitScorer(self.metric, self.unit, int(units.max()) + 1, 3, count, f1_of_counts)
 
     @cached_property
     def _labels(self) -> SpanLabels:
@@ -414,26 +408,24 @@ class Judge:
 
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:
-        if self.kept is None:
-            return self.offsets
-        return np.searchsorted(self.kept, self.offsets)
+        return self.offsets if self.scored is None else np.searchsorted(self.scored, self.offsets)
 
     def _pick(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        return ids if self.kept is None else ids[self.kept]
+        return ids if self.scored is None else ids[self.scored]
 
 
 def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
     return np.asarray(ids, np.int64)
 
 
-def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> Judge:
-    """Look at the tags of a split, to judge predictions of it.
+def tag_scorer(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> TagScorer:
+    """Read the tags of a split, to score predictions of it.
 
     `is_strict` asks a span to begin with B; `leaves_out_cut` leaves words without a latent out, not counting them as
     errors.
     """
     rows, part, units = data.split(split), data.task.splits[split], data.task.units(split)
-    return Judge(
+    return TagScorer(
         data.gold(split),
         rows.offsets,
         [word for words in part["words"] for word in words],
@@ -462,14 +454,14 @@ def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
     }
 
 
-# Fitting a token head with one seed: every layer keeps its own best validation epoch, and test is never touched.
+# Fitting a token head with one seed: every layer keeps its own best validation epoch, and test is never read.
 
 OUTSIDE = "O"
 
 
 @dataclass(frozen=True)
 class TokenFit:
-    """What a fit gave; the head itself holds the weights that were kept.
+    """The result of a fit; the head itself holds the weights that were kept.
 
     Attributes:
         seed: The seed.
@@ -478,7 +470,7 @@ class TokenFit:
         history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`,
             None for a probe that was done before, or whose weights are not finite.
         seconds: Duration.
-        offsets: What was taken off the bias of O, for each probe; 0 where nothing was.
+        offsets: What was subtracted from the bias of O, for each probe; 0 where nothing was.
         decoded: Way of decoding to the validation scores with it, for each probe; none without a validation split.
     """
 
@@ -492,7 +484,7 @@ class TokenFit:
 
 
 def _keep_best(
-    head: TokenHead, data: WordLatents, judge: Judge, options: TokenOptions, report: EpochReport
+    head: TokenHead, data: WordLatents, scorer: TagScorer, options: TokenOptions, report: EpochReport
 ) -> KeepBest:
     """Keep the epoch of each probe that scores best on validation."""
 
@@ -500,25 +492,28 @@ def _keep_best(
         return ((parameter, range(module.n_probes)) for parameter in module.parameters())
 
     def look(_: int, trainer: lightning.Trainer, module: TokenHead, is_done: Bool[np.ndarray, " P"]) -> Look:
-        scores = score_probes(module, data, judge, split="validation")
+        scores = score_probes(module, data, scorer, split="validation")
         is_kept = np.isfinite(scores) & ~is_done
         loss = float(trainer.callback_metrics["train_loss"])
-        shown = [float(score) if ok else None for score, ok in zip(scores, is_kept, strict=True)]
-        best = {f"validation_{judge.metric}": float(scores[is_kept].max())} if is_kept.any() else {}
-        return Look(scores, {"train_loss": loss, "validation_scores": shown}, {"train_loss": loss, **best})
+        finite = [float(score) if ok else None for score, ok in zip(scores, is_kept, strict=True)]
+        best = {f"validation_{scorer.metric}": float(scores[is_kept].max())} if is_kept.any() else {}
+        return Look(scores, {"train_loss": loss, "validation_scores": finite}, {"train_loss": loss, **best})
 
     return KeepBest(head.n_probes, parts=parts, look=look, patience=options.patience, report=report)
 
 
-class _Tell(Callback):
+class _Report(Callback):
     """Remembers and reports the loss of every epoch."""
+
+    state_key = "_Tell"
+    """The name that the state of an unfinished fit has in a checkpoint."""
 
     def __init__(self, report: EpochReport) -> None:
         self.report = report
         self.history: list[dict[str, Any]] = []
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Tell the epoch that has ended."""
+        """Report the epoch that has ended."""
         del pl_module
         self.history.append({"train_loss": float(trainer.callback_metrics["train_loss"])})
         self.report(len(self.history), dict(self.history[-1]))
@@ -541,22 +536,10 @@ def fit_token_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> TokenFit:
-    """Fit a head on the training split; what is chosen is chosen on validation.
+    """Fit a fresh head on the training split; validation chooses what is chosen.
 
-    Args:
-        head: A fresh head; it ends with the weights that are kept, in eval mode, on the CPU. Its seed is that of the
-            order of sentences, of the initial weights and of dropout.
-        data: The words.
-        options: How it is fitted.
-        device: `cpu` or a torch device.
-        report: Called after every epoch with its number and its values.
-        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None,
-            nor where `options` count steps.
-
-    Raises:
-        HeadError: Weights that are not finite, or, where the best epoch is kept, were not after any epoch.
-        TaskError: The task lacks a split that is needed.
-        KeyboardInterrupt: Ctrl-C.
+    The head ends with the weights that are kept, in eval mode, on the CPU. Its seed is also that of the order of
+    sentences and of dropout. No state is saved where `options` count steps.
     """
     started = time.monotonic()
     if options.is_standardised:
@@ -567,12 +550,12 @@ def fit_token_head(
         head.begin_at(class_prior(data, head.class_weights))
     data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
     data.epoch_steps = options.epoch_steps
-    if options.steps:  # Lightning ends an epoch of them without a batch when it is taken up; they are few
+    if options.steps:  # Lightning ends an epoch of them without a batch when it is resumed; they are few
         unfinished = None
     is_chosen = options.keep == "best"
     is_judged = is_chosen or "validation" in data.rows
-    judge = judge_of(data, "validation", **options.judging()) if is_judged else None
-    keeper = _keep_best(head, data, judge, options, report) if is_chosen and judge else _Tell(report)
+    scorer = tag_scorer(data, "validation", **options.scoring()) if is_judged else None
+    keeper = _keep_best(head, data, scorer, options, report) if is_chosen and scorer else _Report(report)
     length = {"max_steps": options.steps, "max_epochs": -1} if options.steps else {"max_epochs": options.max_epochs}
     run_trainer(
         head,
@@ -588,18 +571,18 @@ def fit_token_head(
     if isinstance(keeper, KeepBest):
         keeper.restore(head)
         scores, epochs = keeper.scores, keeper.best_epochs.tolist()
-        if 0 in epochs:  # what stands there are the initial weights
+        if 0 in epochs:  # its weights are the initial ones
             raise _not_finite(head, data.layers, probe=epochs.index(0))
     else:
-        scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
+        scores = score_probes(head, data, scorer, split="validation") if scorer else np.zeros(0)
         epochs = [len(keeper.history)] * head.n_probes
     is_finite = _is_finite(head)
     if not is_finite.all():
         raise _not_finite(head, data.layers, probe=int(np.argmin(is_finite)))
     offsets = np.zeros(head.n_probes)
-    if options.offset == "validation" and judge is not None and judge.metric == "span-f1" and OUTSIDE in data.classes:
-        offsets, scores = move_outside(head, data, judge)
-    decoded = score_decodings(head, data, judge, options, plain=scores) if judge else {}
+    if options.offset == "validation" and scorer is not None and scorer.metric == "span-f1" and OUTSIDE in data.classes:
+        offsets, scores = move_outside(head, data, scorer)
+    decoded = score_decodings(head, data, scorer, options, plain=scores) if scorer else {}
     seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     return TokenFit(
         head.seed,
@@ -613,26 +596,26 @@ def fit_token_head(
 
 
 def score_decodings(
-    head: TokenHead, data: WordLatents, judge: Judge, options: ReadingOptions, *, plain: Float[np.ndarray, " P"]
+    head: TokenHead, data: WordLatents, scorer: TagScorer, options: ReadingOptions, *, plain: Float[np.ndarray, " P"]
 ) -> dict[str, tuple[float, ...]]:
-    """Score validation by every probe in every way of decoding that there is to choose from, plain ones being known."""
-    ways = options.decodings(judge.metric)
+    """Score validation by every probe in every way of decoding; `plain` scores are those of plain tags."""
+    ways = options.decodings(scorer.metric)
     if ways == ("plain",):
         return {"plain": tuple(plain.tolist())}
     rows = []
     for probe in range(head.n_probes):  # one at a time: the logits of all layers may not fit into memory
         channel = probe if head.n_probes == len(data.layers) else None
         logits = predict_logits(head.only(probe), data, "validation", channel=channel)
-        rows.append([judge.score(judge.decode(logits, way)) for way in ways])
+        rows.append([scorer.score(scorer.decode(logits, way)) for way in ways])
     return dict(zip(ways, zip(*rows, strict=True), strict=True))
 
 
-def move_outside(head: TokenHead, data: WordLatents, judge: Judge) -> ChosenOffsets:
-    """Take off the bias of O what makes the spans of validation best, for each probe; the head is changed."""
+def move_outside(head: TokenHead, data: WordLatents, scorer: TagScorer) -> ChosenOffsets:
+    """Subtract from the bias of O what makes the spans of validation best, for each probe; the head is changed."""
     outside = data.classes.index(OUTSIDE)
     shape = (head.n_probes, data.split("validation").n_words)
     chosen = choose_offsets(
-        _predicted(head, data, "validation", channel=None), judge.score, shape=shape, outside=outside
+        _predicted(head, data, "validation", channel=None), scorer.score, shape=shape, outside=outside
     )
     with torch.no_grad():
         head.bias[:, outside] -= torch.from_numpy(chosen.offsets).to(head.bias)
@@ -646,26 +629,26 @@ def predict_ids(
 
     `channel` is the position of the one channel the head reads; it reads all of them when absent.
     """
-    found = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
+    ids = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
     for words, logits in _predicted(head, data, split, channel=channel):
-        found[:, words] = logits.argmax(-1).cpu().numpy()
-    return found
+        ids[:, words] = logits.argmax(-1).cpu().numpy()
+    return ids
 
 
 def predict_logits(
     head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
 ) -> Float32[np.ndarray, "W K"]:
     """Score every class of every word by a head of one probe, as `predict_ids`; NaN for words without a latent."""
-    found = np.full((data.split(split).n_words, head.n_classes), np.nan, dtype=np.float32)
+    scores = np.full((data.split(split).n_words, head.n_classes), np.nan, dtype=np.float32)
     for words, logits in _predicted(head, data, split, channel=channel):
-        found[words] = logits[0].float().cpu().numpy()
-    return found
+        scores[words] = logits[0].float().cpu().numpy()
+    return scores
 
 
-def score_probes(head: TokenHead, data: WordLatents, judge: Judge, *, split: str) -> Float[np.ndarray, " P"]:
+def score_probes(head: TokenHead, data: WordLatents, scorer: TagScorer, *, split: str) -> Float[np.ndarray, " P"]:
     """Score the predictions of every probe of a head for one split; NaN for weights that are not finite."""
     ids = predict_ids(head, data, split)
-    return np.array([judge.score(row) if ok else np.nan for row, ok in zip(ids, _is_finite(head), strict=True)])
+    return np.array([scorer.score(row) if ok else np.nan for row, ok in zip(ids, _is_finite(head), strict=True)])
 
 
 def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
@@ -737,13 +720,13 @@ def fit_token_logistic(
         weight, bias = fit.raw(0, 0)
         head.weight.data[layer], head.bias.data[layer] = weight.float(), bias.float()
     head.cpu().eval()
-    judge = judge_of(data, "validation", **options.judging()) if "validation" in data.rows else None
-    scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
+    scorer = tag_scorer(data, "validation", **options.scoring()) if "validation" in data.rows else None
+    scores = score_probes(head, data, scorer, split="validation") if scorer else np.zeros(0)
     return TokenFit(
         head.seed,
         (0,) * head.n_probes,
         tuple(scores.tolist()),
         (),
         time.monotonic() - started,
-        decoded=score_decodings(head, data, judge, options, plain=scores) if judge else {},
+        decoded=score_decodings(head, data, scorer, options, plain=scores) if scorer else {},
     )

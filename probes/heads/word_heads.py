@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -20,20 +21,20 @@ from extract.run.embed import embed_words
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import HeadParts, Heads, KindScoring, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
-    Judge,
-    ReadingOptions,
+    TagScorer,
     TokenFit,
     fit_token_head,
-    judge_of,
     majority_ids,
     predict_logits,
+    tag_scorer,
     token_options,
 )
 from probes.latents.word_latents import WordLatents
@@ -41,14 +42,199 @@ from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.span_metrics import NO_PREDICTION, decode_tags
 from probes.networks.token_networks import TokenHead, TokenMix
 
-# What the result of a token head says of its fits, of the words it read, and of its protocol.
+
+def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
+    if "train" not in task.splits:
+        raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
+    if set(task.splits) == {"train"}:
+        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
+    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
+        choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
+        raise TaskError(
+            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
+            f"rows to it{instead}."
+        )
 
 
-def selection(options: ReadingOptions, *, n_layers: int, n_ways: int) -> str:
-    """Say what is chosen, and on which split."""
-    chosen = ["epoch"] * options.chooses_epoch + ["layer"] * (n_layers > 1) + ["decoding"] * (n_ways > 1)
-    listed = " and ".join(filter(None, [", ".join(chosen[:-1]), *chosen[-1:]]))
-    return f"validation ({listed})" if chosen else "nothing to choose"
+MIX = "mix"
+"""The layer of a head that reads a mix of all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenFits:
+    """A token head on the task and the latents of a run, to be fitted with every seed.
+
+    `fit_network` fits it in place of `fit_token_head`.
+    """
+
+    network: type[TokenHead]
+    fit_network: Callable[..., TokenFit] | None
+    resolved: HeadOptions
+    context: FitContext
+
+    @property
+    def options(self) -> Any:
+        """Its options, `ReadingOptions` and more."""
+        return token_options(self.resolved)
+
+    @cached_property
+    def data(self) -> WordLatents:
+        """The words it reads."""
+        return WordLatents(
+            self.context.cache,
+            self.context.task,
+            pooling=self.resolved.pooling,
+            layers=self.resolved.layers,
+            streaming=self.options.streaming(),
+        )
+
+    def fit_all(self, reporter: Reporter) -> list[SavedHead[TokenHead]]:
+        """Fit the head with every seed that gives a fit of its own, or load it."""
+        return [self.fit_seed(seed, reporter) for seed in self.options.seeds(self.context.seeds)]
+
+    def fit_seed(self, seed: int, reporter: Reporter) -> SavedHead[TokenHead]:
+        """Fit the head with one seed, or load it."""
+        context, data, name = self.context, self.data, self.resolved.name
+        folder = context.folder / name / f"seed_{seed}"
+        fit_id = context.identify(
+            name, asdict(self.options), data.channels.pooling, list(data.layers), seed, more=[context.device]
+        )
+        return fit_or_load(
+            folder,
+            fit_id,
+            lambda: self._fit(seed, reporter(seed), Unfinished(folder, fit_id)),
+            lambda record: self.network(**record["arguments"]),
+            cache=context.cache,
+        )
+
+    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[TokenHead, dict[str, Any]]:
+        data = self.data
+        sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
+        head = self.network(*sizes, seed=seed, **self.options.head_arguments())
+        result = (self.fit_network or fit_token_head)(
+            head, data, self.options, device=self.context.device, report=report, unfinished=unfinished
+        )
+        return head, {
+            "name": self.resolved.name,
+            "classes": list(data.classes),
+            "pooling": data.channels.pooling,
+            "layers": list(data.layers),
+            "seed": seed,
+            "protocol": self.context.protocol,
+            "best_epochs": list(result.best_epochs),
+            "offsets": list(result.offsets),
+            "scores": list(result.scores),
+            "decoded": {way: list(scores) for way, scores in result.decoded.items()},
+            "history": list(result.history),
+            "seconds": round(result.seconds, 3),
+        }
+
+    def score(self, heads: Sequence[TokenHead], split: str, *, channel: int | None, decoding: str) -> "SplitScores":
+        """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
+        data = self.data
+        logits = [predict_logits(head, data, split, channel=channel) for head in heads]
+        scorer = tag_scorer(data, split, **self.options.scoring())
+        ids = np.stack([scorer.decode(of_seed, decoding) for of_seed in logits])
+        ways = [scorer.decodings(of_seed) for of_seed in logits] if scorer.metric == "span-f1" else []
+        facts = {
+            "by_type": scorer.by_type(ids),
+            "decoding": {way: float(np.mean([of_seed[way] for of_seed in ways])) for way in ways[0]} if ways else {},
+            "errors": scorer.errors(ids[0]),
+            "coverage": coverage(data, split),
+        }
+        scorers = [scorer]
+        if self.context.protocol == MAGNET and scorer.metric != "accuracy":
+            scorers.append(replace(scorer, metric="accuracy"))
+        n_resamples = self.context.n_resamples
+        summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in scorers}
+        return SplitScores(scorer, ids[0], summaries, scorer.score(majority_ids(data, split)), facts)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitScores:
+    """Predictions of one split, and how they score."""
+
+    scorer: TagScorer
+    ids: Int[np.ndarray, " W"]
+    summaries: dict[str, SeedSummary]
+    majority: float
+    facts: dict[str, Any]
+    """`by_type`, `decoding` (spans decoded in every way), `errors` and `coverage`."""
+
+
+def evaluate_token_head(
+    network: type[TokenHead],
+    fit: Callable[..., TokenFit] | None,
+    resolved: HeadOptions,
+    context: FitContext,
+    reporter: Reporter,
+) -> HeadResult:
+    """Fit a head for every seed or load it, choose layer and decoding on validation, and read test once.
+
+    Predictions are the classes of the chosen layer with the first seed. Extras: those of `SplitScores`, per split;
+    `mix` for a head that mixes layers.
+    """
+    fits, task = TokenFits(network, fit, resolved, context), context.task
+    data, options, fitted = fits.data, fits.options, fits.fit_all(reporter)
+    mixes = [saved.head for saved in fitted if isinstance(saved.head, TokenMix)]
+    names = (MIX,) if mixes else data.layers
+    ways = options.decodings(task.metric)
+    grid = np.array([[saved.record["decoded"].get(way, ()) for way in ways] for saved in fitted])  # seeds, ways, probes
+    way, probe = map(int, np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:])) if grid.size else (0, 0)
+    decoding, curve = ways[way], grid[:, way]
+    if not curve.size and len(names) > 1:
+        raise TaskError(
+            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
+            "name one layer with `layers`."
+        )
+    heads = [saved.head.only(probe) for saved in fitted]
+    scores = {
+        split: fits.score(heads, split, channel=None if mixes else probe, decoding=decoding) for split in task.splits
+    }
+    score = float(curve.mean(0)[probe]) if curve.size else None
+    choices = [
+        *["epoch"] * options.chooses_epoch,
+        *["layer"] * (len(names) > 1),
+        *["decoding"] * (len(ways) > 1 and bool(grid.size)),
+    ]
+    listed = " and ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
+    is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
+    extras: dict[str, Any] = {
+        key: {split: of_split.facts[key] for split, of_split in scores.items()}
+        for key in ("by_type", "decoding", "errors", "coverage")
+    }
+    if mixes:
+        has_validation = "validation" in data.rows
+        extras["mix"] = describe_mix(
+            mixes, data, tag_scorer(data, "validation", **options.scoring()) if has_validation else None
+        )
+    return HeadResult(
+        name=resolved.name,
+        pooling=data.channels.pooling,
+        layers=names,
+        options=asdict(options),
+        metric=task.metric,
+        selection=f"validation ({listed})" if choices else "nothing to choose",
+        selection_score=float("nan") if score is None else score,
+        chosen={
+            "layer": names[probe],
+            "score": score,
+            **({"decoding": decoding} if task.metric == "span-f1" else {}),
+        },
+        summary={split: of_split.summaries for split, of_split in scores.items()},
+        curves=token_curves(curve, task.metric),
+        seeds=tuple(describe_seed(saved.record, probe) for saved in fitted),
+        baselines={"majority": {split: of_split.majority for split, of_split in scores.items()}},
+        optimistic_because=(
+            "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
+        ),
+        departures=departures(context.protocol, context.cache, data.channels.pooling),
+        extras=extras,
+        predictions={split: of_split.ids for split, of_split in scores.items()},
+        names={split: of_split.scorer.gold.names for split, of_split in scores.items()},
+        row_scores={split: of_split.scorer.sentence_scores(of_split.ids) for split, of_split in scores.items()},
+    )
 
 
 def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, ...]:
@@ -63,17 +249,17 @@ def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, .
 def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ...]:
     """Say, one line each, where a run departs from the protocol it names because of what its word cache holds."""
     words, template = cache.identity["words"], cache.identity["template"]
-    found = []
+    lines = []
     if protocol == MAGNET:
         if parse_plan(cache.identity["plan"]).is_untouched:
-            found.append("every block is causal, and no word sees what follows it, as it does with MAGNET")
+            lines.append("every block is causal, and no word sees what follows it, as it does with MAGNET")
         if not words["shift"]:
-            found.append("tokens are not shifted by one, as MAGNET shifts them")
+            lines.append("tokens are not shifted by one, as MAGNET shifts them")
         if pooling != "mean":
-            found.append(f"a word is the {pooling} of its tokens, and not their mean, as with MAGNET")
+            lines.append(f"a word is the {pooling} of its tokens, and not their mean, as with MAGNET")
     if protocol == LBW and (template["max_tokens"], template["on_long"]) != (LBW_TOKENS, "truncate"):
-        found.append(f"sentences are not cut to {LBW_TOKENS} tokens, as the released code cuts them")
-    return tuple(found)
+        lines.append(f"sentences are not cut to {LBW_TOKENS} tokens, as the released code cuts them")
+    return tuple(lines)
 
 
 def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
@@ -81,14 +267,14 @@ def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
     history = []
     best = -math.inf
     for step in record["history"]:
-        told = {"train_loss": step["train_loss"]}
+        epoch = {"train_loss": step["train_loss"]}
         scores = step.get("validation_scores", [])
         best = max([best, *(score for score in scores if score is not None)])
         if best > -math.inf:
-            told["best_layer_score"] = best
+            epoch["best_layer_score"] = best
         if scores and scores[probe] is not None:
-            told["validation_score"] = scores[probe]
-        history.append(told)
+            epoch["validation_score"] = scores[probe]
+        history.append(epoch)
     best_epoch = record["best_epochs"][probe]
     return {"seed": record["seed"], "best_epoch": best_epoch, "seconds": record["seconds"], "history": history}
 
@@ -100,26 +286,26 @@ def coverage(data: WordLatents, split: str) -> dict[str, int]:
     return {"n_words": len(flags), **{key: int(np.count_nonzero(flags & bit)) for key, bit in counts.items()}}
 
 
-def describe_mix(heads: Sequence[TokenMix], data: WordLatents, judge: Judge | None) -> dict[str, Any]:
+def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer | None) -> dict[str, Any]:
     """Describe a mix, the mean over seeds.
 
     Weights are of layer-normed layers, and still no measure of what a layer knows: two alike share one weight. So the
-    scores, of plain tags, stand beside them, where there is a judge of validation.
+    scores, of plain tags, are given too, where there is a scorer of validation.
 
     Returns:
         `layers`, `weights` (they sum to 1), `gamma`, and, on validation, `whole` (the score of the mix), `alone` (of
-        each layer put in place of the mix) and `without` (the score lost when the other layers share its weight).
+        each layer in place of the mix) and `without` (the score lost when the other layers share its weight).
     """
     with torch.no_grad():
         weights = np.mean([head.weights().numpy() for head in heads], axis=0)
         gamma = float(np.mean([float(head.gamma) for head in heads]))
-    found: dict[str, Any] = {"layers": list(data.layers), "weights": weights.tolist(), "gamma": gamma}
-    if judge is None:
-        return found
-    scores = np.mean([_score_layers(head, data, judge) for head in heads], axis=0)
+    mix: dict[str, Any] = {"layers": list(data.layers), "weights": weights.tolist(), "gamma": gamma}
+    if scorer is None:
+        return mix
+    scores = np.mean([_score_layers(head, data, scorer) for head in heads], axis=0)
     whole, alone, without = scores[0], scores[1 : 1 + len(weights)], scores[1 + len(weights) :]
     return {
-        **found,
+        **mix,
         "split": "validation",
         "whole": float(whole),
         "alone": alone.tolist(),
@@ -127,7 +313,7 @@ def describe_mix(heads: Sequence[TokenMix], data: WordLatents, judge: Judge | No
     }
 
 
-def _score_layers(head: TokenMix, data: WordLatents, judge: Judge) -> list[float]:
+def _score_layers(head: TokenMix, data: WordLatents, scorer: TagScorer) -> list[float]:
     """Score the mix, then every layer in its place, then the mix without every layer."""
     n_words = data.split("validation").n_words
     ids = np.full((1 + 2 * head.n_layers, n_words), NO_PREDICTION, dtype=np.int64)
@@ -140,257 +326,59 @@ def _score_layers(head: TokenMix, data: WordLatents, judge: Judge) -> list[float
             whole = (weights * parts).sum(0, keepdim=True)
             logits = torch.cat([whole, parts, (whole - weights * parts) / others]) + head.bias
         ids[:, batch.words.numpy()] = logits.argmax(-1).numpy()
-    return [judge.score(row) for row in ids]
+    return [scorer.score(row) for row in ids]
 
 
-MIX = "mix"
-"""What stands for the layer of a head that reads a mix of all of them."""
-
-
-def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
-    if "train" not in task.splits:
-        raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
-    if set(task.splits) == {"train"}:
-        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
-        what, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {what}; add "
-            f"rows to it{instead}."
-        )
-
-
-def evaluate_token_head(
-    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
-) -> HeadResult:
-    """Fit a head for every seed, or find it fitted, choose layer and decoding on validation, and read test once.
-
-    Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`, `decoding` (spans
-    decoded in every way), `errors` and `coverage`; `mix` for a head that mixes layers.
-    """
-    options, task = token_options(resolved), setting.task
-    data, fitted = fit_seeds(network, fit, resolved, setting, watch)
-    is_mix = isinstance(fitted[0].head, TokenMix)
-    names = (MIX,) if is_mix else data.layers
-    ways = options.decodings(task.metric)
-    grid = np.array([[each.record["decoded"].get(way, ()) for way in ways] for each in fitted])  # seeds, ways, probes
-    way, probe = np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:]) if grid.size else (0, 0)
-    decoding, curve = ways[int(way)], grid[:, int(way)]
-    if not curve.size and len(names) > 1:
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
-            "name one layer with `layers`."
-        )
-    heads, channel = [each.head.only(int(probe)) for each in fitted], None if is_mix else int(probe)
-    found = {
-        split: _judge(
-            heads,
-            data,
-            split,
-            options,
-            channel=channel,
-            decoding=decoding,
-            n_resamples=setting.n_resamples,
-            with_accuracy=setting.protocol == MAGNET,
-        )
-        for split in task.splits
-    }
-    score = float(curve.mean(0)[probe]) if curve.size else None
-    return HeadResult(
-        name=resolved.name,
-        pooling=data.channels.pooling,
-        layers=names,
-        options=asdict(options),
-        metric=task.metric,
-        selection=selection(options, n_layers=len(names), n_ways=len(ways) if grid.size else 1),
-        selection_score=float("nan") if score is None else score,
-        chosen={
-            "layer": names[probe],
-            "score": score,
-            **({"decoding": decoding} if task.metric == "span-f1" else {}),
-        },
-        summary={split: each.summaries for split, each in found.items()},
-        curves=token_curves(curve, task.metric),
-        seeds=tuple(describe_seed(each.record, int(probe)) for each in fitted),
-        baselines={"majority": {split: each.majority for split, each in found.items()}},
-        optimistic_because=_why_optimistic(options, data),
-        departures=departures(setting.protocol, setting.cache, data.channels.pooling),
-        extras={
-            **{key: {split: each.facts[key] for split, each in found.items()} for key in _FACTS},
-            **_describe_mix(fitted, data, options),
-        },
-        predictions={split: each.ids for split, each in found.items()},
-        names={split: each.judge.gold.names for split, each in found.items()},
-        row_scores={split: each.judge.sentence_scores(each.ids) for split, each in found.items()},
-    )
-
-
-def fit_seeds(
-    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
-) -> tuple[WordLatents, list[SavedHead[TokenHead]]]:
-    """Fit a head with every seed, or load it; gives the words it reads as well."""
-    options = token_options(resolved)
-    data = WordLatents(
-        setting.cache, setting.task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
-    )
-    return data, [
-        _fit_seed(network, fit, resolved, setting, data=data, seed=seed, watch=watch)
-        for seed in options.seeds(setting.seeds)
-    ]
-
-
-def _why_optimistic(options: ReadingOptions, data: WordLatents) -> str:
-    is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
-    return "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
-
-
-_FACTS = ("by_type", "decoding", "errors", "coverage")
-
-
-@dataclass(frozen=True, eq=False)
-class _Judged:
-    """Predictions of one split, and how they score."""
-
-    judge: Judge
-    ids: Int[np.ndarray, " W"]
-    summaries: dict[str, SeedSummary]
-    majority: float
-    facts: dict[str, Any]
-
-
-def _judge(
-    heads: list[TokenHead],
-    data: WordLatents,
-    split: str,
-    options: ReadingOptions,
-    *,
-    channel: int | None,
-    decoding: str,
-    n_resamples: int,
-    with_accuracy: bool,
-) -> _Judged:
-    """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
-    logits = [predict_logits(head, data, split, channel=channel) for head in heads]
-    judge = judge_of(data, split, **options.judging())
-    ids = np.stack([judge.decode(each, decoding) for each in logits])
-    ways = [judge.decodings(each) for each in logits] if judge.metric == "span-f1" else []
-    facts = {
-        "by_type": judge.by_type(ids),
-        "decoding": {way: float(np.mean([each[way] for each in ways])) for way in ways[0]} if ways else {},
-        "errors": judge.errors(ids[0]),
-        "coverage": coverage(data, split),
-    }
-    judges = [judge, *([replace(judge, metric="accuracy")] if with_accuracy and judge.metric != "accuracy" else [])]
-    summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in judges}
-    return _Judged(judge, ids[0], summaries, judge.score(majority_ids(data, split)), facts)
-
-
-def _fit_seed(
-    network: type[TokenHead],
-    fit: Callable[..., TokenFit] | None,
-    resolved: HeadOptions,
-    setting: Setting,
-    *,
-    data: WordLatents,
-    seed: int,
-    watch: Watch,
-) -> SavedHead[TokenHead]:
-    """Fit a head with one seed, or load it."""
-    name, options = resolved.name, token_options(resolved)
-    folder = setting.folder / name / f"seed_{seed}"
-    fit_id = setting.identify(
-        name, asdict(options), data.channels.pooling, list(data.layers), seed, more=[setting.device]
-    )
-
-    def fitted() -> tuple[TokenHead, dict[str, Any]]:
-        sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
-        head = network(*sizes, seed=seed, **options.head_arguments())
-        found = (fit or fit_token_head)(
-            head, data, options, device=setting.device, report=watch(seed), unfinished=Unfinished(folder, fit_id)
-        )
-        return head, {
-            "name": name,
-            "classes": list(data.classes),
-            "pooling": data.channels.pooling,
-            "layers": list(data.layers),
-            "seed": seed,
-            "protocol": setting.protocol,
-            "best_epochs": list(found.best_epochs),
-            "offsets": list(found.offsets),
-            "scores": list(found.scores),
-            "decoded": {way: list(scores) for way, scores in found.decoded.items()},
-            "history": list(found.history),
-            "seconds": round(found.seconds, 3),
-        }
-
-    return fit_or_load(folder, fit_id, fitted, lambda record: network(**record["arguments"]), cache=setting.cache)
-
-
-def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options: ReadingOptions) -> dict[str, Any]:
-    heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
-    if not heads:
-        return {}
-    judge = judge_of(data, "validation", **options.judging()) if "validation" in data.rows else None
-    return {"mix": describe_mix(heads, data, judge)}
-
-
-# A fitted token head taken apart: every layer's classifier, or what each layer adds to a mix.
+# Every layer's classifier, or what each layer adds to a mix.
 
 
 def token_parts(
     network: type[TokenHead],
     fit: Callable[..., TokenFit] | None,
     resolved: HeadOptions,
-    setting: Setting,
+    context: FitContext,
     result: HeadResult,
     split: str,
-    watch: Watch,
+    reporter: Reporter,
 ) -> HeadParts:
-    """Take a token head apart; further arguments are those of `probes.heads.layer_head.take_apart`.
-
-    Tags are decoded as the run chose to.
-    """
-    data, fitted = fit_seeds(network, fit, resolved, setting, watch)
-    judge = judge_of(data, split, **token_options(resolved).judging())
+    """Take a token head apart, its tags decoded as the run chose to; arguments as of `take_apart`."""
+    fits = TokenFits(network, fit, resolved, context)
+    data, heads = fits.data, [saved.head for saved in fits.fit_all(reporter)]
+    scorer = tag_scorer(data, split, **fits.options.scoring())
     decoding = str(result.chosen.get("decoding", "plain"))
-    heads = [each.head for each in fitted]
-    mixes = [_Mixed(head, data, split, judge, decoding) for head in heads if isinstance(head, TokenMix)]
+    mixes = [_Mixed(head, data, split, scorer, decoding) for head in heads if isinstance(head, TokenMix)]
     together: Together | None = None
     if mixes:
         one_by_one = np.eye(len(data.layers), dtype=bool)
         alone = np.stack([mix.predict(one_by_one) for mix in mixes])
         together = lambda masks: np.stack([mix.predict(masks) for mix in mixes])  # noqa: E731
     else:
-        layers = range(len(data.layers))
-        alone = np.stack([[_alone(head, data, split, k, judge, decoding) for k in layers] for head in heads])
+
+        def predict(head: TokenHead, layer: int) -> Int[np.ndarray, " W"]:
+            return scorer.decode(predict_logits(head.only(layer), data, split, channel=layer), decoding)
+
+        alone = np.stack([[predict(head, layer) for layer in range(len(data.layers))] for head in heads])
     how = "the mix with the means of all other layers" if mixes else "the classifier of the layer"
-    return HeadParts(data.channels.pooling, data.layers, judge.scorer(), alone, together, how)
-
-
-def _alone(
-    head: TokenHead, data: WordLatents, split: str, layer: int, judge: Judge, decoding: str
-) -> Int[np.ndarray, " W"]:
-    return judge.decode(predict_logits(head.only(layer), data, split, channel=layer), decoding)
+    return HeadParts(data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how)
 
 
 class _Mixed:
     """What every layer adds to the logits of a mix, on a split, with its means over train."""
 
-    def __init__(self, head: TokenMix, data: WordLatents, split: str, judge: Judge, decoding: str) -> None:
-        self.judge, self.decoding = judge, decoding
+    def __init__(self, head: TokenMix, data: WordLatents, split: str, scorer: TagScorer, decoding: str) -> None:
+        self.scorer, self.decoding = scorer, decoding
         self.bias: Float32[np.ndarray, " K"] = head.bias.detach().numpy()[0]
         self.parts, _ = _contributions(head, data, split)
         _, self.means = _contributions(head, data, "train", keep=False)
 
     def predict(self, masks: Bool[np.ndarray, "M L"]) -> Int[np.ndarray, "M W"]:
         """Predict with every set of layers, the others adding their means over train."""
-        found = []
+        ids = []
         for mask in masks:
             logits = self.parts[mask].sum(0) + self.means[~mask].sum(0) + self.bias
             logits[np.isnan(self.parts[0, :, 0])] = np.nan  # words without a latent, also where no layer is left
-            found.append(self.judge.decode(logits, self.decoding))
-        return np.stack(found)
+            ids.append(self.scorer.decode(logits, self.decoding))
+        return np.stack(ids)
 
 
 def _contributions(
@@ -398,7 +386,7 @@ def _contributions(
 ) -> tuple[Float32[np.ndarray, "L W K"], Float32[np.ndarray, "L K"]]:
     """Return what each layer adds to the logits of every word (NaN without a latent), and the mean over words."""
     n_words = data.split(split).n_words if keep else 0
-    found = np.full((head.n_layers, n_words, head.n_classes), np.nan, np.float32)
+    added = np.full((head.n_layers, n_words, head.n_classes), np.nan, np.float32)
     sums, n_seen = np.zeros((head.n_layers, head.n_classes)), 0
     with torch.no_grad():
         weights = head.weights().reshape(-1, 1, 1)
@@ -407,14 +395,12 @@ def _contributions(
             sums += parts.sum(1)
             n_seen += parts.shape[1]
             if keep:
-                found[:, batch.words.numpy()] = parts
-    return found, (sums / max(n_seen, 1)).astype(np.float32)
+                added[:, batch.words.numpy()] = parts
+    return added, (sums / max(n_seen, 1)).astype(np.float32)
 
-
-# Tagging the words of new sentences with the token heads of a run.
 
 Sentence = str | Sequence[str] | JoinedText
-"""A text whose words are parted by white space, a list of words, or a text with the places of its words."""
+"""A text whose words are separated by white space, a list of words, or a text with the spans of its words."""
 
 
 def score_words(
@@ -427,21 +413,21 @@ def score_words(
     joined = [find_words(sentence) for sentence in sentences]
     unique = unique_texts(joined)
     record = heads[0].record
-    places = [list(range(len(text.spans))) for text in unique]
+    positions = [list(range(len(text.spans))) for text in unique]
     texts = unique
     if find_protocol(record.get("protocol", "icecore")).cut.get("words") == "every-token":
-        texts, places = _cut(unique, decoder, spec)
-    found = embed_words(decoder, texts, spec=spec)
+        texts, positions = _cut(unique, decoder, spec)
+    words = embed_words(decoder, texts, spec=spec)
     reads = {"layers": spec.layers, "poolings": spec.words.poolings}
     with torch.no_grad():
-        logits = [saved.head(read_channels(found.latents, saved.record, **reads)) for saved in heads]
+        logits = [saved.head(read_channels(words.latents, saved.record, **reads)) for saved in heads]
     (scores,) = torch.stack(logits).mean(0).float().numpy()  # of one probe
-    scores = np.where(found.has_latent[:, None], scores, np.nan)
-    best = decode_tags(scores, found.offsets, labels=record["classes"], way=record.get("decoding", "plain"))
+    scores = np.where(words.has_latent[:, None], scores, np.nan)
+    best = decode_tags(scores, words.offsets, labels=record["classes"], way=record.get("decoding", "plain"))
     tags = np.array([*record["classes"], None], dtype=object)[best]
     by_text = {
-        text: tags[start + np.array(words)].tolist()
-        for text, start, words in zip(unique, found.offsets[:-1], places, strict=True)
+        text: tags[start + np.array(pieces)].tolist()
+        for text, start, pieces in zip(unique, words.offsets[:-1], positions, strict=True)
     }
     return [list(by_text[text]) for text in joined]
 
@@ -456,7 +442,7 @@ def find_words(sentence: Sentence) -> JoinedText:
     if isinstance(sentence, JoinedText):
         return sentence
     if isinstance(sentence, str):
-        return JoinedText(sentence, tuple(found.span() for found in re.finditer(r"\S+", sentence)))
+        return JoinedText(sentence, tuple(word.span() for word in re.finditer(r"\S+", sentence)))
     return join_words(sentence, [True] * len(sentence)) if sentence else JoinedText("", ())
 
 

@@ -1,9 +1,10 @@
 """Heads without fitting: every layer, transform and measure tried on validation, one chosen, test scored once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -16,21 +17,9 @@ from extract.errors import HeadError, TaskError
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import answer_names
-from probes.fitting.saved_fits import fit_or_load
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import (
-    HeadParts,
-    Heads,
-    KindScoring,
-    best_place,
-    channels_read,
-    describe_choice,
-    only_channel,
-    record_layer,
-    record_surface,
-    score_texts,
-)
+from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
@@ -47,316 +36,6 @@ from probes.metrics.bootstrap import (
     summarise,
 )
 from probes.metrics.class_metrics import average_precision, ndcg, recall, reciprocal_rank
-
-# How alike latents are, at every layer at once, in bounded memory.
-
-MEASURES = {
-    "cosine": "cosine of the angle",
-    "euclidean": "Euclidean distance, with a minus",
-    "dot": "inner product",
-}
-"""How alike two latents are: higher is nearer."""
-BLOCK = 4096
-"""Documents compared at once."""
-
-
-@dataclass(frozen=True, eq=False)
-class LayerReader:
-    """Reads transformed latents of a few layers."""
-
-    cache: LatentCache
-    channels: Channels
-    transform: Transform
-    measure: str
-    documents: LatentCache | None = None
-    """Cache of documents, where they are read under another template than queries."""
-
-    def of_documents(self) -> "LayerReader":
-        """Return what reads documents."""
-        return replace(self, cache=self.documents or self.cache)
-
-    def gather(self, rows: Tensor) -> Float[Tensor, "L N D"]:
-        """Gather rows, ready to be compared; HeadError for a latent that is not finite."""
-        raw = self.channels.gather(self.cache, rows)
-        if not torch.isfinite(raw).all():
-            layer = next(name for name, part in zip(self.channels.names, raw, strict=True) if not part.isfinite().all())
-            raise HeadError(f"{layer} holds a latent that is NaN or infinite; extract again, with dtype float32.")
-        found = self.transform(raw)
-        return torch.nn.functional.normalize(found, dim=-1) if self.measure == "cosine" else found
-
-    def read(self, texts: Sequence[Any]) -> Float[Tensor, "L N D"]:
-        """Gather the latents of texts, or of sentences with one word each."""
-        return self.gather(rows_of(self.cache, texts))
-
-    def between(self, a: Float[Tensor, "*L N D"], b: Float[Tensor, "*L M D"]) -> Float[Tensor, "*L N M"]:
-        """Compare every latent with every other."""
-        return -torch.cdist(a, b) if self.measure == "euclidean" else a @ b.mT
-
-    def paired(self, a: Float[Tensor, "*#L D"], b: Float[Tensor, "*#L D"]) -> Float[Tensor, "*_"]:
-        """Compare latents one by one."""
-        return -(a - b).norm(dim=-1) if self.measure == "euclidean" else (a * b).sum(-1)
-
-    def nearest(self, queries: Float[Tensor, "L Q D"], rows: Tensor, n_nearest: int) -> Int[Tensor, "L Q k"]:
-        """Find the nearest of many rows, best first, a block at a time; of equals the first in `rows`."""
-        kept = torch.empty(*queries.shape[:2], 0, dtype=torch.int64)
-        for start in range(0, len(rows), BLOCK):
-            block = self.between(queries, self.gather(rows[start : start + BLOCK]))
-            keys = torch.cat([kept, _ordered(block) - torch.arange(start, start + block.shape[2])], dim=2)
-            kept = keys.topk(min(n_nearest, keys.shape[2]), dim=2).values
-        return (-kept) % (1 << 32)
-
-
-def _ordered(values: Float[Tensor, "*N"]) -> Int[Tensor, "*N"]:
-    """Turn float32 numbers into integers of the same order, with room below for 2^32 places."""
-    bits = (values.float() + 0.0).view(torch.int32).long()  # -0.0 becomes 0.0
-    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits) << 32
-
-
-def rows_of(cache: LatentCache, texts: Sequence[Any]) -> Int[Tensor, " N"]:
-    """Find the rows of texts in a cache; HeadError for a marked word without a latent."""
-    if not cache.is_words:
-        return cache.rows_of(list(texts))
-    found = cache.words_of(list(texts))
-    if not found.has_latent.all():
-        text = texts[int((~found.has_latent).argmax())]
-        raise HeadError(
-            f"the word at {text.spans[0]} of {text.text[:60]!r} has no latent: it was cut off or has no token; "
-            "shorten the sentence."
-        )
-    return torch.from_numpy(found.positions)
-
-
-def layer_steps(n_layers: int, n_numbers: int, *, most: int = 1 << 26) -> Iterable[slice]:
-    """Cut layers into stretches whose numbers fit in memory."""
-    step = max(1, most // max(n_numbers, 1))
-    return (slice(start, min(start + step, n_layers)) for start in range(0, n_layers, step))
-
-
-# What each kind of task without fitting makes of latents: a score, a name or a number for each row, at every layer.
-
-Judged = dict[str, NDArray[Any]]
-"""Metric to what it is computed from, `(l, N)`: scores of rows, or what is predicted of them."""
-DEPTH = 100
-"""Documents that are ranked."""
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """What a judge is asked: the rows of a split, read at a few layers."""
-
-    task: Any
-    split: str
-    reader: LayerReader
-    seed: int = 0
-    threshold: float = 0.0
-    """The similarity above which a pair is alike."""
-
-
-def judge_retrieval(call: Call) -> Judged:
-    """Rank the corpus for each query; a document of the query's own name is left out, as in BEIR."""
-    task, rows = call.task, call.task.rows(call.split)
-    reader = call.reader.of_documents()
-    documents = rows_of(reader.cache, task.corpus)
-    places = {name: place for place, name in enumerate(task.corpus_ids)}
-    own = torch.tensor([places.get(name, -1) for name in rows["id"]])
-    found = reader.nearest(call.reader.read(list(rows["query"])), documents, DEPTH + 1)
-    is_own = found == own[:, None]
-    found = found.gather(2, is_own.to(torch.uint8).argsort(dim=2, stable=True))[..., :DEPTH]
-    grades, ideal, n_relevant = _grades(rows["documents"], rows["grades"], len(documents))
-    ranked = grades(found.numpy())
-    return {
-        "ndcg@10": ndcg(ranked, ideal, 10),
-        "recall@10": recall(ranked, n_relevant, 10),
-        "recall@100": recall(ranked, n_relevant, 100),
-    }
-
-
-def _grades(
-    documents: Sequence[Sequence[int]], grades: Sequence[Sequence[float]], n_documents: int
-) -> tuple[Callable[[NDArray[np.int64]], NDArray[np.float64]], NDArray[np.float64], NDArray[np.int64]]:
-    """Give what looks grades of `(L, Q, R)` documents up, the ideal grades, and how many documents are relevant."""
-    keys = np.concatenate([query * n_documents + np.asarray(each) for query, each in enumerate(documents)])
-    values = np.concatenate([np.asarray(each, np.float64) for each in grades])
-    order = np.argsort(keys)
-    keys, values = keys[order], values[order]
-    most = max(map(len, grades))
-    ideal = np.array([sorted((*each, *[0.0] * (most - len(each))), reverse=True) for each in grades])
-
-    def look_up(found: NDArray[np.int64]) -> NDArray[np.float64]:
-        wanted = np.arange(len(ideal))[:, None] * n_documents + found
-        places = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-        return np.where(keys[places] == wanted, values[places], 0.0)
-
-    return look_up, ideal, (ideal > 0).sum(1)
-
-
-def judge_reranking(call: Call) -> Judged:
-    """Rank the candidates of each query; of equals, the one with the higher name comes first."""
-    rows = call.task.rows(call.split)
-    queries = call.reader.read(list(rows["query"]))
-    places, grades = _padded(rows["documents"], -1), _padded(rows["grades"], 0.0)
-    reader = call.reader.of_documents()
-    corpus = rows_of(reader.cache, call.task.corpus)
-    parts = []
-    step = max(1, BLOCK // places.shape[1])
-    for start in range(0, len(places), step):
-        block = torch.from_numpy(places[start : start + step])
-        latents = reader.gather(corpus[block.clamp(min=0).flatten()])
-        latents = latents.reshape(len(latents), *block.shape, -1)
-        found = call.reader.paired(queries[:, start : start + step, None], latents)
-        parts.append(found.masked_fill(block < 0, -torch.inf))  # padding comes last
-    order = torch.cat(parts, dim=1).argsort(dim=2, descending=True, stable=True).numpy()
-    ranked = np.take_along_axis(np.broadcast_to(grades, order.shape), order, axis=2)
-    return {"map": average_precision(ranked, (grades > 0).sum(1)), "mrr": reciprocal_rank(ranked)}
-
-
-def _padded(lists: Sequence[Sequence[Any]], fill: Any) -> NDArray[Any]:
-    most = max(map(len, lists))
-    return np.array([[*each, *[fill] * (most - len(each))] for each in lists])
-
-
-def judge_clusters(call: Call) -> Judged:
-    """Find as many clusters as there are labels, as mteb does (MiniBatchKMeans, batches of 500)."""
-    from sklearn.cluster import MiniBatchKMeans
-
-    n_clusters = int(call.task.labels(call.split).max()) + 1
-    latents = call.reader.read(list(call.task.rows(call.split)["text"])).numpy()
-    model = MiniBatchKMeans(n_clusters, batch_size=500, n_init="auto", random_state=call.seed)
-    return {"v-measure": np.stack([model.fit_predict(each).astype(np.int64) for each in latents])}
-
-
-def judge_pairs(call: Call) -> Judged:
-    """Compare both texts of each pair, against the threshold."""
-    rows = call.task.rows(call.split)
-    a, b = (call.reader.read(list(rows[column])) for column in call.task.text_columns)
-    above = call.reader.paired(a, b).numpy() - call.threshold
-    return {
-        "average-precision": above,
-        "threshold-accuracy": ((above > 0) == (call.task.alike(call.split) == 1)).astype(np.float64),
-    }
-
-
-def judge_bitext(call: Call) -> Judged:
-    """Find the nearest text of the other language, in both directions.
-
-    Weighted F1 over texts is the mean of 2 / (n + 1) over texts that are found, `n` being how often their translation
-    is the nearest of any.
-    """
-    rows = call.task.rows(call.split)
-    sides = [rows_of(call.reader.cache, list(rows[column])) for column in call.task.text_columns]
-    scores, hits = [], []
-    for one, other in (sides, sides[::-1]):
-        found = call.reader.nearest(call.reader.gather(one), other, 1)[..., 0].numpy()
-        n_times = np.stack([np.bincount(layer, minlength=len(one)) for layer in found])
-        is_hit = found == np.arange(len(one))
-        scores.append(is_hit * 2 / (n_times + 1))
-        hits.append(is_hit)
-    return {"bitext-f1": np.mean(scores, axis=0), "bitext-accuracy": np.mean(hits, axis=0)}
-
-
-def judge_odd(call: Call) -> Judged:
-    """Answer with the sentence whose word has the largest sum of distances to those of the others (ReBA, A.4)."""
-    questions = call.task.marked(call.split)
-    flat = call.reader.read([text for question in questions for text in question])
-    places = torch.from_numpy(_padded([range(len(question)) for question in questions], -1))
-    starts = torch.tensor([0, *map(len, questions[:-1])]).cumsum(0)
-    is_real = places >= 0
-    words = flat[:, (starts[:, None] + places).clamp(min=0)]
-    return {"accuracy": odd_one_out(call.reader.between(words, words), is_real).numpy()}
-
-
-def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "N m"]) -> Int[Tensor, "*L N"]:
-    """Find the one with the smallest sum of similarities to the others, which is the largest sum of distances."""
-    m = similarities.shape[-1]
-    counts = is_real[:, :, None] & is_real[:, None, :] & ~torch.eye(m, dtype=torch.bool)
-    sums = similarities.masked_fill(~counts, 0.0).sum(-1)
-    return sums.masked_fill(~is_real, torch.inf).argmin(-1)
-
-
-def _as_predicted(_: Any, __: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
-    return predicted.astype(np.float64)
-
-
-def _no_scores(_: Any, __: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
-    return np.full(len(predicted), np.nan)
-
-
-def _on_its_side(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(np.where(task.alike(split) == 1, predicted, -predicted), np.float64)
-
-
-def _is_answer(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(predicted == task.answers(split), np.float64)
-
-
-def _cluster_names(task: Any, split: str, codes: NDArray[Any]) -> tuple[str, ...]:
-    clusters = (f"cluster {k + 1}" for k in range(int(codes.max()) + 1))
-    return (*clusters, *sorted(set(task.rows(split)["label"])))  # labels, which are not predicted, for figures
-
-
-def _answer_names(task: Any, split: str, _: NDArray[Any]) -> tuple[str, ...]:
-    return tuple(answer_names(max(map(len, task.rows(split)["sentences"]))))
-
-
-def _chance_of_answers(task: Any) -> dict[str, dict[str, float]]:
-    return {"chance": {s: float(np.mean([1 / len(x) for x in rows["sentences"]])) for s, rows in task.splits.items()}}
-
-
-@dataclass(frozen=True)
-class Judge:
-    """What one kind of task makes of latents, and what is kept of it.
-
-    Attributes:
-        judge: Judges a split.
-        row_scores: Scores single rows from what is predicted of them, higher is better; NaN where a row has none.
-        names: Names the codes that are predicted; none where numbers are.
-        baselines: Scores without a decoder, by name and split.
-        has_seeds: Whether a seed decides what is found.
-        has_threshold: Whether a similarity is chosen on validation, above which a pair is alike.
-    """
-
-    judge: Callable[[Call], Judged]
-    row_scores: Callable[[Any, str, NDArray[Any]], NDArray[np.float64]] = _as_predicted
-    names: Callable[[Any, str, NDArray[Any]], tuple[str, ...]] | None = None
-    baselines: Callable[[Any], dict[str, dict[str, float]]] = lambda _: {}
-    has_seeds: bool = False
-    has_threshold: bool = False
-
-
-JUDGES = {
-    "retrieval": Judge(judge_retrieval),
-    "reranking": Judge(judge_reranking),
-    "clustering": Judge(judge_clusters, _no_scores, _cluster_names, has_seeds=True),
-    "pair-classification": Judge(judge_pairs, _on_its_side, has_threshold=True),
-    "bitext": Judge(judge_bitext),
-    "odd-one-out": Judge(judge_odd, _is_answer, _answer_names, _chance_of_answers),
-}
-"""Kind of task to its judge."""
-
-
-def zero_shot_scorer(task: Any, split: str, metric: str) -> UnitScorer:
-    """Return how what is judged on a split is scored."""
-    groups = task.units(split)
-    if metric in ROW_METRICS:
-        units = number_units(groups, len(task.rows(split)))
-        return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
-    if metric == "average-precision":
-        return precision_scorer(task.alike(split), groups)
-    if metric == "v-measure":
-        return cluster_scorer(task.labels(split), groups=groups)
-    return class_scorer(task.answers(split), metric=metric, groups=groups)
-
-
-def best_threshold(similarities: Float[np.ndarray, " N"], is_alike: Bool[np.ndarray, " N"]) -> float:
-    """Give the middle of the gap that puts most pairs on their side; of equals the lowest.
-
-    Pairs above it are called alike: all of them, or none, where that is best.
-    """
-    values = np.unique(similarities)
-    cuts = np.concatenate([[values[0] - 1.0], (values[1:] + values[:-1]) / 2, [values[-1] + 1.0]])
-    alike, unlike = np.sort(similarities[is_alike]), np.sort(similarities[~is_alike])
-    n_right = len(alike) - np.searchsorted(alike, cuts, side="right") + np.searchsorted(unlike, cuts, side="right")
-    return float(cuts[int(n_right.argmax())])
 
 
 @dataclass(frozen=True)
@@ -398,8 +77,90 @@ class OddOptions(ZeroShotOptions):
     """Both distances of ReBA's appendix A.4; validation chooses."""
 
 
+MEASURES = {
+    "cosine": "cosine of the angle",
+    "euclidean": "Euclidean distance, with a minus",
+    "dot": "inner product",
+}
+"""How alike two latents are: higher is nearer."""
+BLOCK = 4096
+"""Documents compared at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerReader:
+    """Reads transformed latents of a few layers."""
+
+    cache: LatentCache
+    channels: Channels
+    transform: Transform
+    measure: str
+    documents: LatentCache | None = None
+    """Cache of documents, where they are read under another template than queries."""
+
+    def of_documents(self) -> "LayerReader":
+        """Return the reader of documents."""
+        return replace(self, cache=self.documents or self.cache)
+
+    def gather(self, rows: Tensor) -> Float[Tensor, "L N D"]:
+        """Gather rows, ready to be compared; HeadError for a latent that is not finite."""
+        raw = self.channels.gather(self.cache, rows)
+        if not torch.isfinite(raw).all():
+            layer = next(name for name, part in zip(self.channels.names, raw, strict=True) if not part.isfinite().all())
+            raise HeadError(f"{layer} holds a latent that is NaN or infinite; extract again, with dtype float32.")
+        latents = self.transform(raw)
+        return nn.functional.normalize(latents, dim=-1) if self.measure == "cosine" else latents
+
+    def read(self, texts: Sequence[Any]) -> Float[Tensor, "L N D"]:
+        """Gather the latents of texts, or of sentences with one word each."""
+        return self.gather(rows_of(self.cache, texts))
+
+    def between(self, a: Float[Tensor, "*L N D"], b: Float[Tensor, "*L M D"]) -> Float[Tensor, "*L N M"]:
+        """Compare every latent with every other."""
+        return -torch.cdist(a, b) if self.measure == "euclidean" else a @ b.mT
+
+    def paired(self, a: Float[Tensor, "*#L D"], b: Float[Tensor, "*#L D"]) -> Float[Tensor, "*_"]:
+        """Compare latents one by one."""
+        return -(a - b).norm(dim=-1) if self.measure == "euclidean" else (a * b).sum(-1)
+
+    def nearest(self, queries: Float[Tensor, "L Q D"], rows: Tensor, n_nearest: int) -> Int[Tensor, "L Q k"]:
+        """Find the nearest of many rows, best first, a block at a time; of equals the first in `rows`."""
+        best = torch.empty(*queries.shape[:2], 0, dtype=torch.int64)
+        for start in range(0, len(rows), BLOCK):
+            block = self.between(queries, self.gather(rows[start : start + BLOCK]))
+            keys = torch.cat([best, _ordered(block) - torch.arange(start, start + block.shape[2])], dim=2)
+            best = keys.topk(min(n_nearest, keys.shape[2]), dim=2).values
+        return (-best) % (1 << 32)
+
+
+def _ordered(values: Float[Tensor, "*N"]) -> Int[Tensor, "*N"]:
+    """Turn float32 numbers into integers of the same order, with room below for 2^32 positions."""
+    bits = (values.float() + 0.0).view(torch.int32).long()  # -0.0 becomes 0.0
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits) << 32
+
+
+def rows_of(cache: LatentCache, texts: Sequence[Any]) -> Int[Tensor, " N"]:
+    """Look up the rows of texts in a cache; HeadError for a marked word without a latent."""
+    if not cache.is_words:
+        return cache.rows_of(list(texts))
+    words = cache.words_of(list(texts))
+    if not words.has_latent.all():
+        text = texts[int((~words.has_latent).argmax())]
+        raise HeadError(
+            f"the word at {text.spans[0]} of {text.text[:60]!r} has no latent: it was cut off or has no token; "
+            "shorten the sentence."
+        )
+    return torch.from_numpy(words.positions)
+
+
+def layer_steps(n_layers: int, n_numbers: int, *, most: int = 1 << 26) -> Iterable[slice]:
+    """Cut layers into stretches whose numbers fit in memory."""
+    step = max(1, most // max(n_numbers, 1))
+    return (slice(start, min(start + step, n_layers)) for start in range(0, n_layers, step))
+
+
 class ZeroShotHead(nn.Module):
-    """What was chosen: the transform of one layer, a measure, and for pairs a threshold.
+    """The transform of one layer, a measure, and for pairs a threshold.
 
     Args:
         width: Dimension `D` of a latent.
@@ -423,7 +184,7 @@ class ZeroShotHead(nn.Module):
 
     @classmethod
     def of(cls, transform: Transform, measure: str, threshold: float) -> "ZeroShotHead":
-        """Keep the transform of one layer."""
+        """Make the module from a transform of one layer."""
         basis = transform.basis
         head = cls(
             basis.shape[1], transform=transform.name, measure=measure, n_basis=basis.shape[2], threshold=threshold
@@ -439,9 +200,9 @@ class ZeroShotHead(nn.Module):
 
     def forward(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """Compare raw latents one by one: how far their similarity is above the threshold."""
-        a, b = (self.transform(side[None])[0] for side in (a, b))
+        a, b = (self.transform(latents[None])[0] for latents in (a, b))
         if self.measure == "cosine":
-            a, b = (nn.functional.normalize(side, dim=-1) for side in (a, b))
+            a, b = (nn.functional.normalize(latents, dim=-1) for latents in (a, b))
         return (-(a - b).norm(dim=-1) if self.measure == "euclidean" else (a * b).sum(-1)) - self.threshold
 
     def predict(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> NDArray[np.float32]:
@@ -459,166 +220,342 @@ class ZeroShotHead(nn.Module):
         }
 
 
-def check_zero_shot(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without validation, on which a layer is chosen, or without texts for a transform."""
-    del purpose
-    if "validation" not in task.splits:
-        raise TaskError(
-            f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "
-            f"{resolved.name!r} chooses a layer."
-        )
-    if resolved.own[0].transforms != ("none",):
-        task.fit_texts()
+Judged = dict[str, NDArray[Any]]
+"""Metric to what it is computed from: scores of rows, or what is predicted of them."""
 
 
-def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Try every layer, transform and measure on validation, and score the chosen one on every split.
+class SimilarityHead(LayerHead[ZeroShotHead]):
+    """A head without fitting: validation chooses layer, transform and measure. Each kind of task has a subclass.
 
-    Clusters are found with every seed, and their scores averaged. Where a row's score is the metric, it is what is
-    predicted of the row.
+    Where a row's score is the metric, it is what is predicted of the row.
     """
-    del watch  # nothing has epochs
-    task, options = setting.task, resolved.own[0]
-    check_zero_shot(task, resolved, Purpose(setting.protocol))
-    trial = _Trial(setting, channels_read(resolved, setting), options)
-    channels = trial.channels
-    judge = JUDGES[task.kind]
-    seeds = [list(setting.seeds)] if judge.has_seeds else []
-    kept = fit_or_load(
-        setting.folder / resolved.name,
-        setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), more=seeds),
-        lambda: trial.choose(resolved.name),
-        lambda record: ZeroShotHead(**record["arguments"]),
-        cache=setting.cache,
-    )
-    head, place = kept.head, kept.record["place"]
-    found = {split: trial.judge_chosen(head, split, place[0]) for split in task.splits}
-    metric, how = task.metrics[0], Resampling(setting.n_resamples)
-    predictions = {split: judged[metric][0] for split, judged in found.items()}
-    extra = {"threshold": head.threshold} if judge.has_threshold else {}
-    return HeadResult(
-        name=resolved.name,
-        options=asdict(options),
-        metric=metric,
-        summary={
-            split: {name: _summarise(setting.task, split, name, rows, how) for name, rows in judged.items()}
-            for split, judged in found.items()
-        },
-        baselines=judge.baselines(task),
-        predictions=predictions,
-        names={split: judge.names(task, split, rows) for split, rows in predictions.items()} if judge.names else {},
-        row_scores={split: judge.row_scores(task, split, rows) for split, rows in predictions.items()},
-        selection_score=float(kept.record["score"]),
-        **describe_choice(
-            channels,
-            kept.record["surface"],
-            place,
-            metric=metric,
-            selection="validation",
-            option="kind",
-            values=options.names,
-            **extra,
-        ),
-    )
 
-
-def _summarise(task: Any, split: str, metric: str, rows: NDArray[Any], how: Resampling) -> SeedSummary:
-    scorer = zero_shot_scorer(task, split, metric)
-    score = score_counts(scorer.count(rows), scorer.of_sums)
-    return summarise(scorer.score(rows), score, n_units=scorer.n_units, resampling=how, is_centred=scorer.is_lifted)
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Everything that decides what is chosen."""
-
-    setting: Setting
-    channels: Channels
+    module = ZeroShotHead
+    has_seeds: ClassVar[bool] = False
+    """Whether a seed decides what is predicted: scores are then averaged over the seeds of the run."""
+    has_threshold: ClassVar[bool] = False
+    """Whether validation chooses a similarity above which a pair is alike."""
     options: ZeroShotOptions
 
-    def parts(self, split: str) -> Iterator[Channels]:
-        """Cut the channels into stretches that fit in memory, bottom up."""
-        task, width = self.setting.task, self.setting.cache.width_of(self.channels.layers)
-        n_rows = task.n_compared(split)
-        n_others = min(max(n_rows, len(getattr(task, "corpus", ()))), BLOCK)
-        for pooling in self.channels.poolings:
-            for part in layer_steps(len(self.channels.layers), 2 * (n_rows + n_others) * width + n_rows * n_others):
-                yield Channels((pooling,), self.channels.layers[part])
+    @staticmethod
+    @abstractmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Judge a split at a few layers: metric to `(l, N)`."""
 
-    def transform(self, name: str, channels: Channels) -> Transform:
-        """Fit a transform on the texts that the task has for it."""
-        cache = self.setting.documents or self.setting.cache
-        if name == "none":
-            return no_transform(len(channels.names), cache.width_of(channels.layers))
-        rows = rows_of(cache, self.setting.task.fit_texts())
-        return fit_transform(name, cache, rows, channels=channels, options=self.options)
+    @staticmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without validation, on which a layer is chosen, or without texts for a transform."""
+        del purpose
+        if "validation" not in task.splits:
+            raise TaskError(
+                f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "
+                f"{resolved.name!r} chooses a layer."
+            )
+        if resolved.own[0].transforms != ("none",):
+            task.fit_texts()
 
-    def judge(
-        self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
-    ) -> Judged:
-        """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
-        setting, task, judge = self.setting, self.setting.task, JUDGES[self.setting.task.kind]
-        reader = LayerReader(setting.cache, channels, transform, measure, setting.documents)
-        seeds = setting.seeds if judge.has_seeds else (0,)
-        call = Call(task, split, reader, threshold=threshold)
-        found = [judge.judge(replace(call, seed=seed)) for seed in seeds]
-        return {metric: np.stack([each[metric] for each in found]) for metric in task.metrics}
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The variants."""
+        return self.options.names
 
-    def judge_chosen(self, head: ZeroShotHead, split: str, layer: int) -> Judged:
-        """Judge a split by the chosen head: metric to `(S, N)`."""
-        judged = self.judge(
-            split, only_channel(self.channels, layer), head.transform, head.measure, threshold=head.threshold
-        )
-        return {metric: rows[:, 0] for metric, rows in judged.items()}
+    @property
+    def fit_inputs(self) -> list[Any]:
+        """The seeds of clusters."""
+        return [list(self.context.seeds)] if self.has_seeds else []
 
-    def curve(self, split: str, variant: tuple[str, str]) -> NDArray[Any]:
-        """Judge a split at every layer by the first metric: `(S, L, N)`."""
-        metric = self.setting.task.metrics[0]
-        return np.concatenate(
-            [
-                self.judge(split, part, self.transform(variant[0], part), variant[1])[metric]
-                for part in self.parts(split)
-            ],
-            axis=1,
-        )
-
-    def choose(self, name: str) -> tuple[ZeroShotHead, dict[str, Any]]:
+    def fit(self) -> tuple[ZeroShotHead, Choice, dict[str, Any]]:
         """Score every layer and variant on validation, and keep the best."""
-        task, metric = self.setting.task, self.setting.task.metrics[0]
-        scorer = zero_shot_scorer(task, "validation", metric)
+        scorer = zero_shot_scorer(self.task, "validation", self.metric)
         columns = [
             np.mean([scorer.score(rows) for rows in self.curve("validation", variant)], axis=0)
             for variant in self.options.variants
         ]
-        surface = np.stack(columns, axis=1)
-        layer, column = best_place(surface)
-        one, (kind, measure) = only_channel(self.channels, layer), self.options.variants[column]
-        transform, threshold = self.transform(kind, one), 0.0
-        if JUDGES[task.kind].has_threshold:
-            [[similarities]] = self.judge("validation", one, transform, measure)[metric]
-            threshold = best_threshold(similarities, task.alike("validation") == 1)
-        return ZeroShotHead.of(transform, measure, threshold), record_layer(
-            name,
-            self.channels,
-            task,
-            layer=layer,
-            is_pairs=JUDGES[task.kind].has_threshold,
-            place=[layer, column],
-            surface=record_surface(surface),
-            score=float(surface[layer, column]),
+        choice = Choice.best(np.stack(columns, axis=1))
+        channel, (kind, measure) = only_channel(self.channels, choice.layer), self.options.variants[choice.column]
+        transform, threshold = self.transform(kind, channel), 0.0
+        if self.has_threshold:
+            [[similarities]] = self.apply("validation", channel, transform, measure)[self.metric]
+            threshold = best_threshold(similarities, self.task.alike("validation") == 1)
+        facts = {"is_pairs": self.has_threshold, "score": choice.score}
+        return ZeroShotHead.of(transform, measure, threshold), choice, facts
+
+    def curve(self, split: str, variant: tuple[str, str]) -> NDArray[Any]:
+        """Judge a split at every layer by the first metric, a few layers at a time: `(S, L, N)`."""
+        kind, measure = variant
+        width, n_rows = self.context.cache.width_of(self.channels.layers), self.task.n_compared(split)
+        n_others = min(max(n_rows, len(getattr(self.task, "corpus", ()))), BLOCK)
+        n_numbers = 2 * (n_rows + n_others) * width + n_rows * n_others
+        parts = [
+            Channels((pooling,), self.channels.layers[part])
+            for pooling in self.channels.poolings
+            for part in layer_steps(len(self.channels.layers), n_numbers)
+        ]
+        judged = [self.apply(split, part, self.transform(kind, part), measure)[self.metric] for part in parts]
+        return np.concatenate(judged, axis=1)
+
+    def transform(self, name: str, channels: Channels) -> Transform:
+        """Fit a transform on the texts that the task has for it."""
+        cache = self.context.documents or self.context.cache
+        if name == "none":
+            return no_transform(len(channels.names), cache.width_of(channels.layers))
+        rows = rows_of(cache, self.task.fit_texts())
+        return fit_transform(name, cache, rows, channels=channels, options=self.options)
+
+    def apply(
+        self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
+    ) -> Judged:
+        """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
+        reader = LayerReader(self.context.cache, channels, transform, measure, self.context.documents)
+        seeds = self.context.seeds if self.has_seeds else (0,)
+        judged = [self.judge(self.task, split, reader, seed=seed, threshold=threshold) for seed in seeds]
+        return {metric: np.stack([by_metric[metric] for by_metric in judged]) for metric in self.task.metrics}
+
+    def predict(self, module: ZeroShotHead, layer: int, split: str) -> Judged:
+        """Judge a split by the chosen layer."""
+        channel = only_channel(self.channels, layer)
+        judged = self.apply(split, channel, module.transform, module.measure, threshold=module.threshold)
+        return {metric: rows[:, 0] for metric, rows in judged.items()}
+
+    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+        """Score what is judged on a split."""
+        scorer = zero_shot_scorer(self.task, split, metric)
+        return summarise(
+            scorer.score(predicted),
+            score_counts(scorer.count(predicted), scorer.of_sums),
+            n_units=scorer.n_units,
+            resampling=Resampling(self.context.n_resamples),
+            is_centred=scorer.is_lifted,
         )
 
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what is predicted of the rows, their scores."""
+        del split
+        return predicted.astype(np.float64)
 
-def zero_shot_parts(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
+    def optimistic_because(self) -> str:
+        """Nothing is fitted on train."""
+        return ""
+
+    def chosen_too(self, module: ZeroShotHead) -> dict[str, Any]:
+        """Name the threshold of pairs."""
+        return {"threshold": module.threshold} if self.has_threshold else {}
+
+
+def zero_shot_scorer(task: Any, split: str, metric: str) -> UnitScorer:
+    """Return how what is judged on a split is scored."""
+    groups = task.units(split)
+    if metric in ROW_METRICS:
+        units = number_units(groups, len(task.rows(split)))
+        return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
+    if metric == "average-precision":
+        return precision_scorer(task.alike(split), groups)
+    if metric == "v-measure":
+        return cluster_scorer(task.labels(split), groups=groups)
+    return class_scorer(task.answers(split), metric=metric, groups=groups)
+
+
+def best_threshold(similarities: Float[np.ndarray, " N"], is_alike: Bool[np.ndarray, " N"]) -> float:
+    """Give the middle of the gap that puts most pairs on their side; of equals the lowest.
+
+    Pairs above it are called alike: all of them, or none, where that is best.
+    """
+    values = np.unique(similarities)
+    cuts = np.concatenate([[values[0] - 1.0], (values[1:] + values[:-1]) / 2, [values[-1] + 1.0]])
+    alike, unlike = np.sort(similarities[is_alike]), np.sort(similarities[~is_alike])
+    n_right = len(alike) - np.searchsorted(alike, cuts, side="right") + np.searchsorted(unlike, cuts, side="right")
+    return float(cuts[int(n_right.argmax())])
+
+
+# The head of each kind of task: a score, a name or a number for each row, at every layer.
+
+DEPTH = 100
+"""Documents that are ranked."""
+
+
+class SearchHead(SimilarityHead):
+    """The head `layer-search`: the corpus ranked for each query, but for a document of the query's own name (BEIR)."""
+
+    @staticmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Score the ranking of each query."""
+        del seed, threshold
+        rows, of_documents = task.rows(split), reader.of_documents()
+        documents = rows_of(of_documents.cache, task.corpus)
+        positions = {name: position for position, name in enumerate(task.corpus_ids)}
+        excluded = torch.tensor([positions.get(name, -1) for name in rows["id"]])
+        nearest = of_documents.nearest(reader.read(list(rows["query"])), documents, DEPTH + 1)
+        is_excluded = nearest == excluded[:, None]
+        ranked = nearest.gather(2, is_excluded.to(torch.uint8).argsort(dim=2, stable=True))[..., :DEPTH].numpy()
+
+        keys = [query * len(documents) + np.asarray(part) for query, part in enumerate(rows["documents"])]
+        values = [np.asarray(part, np.float64) for part in rows["grades"]]
+        key, value = np.concatenate(keys), np.concatenate(values)
+        order = np.argsort(key)
+        key, value = key[order], value[order]
+        wanted = np.arange(len(rows))[:, None] * len(documents) + ranked
+        at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
+        grades = np.where(key[at] == wanted, value[at], 0.0)
+        ideal = -np.sort(-_padded(rows["grades"], 0.0), axis=1)
+        n_relevant = (ideal > 0).sum(1)
+        return {
+            "ndcg@10": ndcg(grades, ideal, 10),
+            "recall@10": recall(grades, n_relevant, 10),
+            "recall@100": recall(grades, n_relevant, 100),
+        }
+
+
+class RerankHead(SimilarityHead):
+    """The head `layer-rerank`: the candidates of each query ranked; of equals, the one with the higher name first."""
+
+    @staticmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Score the ranking of each query."""
+        del seed, threshold
+        rows, of_documents = task.rows(split), reader.of_documents()
+        queries = reader.read(list(rows["query"]))
+        candidates, grades = _padded(rows["documents"], -1), _padded(rows["grades"], 0.0)
+        corpus = rows_of(of_documents.cache, task.corpus)
+        parts = []
+        step = max(1, BLOCK // candidates.shape[1])
+        for start in range(0, len(candidates), step):
+            block = torch.from_numpy(candidates[start : start + step])
+            latents = of_documents.gather(corpus[block.clamp(min=0).flatten()])
+            latents = latents.reshape(len(latents), *block.shape, -1)
+            similarities = reader.paired(queries[:, start : start + step, None], latents)
+            parts.append(similarities.masked_fill(block < 0, -torch.inf))  # padding comes last
+        order = torch.cat(parts, dim=1).argsort(dim=2, descending=True, stable=True).numpy()
+        ranked = np.take_along_axis(np.broadcast_to(grades, order.shape), order, axis=2)
+        return {"map": average_precision(ranked, (grades > 0).sum(1)), "mrr": reciprocal_rank(ranked)}
+
+
+def _padded(lists: Sequence[Sequence[Any]], fill: Any) -> NDArray[Any]:
+    most = max(map(len, lists))
+    return np.array([[*items, *[fill] * (most - len(items))] for items in lists])
+
+
+class ClusterHead(SimilarityHead):
+    """The head `layer-clusters`: as many clusters as labels, as mteb does (MiniBatchKMeans, batches of 500)."""
+
+    has_seeds = True
+
+    @staticmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Put every text into a cluster."""
+        from sklearn.cluster import MiniBatchKMeans
+
+        del threshold
+        n_clusters = int(task.labels(split).max()) + 1
+        latents = reader.read(list(task.rows(split)["text"])).numpy()
+        model = MiniBatchKMeans(n_clusters, batch_size=500, n_init="auto", random_state=seed)
+        return {"v-measure": np.stack([model.fit_predict(layer).astype(np.int64) for layer in latents])}
+
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Return NaN: a text alone is in no wrong cluster."""
+        del split
+        return np.full(len(predicted), np.nan)
+
+    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+        """Name the clusters, and for figures the labels, which are not predicted."""
+        clusters = (f"cluster {k + 1}" for k in range(int(predicted.max()) + 1))
+        return (*clusters, *sorted(set(self.task.rows(split)["label"])))
+
+
+class AlikeHead(SimilarityHead):
+    """The head `layer-alike`: pairs by their similarity, against a threshold."""
+
+    has_threshold = True
+
+    @staticmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Compare both texts of each pair."""
+        del seed
+        a, b = (reader.read(list(task.rows(split)[column])) for column in task.text_columns)
+        above = reader.paired(a, b).numpy() - threshold
+        is_right = (above > 0) == (task.alike(split) == 1)
+        return {"average-precision": above, "threshold-accuracy": is_right.astype(np.float64)}
+
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score a pair by how far it is on its side of the threshold."""
+        return np.asarray(np.where(self.task.alike(split) == 1, predicted, -predicted), np.float64)
+
+
+class TranslateHead(SimilarityHead):
+    """The head `layer-translate`: the nearest text of the other language, in both directions.
+
+    Weighted F1 over texts is the mean of 2 / (n + 1) over texts that are found, `n` being how often their translation
+    is the nearest of any.
+    """
+
+    @staticmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Score every text, the mean of both directions."""
+        del seed, threshold
+        rows = [rows_of(reader.cache, list(task.rows(split)[column])) for column in task.text_columns]
+        scores, hits = [], []
+        for source, target in (rows, rows[::-1]):
+            nearest = reader.nearest(reader.gather(source), target, 1)[..., 0].numpy()
+            n_times = np.stack([np.bincount(layer, minlength=len(source)) for layer in nearest])
+            is_hit = nearest == np.arange(len(source))
+            scores.append(is_hit * 2 / (n_times + 1))
+            hits.append(is_hit)
+        return {"bitext-f1": np.mean(scores, axis=0), "bitext-accuracy": np.mean(hits, axis=0)}
+
+
+class OddHead(SimilarityHead):
+    """The head `layer-odd`: the sentence whose word has the largest sum of distances to the others (ReBA, A.4)."""
+
+    @staticmethod
+    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+        """Answer every question."""
+        del seed, threshold
+        questions = task.marked(split)
+        flat = reader.read([text for question in questions for text in question])
+        positions = torch.from_numpy(_padded([range(len(question)) for question in questions], -1))
+        starts = torch.tensor([0, *map(len, questions[:-1])]).cumsum(0)
+        words = flat[:, (starts[:, None] + positions).clamp(min=0)]
+        return {"accuracy": odd_one_out(reader.between(words, words), positions >= 0).numpy()}
+
+    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """Score 1 for the right answer."""
+        return np.asarray(predicted == self.task.answers(split), np.float64)
+
+    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+        """Name the answers."""
+        del predicted
+        return tuple(answer_names(max(map(len, self.task.rows(split)["sentences"]))))
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Score an answer by chance."""
+        splits = self.task.splits.items()
+        return {"chance": {split: float(np.mean([1 / len(x) for x in rows["sentences"]])) for split, rows in splits}}
+
+
+def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "N m"]) -> Int[Tensor, "*L N"]:
+    """Find the one with the smallest sum of similarities to the others, which is the largest sum of distances."""
+    m = similarities.shape[-1]
+    counts = is_real[:, :, None] & is_real[:, None, :] & ~torch.eye(m, dtype=torch.bool)
+    sums = similarities.masked_fill(~counts, 0.0).sum(-1)
+    return sums.masked_fill(~is_real, torch.inf).argmin(-1)
+
+
+def zero_shot_parts(
+    head: type[SimilarityHead],
+    resolved: HeadOptions,
+    context: FitContext,
+    result: HeadResult,
+    split: str,
+    reporter: Reporter,
+) -> HeadParts:
     """Judge a split at every layer, by the transform and measure that the run chose."""
-    del watch
-    trial = _Trial(setting, channels_read(resolved, setting), resolved.own[0])
-    variant = trial.options.variants[trial.options.names.index(str(result.chosen["kind"]))]
+    del reporter
+    fitted = head(resolved, context)
+    variant = fitted.options.variants[fitted.options.names.index(str(result.chosen["kind"]))]
     return HeadParts(
-        trial.channels.pooling,
-        trial.channels.names,
-        zero_shot_scorer(setting.task, split, result.metric),
-        trial.curve(split, variant),
+        fitted.channels.pooling,
+        fitted.channels.names,
+        zero_shot_scorer(context.task, split, result.metric),
+        fitted.curve(split, variant),
         None,
         "the layer's latents compared as in the run",
     )

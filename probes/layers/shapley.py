@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from extract.errors import InputError, TaskError, unknown_name
 from probes.data.task import Same, Task, hold_columns
 from probes.data.word_task import usual_tags
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions
 from probes.heads.layer_head import HeadParts, take_apart
 from probes.heads.result import HeadResult
@@ -235,11 +235,11 @@ QUIETLY = 2
 
 def selectivity(
     resolved: HeadOptions,
-    setting: Setting,
+    setting: FitContext,
     result: HeadResult,
     *,
     split: str,
-    watch: Watch,
+    watch: Reporter,
     how: str = "type",
     seeds: Sequence[int] = (0,),
     resampling: Resampling = Resampling(),  # noqa: B008 - frozen
@@ -286,7 +286,7 @@ def selectivity(
 
 
 def _control_parts(
-    resolved: HeadOptions, setting: Setting, split: str, watch: Watch, *, how: str, seed: int
+    resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, how: str, seed: int
 ) -> HeadParts:
     task = control_task(setting.task, how, seed)
     place = setting.folder / "controls" / f"{how}_{seed}"

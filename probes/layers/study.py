@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
 from probes.heads.layer_head import HeadParts, Together, take_apart
 from probes.heads.result import HeadResult
@@ -84,11 +84,11 @@ class StudyOptions:
 
 def study_layers(
     resolved: HeadOptions,
-    setting: Setting,
+    setting: FitContext,
     result: HeadResult,
     options: StudyOptions,
     *,
-    watch: Watch,
+    watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
 ) -> HeadFindings:
     """Find out which layers matter to a head of a run, from its cache and its saved fits.
@@ -178,7 +178,7 @@ class _Study:
     """One head under study; what several views need is computed once."""
 
     def __init__(
-        self, resolved: HeadOptions, setting: Setting, parts: HeadParts, split: str, options: StudyOptions
+        self, resolved: HeadOptions, setting: FitContext, parts: HeadParts, split: str, options: StudyOptions
     ) -> None:
         self.resolved, self.setting, self.parts, self.split, self.options = resolved, setting, parts, split, options
         self.resampling = Resampling(options.n_resamples, options.confidence)

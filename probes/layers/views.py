@@ -19,7 +19,7 @@ from extract.errors import HeadError
 from extract.store.cache import LatentCache
 from probes.heads.class_heads import training_codes
 from probes.heads.layer_head import only_channel, split_scorer
-from probes.heads.word_fits import judge_of
+from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import Channels, PairLatents, channels_of, join_pair
 from probes.latents.word_latents import WordLatents
 from probes.logistic.problem import SolverOptions
@@ -133,7 +133,7 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
             return torch.stack([layer.gather(cache, side)[0] for side in sides]).float().numpy()
 
         with torch.no_grad():
-            cosines = torch.cat([head.each(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
+            cosines = torch.cat([head.all_cosines(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
         gold = np.asarray(task.gold01(name), np.float64)[index]
         return ProbeRows(read, lambda k: cosines[k, index, None], gold, units)
 
@@ -220,7 +220,7 @@ def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
         ids[:, positions] = outputs.argmax(-1)
         return ids
 
-    return LayerRows(data.layers, train, scored, len(data.classes), decide, judge_of(data, split).scorer())
+    return LayerRows(data.layers, train, scored, len(data.classes), decide, tag_scorer(data, split).unit_scorer())
 
 
 def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:

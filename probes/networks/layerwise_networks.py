@@ -90,11 +90,11 @@ def build_map(
 
 @torch.no_grad()
 def _draw_xavier(maps: Iterable[LayerwiseLinear]) -> None:
-    for each in maps:
-        _, n_in, n_out = each.weight.shape
+    for linear in maps:
+        _, n_in, n_out = linear.weight.shape
         bound = XAVIER_GAIN * (6 / (n_in + n_out)) ** 0.5
-        each.weight.uniform_(-bound, bound)
-        each.bias.zero_()
+        linear.weight.uniform_(-bound, bound)
+        linear.bias.zero_()
 
 
 class LayerGroups(nn.Module):
@@ -107,7 +107,7 @@ class LayerGroups(nn.Module):
         self, kind: str, width: int, codes: Sequence[int], *, dropout: float, is_decoder: bool = False
     ) -> None:
         super().__init__()
-        self.places = tuple(tuple(k for k, code in enumerate(codes) if code == size) for size in dict.fromkeys(codes))
+        self.members = tuple(tuple(k for k, code in enumerate(codes) if code == size) for size in dict.fromkeys(codes))
         """Layers of each group, in the order of the groups."""
         self.groups = nn.ModuleList(
             build_map(
@@ -118,12 +118,12 @@ class LayerGroups(nn.Module):
                 n_in=codes[layers[0]] if is_decoder else width,
                 n_out=width if is_decoder else codes[layers[0]],
             )
-            for layers in self.places
+            for layers in self.members
         )
 
     def encode(self, latents: Float[Tensor, "L B D"]) -> list[Tensor]:
         """Map latents `(L, B, D)` to codes `(L_g, B, H_g)`, a tensor per group."""
-        return [group(pick_layers(latents, layers)) for group, layers in zip(self.groups, self.places, strict=True)]
+        return [group(pick_layers(latents, layers)) for group, layers in zip(self.groups, self.members, strict=True)]
 
     def decode(self, codes: Sequence[Tensor]) -> Float[Tensor, "L B D"]:
         """Map codes `(L_g, B, H_g)` of the same groups to latents `(L, B, D)`."""
@@ -133,25 +133,25 @@ class LayerGroups(nn.Module):
         """Put tensors `(L_g, ...)`, a part per group, into the order of the layers: `(L, ...)`."""
         if len(parts) == 1:
             return parts[0]
-        order = [layer for layers in self.places for layer in layers]
+        order = [layer for layers in self.members for layer in layers]
         joined = torch.cat(list(parts))
         return joined if order == sorted(order) else joined[torch.tensor(order, device=joined.device).argsort()]
 
     def stacks(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
         """Return every parameter, whose first axis is the layer, with the layers it holds."""
-        for group, layers in zip(self.groups, self.places, strict=True):
+        for group, layers in zip(self.groups, self.members, strict=True):
             for parameter in group.parameters():
                 yield parameter, layers
 
     @torch.no_grad()
     def copy_layers(self, source: "LayerGroups", picks: Sequence[int]) -> None:
-        """Take over the parameters of layers of the same kind and widths; `picks` are their positions in `source`."""
-        spots = {layer: (g, row) for g, layers in enumerate(source.places) for row, layer in enumerate(layers)}
-        for group, layers in zip(self.groups, self.places, strict=True):
+        """Copy the parameters of layers of the same kind and widths; `picks` are their positions in `source`."""
+        positions = {layer: (g, row) for g, layers in enumerate(source.members) for row, layer in enumerate(layers)}
+        for group, layers in zip(self.groups, self.members, strict=True):
             for row, layer in enumerate(layers):
-                g, other = spots[picks[layer]]
-                for mine, theirs in zip(group.parameters(), source.groups[g].parameters(), strict=True):
-                    mine[row].copy_(theirs[other])
+                g, other = positions[picks[layer]]
+                for target, parameter in zip(group.parameters(), source.groups[g].parameters(), strict=True):
+                    target[row].copy_(parameter[other])
 
 
 def pick_layers(latents: Float[Tensor, "L B D"], layers: Sequence[int]) -> Float[Tensor, "G B D"]:
@@ -204,7 +204,7 @@ class LayerwiseAdamW(torch.optim.AdamW):
         super().__init__(groups, weight_decay=weight_decay, fused=True)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Hand every slice its part of the gradient and take one step."""
+        """Give every slice its part of the gradient and take one step."""
 
         def share_gradients() -> Any:
             loss = None if closure is None else closure()
@@ -277,7 +277,7 @@ class LayerAutoencoder(lightning.LightningModule):
         return Standardiser(self.mean.squeeze(1), self.scale.squeeze(1))
 
     def prepare(self, standardiser: Standardiser) -> None:
-        """Take over the standardisation of the training texts, if latents are standardised."""
+        """Copy the standardisation of the training texts, if latents are standardised."""
         if self.standardises_latents:
             self.mean.copy_(standardiser.mean.unsqueeze(1))
             self.scale.copy_(standardiser.scale.unsqueeze(1))
@@ -288,14 +288,14 @@ class LayerAutoencoder(lightning.LightningModule):
 
     def losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
         """Mean squared error of each layer: of standardised latents, in units of their variance, or of raw ones."""
-        wanted = (latents - self.mean).mul_(self.scale.reciprocal())
-        found = self.decoder.decode(self.encoder.encode(wanted))
-        return ((found - wanted) ** 2).mean(dim=(1, 2))
+        standardised = (latents - self.mean).mul_(self.scale.reciprocal())
+        reconstructed = self.decoder.decode(self.encoder.encode(standardised))
+        return ((reconstructed - standardised) ** 2).mean(dim=(1, 2))
 
     def raw_losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
         """Mean squared error of each layer in the units of its latents (FREEZE Figure 2)."""
-        found: Tensor = self(latents)
-        return ((found * self.scale + self.mean - latents) ** 2).mean(dim=(1, 2))
+        reconstructed: Tensor = self(latents)
+        return ((reconstructed * self.scale + self.mean - latents) ** 2).mean(dim=(1, 2))
 
     def training_step(self, latents: Float[Tensor, "L B D"], _: int) -> Tensor:
         """Sum the losses of the layers: no gradient of one reaches another."""

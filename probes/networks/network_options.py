@@ -1,4 +1,4 @@
-"""How wide the codes of each layer are: one size, a rule for the upper half, or a list."""
+"""Options of networks: widths of codes (one size, a rule for the upper half, or a list), and losses by name."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
 
 
 def is_same_rule(one: Widths, other: Widths) -> bool:
-    """Return whether two rules say the same, whatever the layers and the width they are read for."""
+    """Whether two rules give the same widths for any number of layers and any width."""
 
     def plain(rule: Widths) -> tuple[str, ...] | tuple[int, ...]:
         if not isinstance(rule, int | str):
@@ -63,11 +63,11 @@ def _is_size(value: object) -> bool:
 
 
 def _size(text: str, rule: str, width: int) -> int:
-    found = re.fullmatch(r"(\d+)|D(?:\s*/\s*(\d+))?", text.strip())
+    match = re.fullmatch(r"(\d+)|D(?:\s*/\s*(\d+))?", text.strip())
     size = 0
-    if found is not None:
-        divisor = int(found[2] or 1)
-        size = int(found[1]) if found[1] else width // divisor if divisor else 0
+    if match is not None:
+        divisor = int(match[2] or 1)
+        size = int(match[1]) if match[1] else width // divisor if divisor else 0
     if size < 1:
         raise _unreadable(rule)
     return size
@@ -79,8 +79,6 @@ def _unreadable(rule: object) -> HeadError:
         "of at least 1 per layer."
     )
 
-
-# Losses by name.
 
 LOSSES: dict[str, tuple[Callable[..., Any], str]] = {
     "log-variance": (

@@ -1,4 +1,4 @@
-"""What every pair head shares: similarities per layer, combined into one prediction."""
+"""Pair heads: similarities per layer, combined into one prediction; and their losses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class PairHead(lightning.LightningModule, ABC):
     """
 
     is_trained: ClassVar[bool] = True
-    """Whether the head has epochs; otherwise preparing it is all."""
+    """Whether the head has epochs; otherwise it is only prepared."""
 
     mean: Tensor
     scale: Tensor
@@ -191,7 +191,7 @@ class LayerCosine(PairHead):
         super().__init__(n_layers, width)
         self.options = TransformOptions(transform, components, shrinkage)
         self.kinds = tuple(_KINDS.get(name, name) for name in self.options.transforms)
-        """How the transforms are called in curves."""
+        """Names of the transforms in curves."""
         self.register_buffer("chosen", torch.zeros(2, dtype=torch.int64))  # kind, layer
         for name in self._with_basis():
             self.register_buffer(f"basis_{name}", torch.zeros(n_layers, width, 0))
@@ -207,9 +207,9 @@ class LayerCosine(PairHead):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Make room for bases, whose width the latents decided, and read the weights."""
         for name in self._with_basis():
-            found = state_dict.get(f"{prefix}basis_{name}")
-            if found is not None:
-                setattr(self, f"basis_{name}", torch.empty_like(found))
+            basis = state_dict.get(f"{prefix}basis_{name}")
+            if basis is not None:
+                setattr(self, f"basis_{name}", torch.empty_like(basis))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _transform(self, kind: int) -> Transform:
@@ -219,7 +219,7 @@ class LayerCosine(PairHead):
         basis = getattr(self, f"basis_{name}", mean.new_zeros(self.n_layers, self.width, 0))
         return Transform(name, mean, scale if name == "standardise" else torch.ones_like(scale), basis)
 
-    def each(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "K L B"]:
+    def all_cosines(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "K L B"]:
         """Return the cosines of every transform."""
         return torch.stack([self._cosine(kind, a, b) for kind in range(len(self.kinds))])
 
@@ -251,8 +251,8 @@ class LayerCosine(PairHead):
         super().prepare(data, standardiser)
         rows = torch.cat(data.split("train").rows)
         for name in self._with_basis():
-            found = fit_transform(name, data.cache, rows, channels=data.channels, options=self.options)
-            setattr(self, f"basis_{name}", found.basis.to(self.mean.device))
+            transform = fit_transform(name, data.cache, rows, channels=data.channels, options=self.options)
+            setattr(self, f"basis_{name}", transform.basis.to(self.mean.device))
         curves = self.curves(data, "validation")["pearson"]
         if np.isnan(curves).all():
             raise HeadError(
@@ -266,13 +266,13 @@ class LayerCosine(PairHead):
         """Correlate every layer's cosine, transform by transform, with gold: metric to correlations."""
         device = self.mean.device
         with torch.no_grad():
-            parts = [self.each(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+            parts = [self.all_cosines(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
         values = torch.cat(parts, dim=2).numpy()
         gold = data.split(split).gold.numpy()
         return {"pearson": pearson(values, gold), "spearman": spearman(values, np.broadcast_to(gold, values.shape))}
 
 
-# Cosine heads: the layers' cosines through a small network, or each with a weight of its own.
+# Cosine heads: the layers' cosines through a small network, or a weight for each.
 
 SCALINGS = {
     "layer": "by mean and deviation of each layer over the training pairs",
@@ -295,9 +295,9 @@ class CosineHead(PairHead):
     network: nn.Module
 
     def __init__(
-        self, n_layers: int, width: int, *, standardises_latents: bool, cosine_scaling: str, **how: Any
+        self, n_layers: int, width: int, *, standardises_latents: bool, cosine_scaling: str, **fit: Any
     ) -> None:
-        super().__init__(n_layers, width, **how)
+        super().__init__(n_layers, width, **fit)
         if cosine_scaling not in SCALINGS:
             raise unknown_name("cosine scaling", cosine_scaling, SCALINGS)
         self.standardises_latents, self.cosine_scaling = standardises_latents, cosine_scaling
@@ -362,9 +362,9 @@ class CosineMLP(CosineHead):
         learning_rate: float = 3e-4,
         weight_decay: float = 0.01,
     ) -> None:
-        how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
+        fit = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
         super().__init__(
-            n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **how
+            n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **fit
         )
         if activation not in ACTIVATIONS:
             raise unknown_name("activation", activation, ACTIVATIONS)
@@ -401,12 +401,12 @@ class CosineLinear(CosineHead):
         learning_rate: float = 3e-3,
         weight_decay: float = 0.01,
     ) -> None:
-        how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
+        fit = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
         super().__init__(
-            n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **how
+            n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **fit
         )
         self.network = nn.Linear(n_layers, 1)
-        nn.init.zeros_(self.network.weight)  # few weights and many layers alike: a start at random would stay in them
+        nn.init.zeros_(self.network.weight)  # few weights and many similar layers: random initial weights would remain
         nn.init.zeros_(self.network.bias)
         self.save_hyperparameters()
 
@@ -443,7 +443,7 @@ class SiameseCosine(PairHead):
             of two codes of length 1, shown to the network beside the cosine; none when 0.
         hidden: Units of each hidden layer of the network.
         hidden_layers: Hidden layers of the network.
-        norms_network: Whether a layer norm stands behind each hidden layer, before dropout and GELU.
+        norms_network: Whether a layer norm follows each hidden layer, before dropout and GELU.
         dropout: Dropout probability of the encoders.
         network_dropout: Dropout probability of the network, at each of its hidden layers.
         loss: A name from `LOSSES`.
@@ -491,7 +491,7 @@ class SiameseCosine(PairHead):
         self.encoder = LayerGroups(encoder, width, codes, dropout=dropout)
         self.projections = nn.ModuleList(
             LayerwiseLinear(len(layers), 2 * codes[layers[0]], pair_features)
-            for layers in (self.encoder.places if pair_features else ())
+            for layers in (self.encoder.members if pair_features else ())
         )
         parts: list[nn.Module] = []
         for n_in in (n_layers * (1 + pair_features), *[hidden] * (hidden_layers - 1)):
@@ -505,14 +505,14 @@ class SiameseCosine(PairHead):
         return self.start == "frozen" and not self.projections
 
     def train(self, mode: bool = True) -> "SiameseCosine":
-        """Set the mode; frozen encoders stay in eval mode, so that nothing of theirs is dropped."""
+        """Set the mode; frozen encoders stay in eval mode, without dropout."""
         super().train(mode)
         if self.start == "frozen":
             self.encoder.eval()
         return self
 
     def adopt(self, encoders: LayerGroups, standardiser: Standardiser, *, picks: Sequence[int]) -> None:
-        """Take over encoders of this head's kind and widths, with the standardisation they were trained under.
+        """Copy encoders of this head's kind and widths, with the standardisation they were trained under.
 
         `picks` are the positions of the `L` layers there.
         """
@@ -523,10 +523,7 @@ class SiameseCosine(PairHead):
         self.train(self.training)
 
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
-        """Take the standardisation of the training split, unless the encoders brought theirs.
-
-        Encoders that should come from autoencoders, where none were given, raise `HeadError`.
-        """
+        """Copy the standardisation of the training split, unless the encoders have one; HeadError without encoders."""
         if self.start == "fresh":
             if self.standardises_latents:
                 super().prepare(data, standardiser)
@@ -577,7 +574,7 @@ def _activation(dropout: float, norm: nn.LayerNorm | None) -> nn.Module:
     return nn.Sequential(nn.GELU(), nn.Dropout(dropout)) if dropout else nn.GELU()
 
 
-# Losses between predicted and gold similarities, both in [0, 1]; their names are in `loss_table`.
+# Losses between predicted and gold similarities, both in [0, 1]; their names are in `network_options`.
 
 MIN_BATCH = 2
 """Fewest rows of a loss that compares rows with each other: one has no variance and no order."""
@@ -618,6 +615,6 @@ def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, sc
         raise HeadError(
             f"the CoSENT loss got a batch of {len(predicted)}; allowed: at least {MIN_BATCH} rows. Raise batch_size."
         )
-    wrong = scale * (predicted.unsqueeze(0) - predicted.unsqueeze(1))  # [i, j]: how far j stands above i
+    wrong = scale * (predicted.unsqueeze(0) - predicted.unsqueeze(1))  # [i, j]: how far j is above i
     wrong = wrong[gold.unsqueeze(1) > gold.unsqueeze(0)]
     return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)

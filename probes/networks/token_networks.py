@@ -29,12 +29,12 @@ _FINE = 2**16  # dropout probabilities are multiples of 1 / 65,536
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What a head does to latents before it reads them, on the CPU, in place."""
+    """Standardises and layer-norms latents before a head reads them, on the CPU, in place."""
 
     mean: Float[Tensor, "L D"] | None
-    """What is taken off; nothing is when None."""
+    """What is subtracted; nothing is when None."""
     factor: Float[Tensor, "L D"] | None
-    """What multiplies the rest."""
+    """What multiplies the difference."""
     is_normed: bool
     """Whether each latent is then layer-normed."""
 
@@ -48,7 +48,7 @@ class Preparation:
 
 
 class TokenHead(lightning.LightningModule, ABC):
-    """A linear classifier of words from their latents; `P` probes at once, each on its own.
+    """A linear classifier of words from their latents; `P` independent probes at once.
 
     Args:
         n_layers: Layers `L`.
@@ -147,17 +147,17 @@ class TokenHead(lightning.LightningModule, ABC):
         return entropies.view(len(logits), -1).sum(1) / self.class_weights[labels].sum()
 
     def on_fit_start(self) -> None:
-        """Restart the dropout masks of the seed, or go on with those of the state that was loaded."""
+        """Restart the dropout masks of the seed, or continue with those of the state that was loaded."""
         self._noise = np.random.default_rng([self.seed, 1])
         if self._noise_before is not None:
             self._noise.bit_generator.state, self._noise_before = self._noise_before, None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep where the dropout masks are."""
+        """Save the state of the dropout masks."""
         checkpoint["noise"] = self._noise.bit_generator.state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the next fit go on from there."""
+        """Let the next fit continue from there."""
         self._noise_before = checkpoint["noise"]
 
     def training_step(self, batch: WordBatch, _: int) -> Tensor:
@@ -169,12 +169,12 @@ class TokenHead(lightning.LightningModule, ABC):
         return losses.sum()
 
     def _drop(self, latents: Float[Tensor, "L W D"]) -> Float[Tensor, "L W D"]:
-        """Drop dimensions in place (a batch is ours, and new memory is dear), the same ones in every layer."""
+        """Drop dimensions in place (new memory is expensive), the same ones in every layer."""
         limit = round(self.dropout * _FINE)
         if not limit:
             return latents
-        kept = self._noise.integers(0, _FINE, latents.shape[1:], dtype=np.uint16) >= limit
-        mask = torch.from_numpy(kept).float().mul_(_FINE / (_FINE - limit))
+        is_read = self._noise.integers(0, _FINE, latents.shape[1:], dtype=np.uint16) >= limit
+        mask = torch.from_numpy(is_read).float().mul_(_FINE / (_FINE - limit))
         return latents.mul_(mask.to(latents.device))
 
     def configure_optimizers(self) -> Any:
@@ -222,8 +222,8 @@ class TokenMix(TokenHead):
     is_normed = True
     is_mixed = True
 
-    def __init__(self, n_layers: int, width: int, n_classes: int, **how: Any) -> None:
-        super().__init__(n_layers, width, n_classes, **how)
+    def __init__(self, n_layers: int, width: int, n_classes: int, **options: Any) -> None:
+        super().__init__(n_layers, width, n_classes, **options)
         self.preference = nn.Parameter(torch.zeros(1, n_layers))
         self.gamma = nn.Parameter(torch.ones(1))
 

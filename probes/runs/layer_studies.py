@@ -14,7 +14,7 @@ from extract import code_gate as gate
 from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
-from probes.heads.context import Setting
+from probes.heads.context import FitContext
 from probes.heads.layer_head import HeadParts, take_apart
 from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, load_findings
 from probes.layers.study import StudyOptions, study_layers
@@ -230,7 +230,7 @@ def _score_alone(parts: HeadParts, resampling: Resampling) -> tuple[Float[np.nda
     return parts.scorer.score(flat).reshape(n_seeds, n_layers).mean(0), resampled.mean(0)
 
 
-def _setting_of(run: RunFolder, caches: str, watcher: Watcher) -> Setting:
+def _setting_of(run: RunFolder, caches: str, watcher: Watcher) -> FitContext:
     """Open what the heads of a finished run were fitted on: its task and cache."""
     config = replace(run.config, caches=caches) if caches else run.config
     cache = run.cache(caches)

@@ -32,7 +32,7 @@ from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.autoencoders import Pretraining, obtain_autoencoder
-from probes.heads.context import Setting
+from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -337,9 +337,9 @@ def make_setting(
     autoencoders: EncoderShelf | None = None,
     has_details: bool = True,
     documents: LatentCache | None = None,
-) -> Setting:
+) -> FitContext:
     """Collect what all heads of a run share; `has_details` says whether to describe residuals and subsets of test."""
-    return Setting(
+    return FitContext(
         cache,
         task,
         config.seeds,
@@ -355,7 +355,7 @@ def make_setting(
     )
 
 
-def evaluate_heads(config: RunConfig, setting: Setting, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
+def evaluate_heads(config: RunConfig, setting: FitContext, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
     """Fit every head of a configuration, or find it fitted."""
     return {
         name: HEADS[name].evaluate(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import Setting
-from probes.heads.word_fits import judge_of
+from probes.heads.context import FitContext
+from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents
 from probes.metrics.correlation import read_calibration
@@ -26,7 +26,7 @@ from tests.probes.heads.words import planted_words as words
 from tests.probes.heads.zero_shot import planted_tasks as bare
 
 ALL = ("train", "validation", "test")
-Predict = Callable[[Sequence[SavedHead[Any]], Setting, str, Mapping[str, Any]], NDArray[Any]]
+Predict = Callable[[Sequence[SavedHead[Any]], FitContext, str, Mapping[str, Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def fingerprint(cache: LatentCache) -> str:
     return sha256(cache.path.read_bytes()).hexdigest()
 
 
-def _predict_pairs(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
+def _predict_pairs(
+    saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]
+) -> NDArray[Any]:
     data = PairLatents(setting.cache, setting.task, pooling="mean")
     [batch] = data.loader(split)  # whole splits are read at once, as in an evaluation
     with torch.no_grad():
@@ -68,7 +70,7 @@ def _predict_pairs(saved: Sequence[SavedHead[Any]], setting: Setting, split: str
 
 
 def _predict_classes(
-    saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]
+    saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]
 ) -> NDArray[Any]:
     [each] = saved
     channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
@@ -81,7 +83,7 @@ def _predict_classes(
 
 
 def _predict_numbers(
-    saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]
+    saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]
 ) -> NDArray[Any]:
     [each] = saved
     channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
@@ -90,7 +92,7 @@ def _predict_numbers(
 
 
 def _predict_words(
-    saved: Sequence[SavedHead[Any]], setting: Setting, split: str, chosen: Mapping[str, Any]
+    saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, chosen: Mapping[str, Any]
 ) -> NDArray[Any]:
     data = WordLatents(setting.cache, setting.task)
     rows = data.split(split)
@@ -100,7 +102,7 @@ def _predict_words(
     probe = words.LAYERS.index(chosen["layer"]) if len(logits) > 1 else 0
     found = np.full((len(rows.has_latent), logits.shape[2]), np.nan, np.float32)
     found[rows.has_latent] = logits[probe].float().numpy()
-    return judge_of(data, split).decode(found, chosen["decoding"])
+    return tag_scorer(data, split).decode(found, chosen["decoding"])
 
 
 PLANTED: dict[str, PlantedKind] = {

@@ -15,7 +15,7 @@ from extract.errors import IcecoreError, TaskError, UnknownNameError
 from extract.registry import option_names, resolve
 from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import Setting, load_head
+from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import HEADS, HeadEntry, Purpose, resolve_head
 from probes.heads.result import HeadResult, read_result
 from probes.runs.task_kinds import KINDS
@@ -61,7 +61,7 @@ class Trial:
     """A head evaluated on the planted latents of its kind."""
 
     case: str
-    setting: Setting
+    setting: FitContext
     result: HeadResult
     watched: tuple[int, ...]
 

@@ -109,7 +109,7 @@ def test_a_part_of_another_head_is_refused(foreign: str, tmp_path: Path) -> None
     for name, value in (("one", 1.0), ("two", 2.0)):
         save(tmp_path / name, value)
     (tmp_path / "one" / foreign).write_bytes((tmp_path / "two" / foreign).read_bytes())
-    with pytest.raises(HeadError, match=rf"{WEIGHTS} is not the one that {RECORD} was written with; fit it again"):
+    with pytest.raises(HeadError, match=rf"{WEIGHTS} is not the file that {RECORD} was written with; fit it again"):
         load_head(tmp_path / "one")
 
 

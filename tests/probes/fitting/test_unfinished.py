@@ -209,7 +209,7 @@ def test_a_full_disk_costs_the_state_and_not_the_fit(
         raise DiskFullError("no space for 'x'; free some.")
 
     monkeypatch.setattr(unfinished, "replacing_file", full)
-    with pytest.warns(RuntimeWarning, match="this fit cannot be taken up if it is killed: no space for 'x'"):
+    with pytest.warns(RuntimeWarning, match="this fit cannot be resumed if it is killed: no space for 'x'"):
         found = fit_siamese(Unfinished(tmp_path, FIT_ID))
     require_same(found, fit_siamese())
 

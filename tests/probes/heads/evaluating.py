@@ -7,20 +7,20 @@ from typing import Any
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.fit import ignore_epoch
-from probes.heads.context import Setting, Watch
+from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import head_entry, resolve_head
 from probes.heads.result import HeadResult
 
 
 def make_setting(
     cache: LatentCache, task: Task, folder: Path, *, seeds: tuple[int, ...] = (0,), **more: Any
-) -> Setting:
+) -> FitContext:
     """Share a cache and a task among heads that are kept under a folder; few resamples."""
-    return Setting(cache, task, seeds, more.pop("n_resamples", 100), "cpu", folder, **more)
+    return FitContext(cache, task, seeds, more.pop("n_resamples", 100), "cpu", folder, **more)
 
 
 def evaluate(
-    name: str, options: dict[str, Any], setting: Setting, *, watch: Watch = lambda _: ignore_epoch
+    name: str, options: dict[str, Any], setting: FitContext, *, watch: Reporter = lambda _: ignore_epoch
 ) -> HeadResult:
     """Resolve the options of a head for the task of a setting, and evaluate it."""
     task = setting.task

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.data.word_task import to_iob2
-from probes.heads.word_fits import Judge
+from probes.heads.word_fits import TagScorer
 from probes.latents.word_latents import GoldTags
 from probes.metrics.bootstrap import Resampling, summarise_span_f1
 from probes.metrics.span_metrics import count_tag_spans, score_spans
@@ -60,11 +60,11 @@ def published_corpus() -> tuple[Rows, Rows]:
     return gold, guess
 
 
-def judge_of(gold: Rows, guess: Rows) -> tuple[Judge, np.ndarray]:
+def tag_scorer(gold: Rows, guess: Rows) -> tuple[TagScorer, np.ndarray]:
     names = ("O", *sorted({tag for row in (*gold, *guess) for tag in row} - {"O"}))
     ids, guessed = (np.array([names.index(tag) for row in rows for tag in row]) for rows in (gold, guess))
     offsets = np.cumsum([0, *map(len, gold)])
-    return Judge(GoldTags(names, ids), offsets, ["w"] * len(ids), None, "span-f1"), guessed
+    return TagScorer(GoldTags(names, ids), offsets, ["w"] * len(ids), None, "span-f1"), guessed
 
 
 def test_the_published_counts_add_up() -> None:
@@ -87,7 +87,7 @@ def test_the_published_output_comes_out_to_the_last_digit() -> None:
 
 
 def test_reports_and_intervals_show_the_published_numbers_too() -> None:
-    judge, guessed = judge_of(*published_corpus())
+    judge, guessed = tag_scorer(*published_corpus())
     rows = {row["type"]: percent(row["precision"], row["recall"], row["f1"]) for row in judge.by_type(guessed[None])}
     assert rows == {kind: shares for kind, (_, shares) in PUBLISHED.items()}
     assert percent(judge.score(guessed)) == OVERALL[-1:]

@@ -57,8 +57,8 @@ def fit(module: LayerAutoencoder, data: TextLatents, *, max_epochs: int, patienc
 
 
 def assert_same_layer(whole: LayerGroups, k: int, single: LayerGroups, *, atol: float = 1e-6) -> None:
-    [place] = [g for g, layers in enumerate(whole.places) if k in layers]
-    row = whole.places[place].index(k)
+    [place] = [g for g, layers in enumerate(whole.members) if k in layers]
+    row = whole.members[place].index(k)
     for mine, theirs in zip(whole.groups[place].parameters(), single.groups[0].parameters(), strict=True):
         torch.testing.assert_close(mine[row], theirs[0], rtol=0, atol=atol)
 
@@ -114,7 +114,7 @@ def test_layers_without_a_finite_loss_are_named(corpus: LatentCache) -> None:
     module = build()
     with torch.no_grad():
         module.decoder.groups[0][-1].bias[1].fill_(float("nan"))  # type: ignore[index]
-    [_, broken, *_] = module.decoder.places[0]
+    [_, broken, *_] = module.decoder.members[0]
     with pytest.raises(HeadError, match=rf"the autoencoders of {LAYERS[broken]} had no epoch with a finite held-out"):
         fit(module, TextLatents(corpus, batch_size=30), max_epochs=2)
 

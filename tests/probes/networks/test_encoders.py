@@ -40,7 +40,7 @@ def split_up(groups: LayerGroups, kind: str, codes: tuple[int, ...], *, is_decod
 def of_layers(groups: LayerGroups, codes: list[Tensor]) -> list[Tensor]:
     """Sort codes by layer."""
     found = {
-        layer: code[row] for layers, code in zip(groups.places, codes, strict=True) for row, layer in enumerate(layers)
+        layer: code[row] for layers, code in zip(groups.members, codes, strict=True) for row, layer in enumerate(layers)
     }
     return [found[k] for k in range(L)]
 
@@ -73,7 +73,7 @@ def test_decoding_together_equals_a_loop_over_layers(kind: str, codes: tuple[int
     together = build(kind, codes, is_decoder=True)
     alone = split_up(together, kind, codes, is_decoder=True)
     inputs = [draw(1, width=code, seed=k)[0] for k, code in enumerate(codes)]
-    found = together.decode([torch.stack([inputs[layer] for layer in layers]) for layers in together.places])
+    found = together.decode([torch.stack([inputs[layer] for layer in layers]) for layers in together.members])
     looped = torch.cat([single.decode([inputs[k].unsqueeze(0)]) for k, single in enumerate(alone)])
     assert found.shape == (L, B, D)
     torch.testing.assert_close(found, looped, rtol=1e-5, atol=1e-5)
@@ -85,7 +85,7 @@ def test_decoding_together_equals_a_loop_over_layers(kind: str, codes: tuple[int
 
 def assert_same_gradients(together: LayerGroups, alone: list[LayerGroups]) -> None:
     n_checked = 0
-    for group, layers in zip(together.groups, together.places, strict=True):
+    for group, layers in zip(together.groups, together.members, strict=True):
         for row, layer in enumerate(layers):
             for mine, theirs in zip(group.parameters(), alone[layer].parameters(), strict=True):
                 assert mine.grad is not None
@@ -98,10 +98,10 @@ def assert_same_gradients(together: LayerGroups, alone: list[LayerGroups]) -> No
 @pytest.mark.parametrize("codes", CODES.values(), ids=CODES)
 def test_ungrouping_restores_the_order_of_the_layers(codes: tuple[int, ...]) -> None:
     groups = build("linear", codes)
-    assert sorted(layer for layers in groups.places for layer in layers) == list(range(L))
-    assert all(len({codes[layer] for layer in layers}) == 1 for layers in groups.places)
-    assert all(codes[a[0]] != codes[b[0]] for a, b in combinations(groups.places, 2))
-    parts = [torch.tensor(layers).view(-1, 1).expand(-1, B) for layers in groups.places]
+    assert sorted(layer for layers in groups.members for layer in layers) == list(range(L))
+    assert all(len({codes[layer] for layer in layers}) == 1 for layers in groups.members)
+    assert all(codes[a[0]] != codes[b[0]] for a, b in combinations(groups.members, 2))
+    parts = [torch.tensor(layers).view(-1, 1).expand(-1, B) for layers in groups.members]
     assert torch.equal(groups.ungroup(parts), torch.arange(L).view(L, 1).expand(L, B))
 
 
@@ -116,7 +116,7 @@ def test_copying_takes_the_layers_that_were_picked(kind: str) -> None:
     x = draw()
     whole = of_layers(source, source.encode(x))
     taken = target.encode(x[picks])
-    for layers, code in zip(target.places, taken, strict=True):
+    for layers, code in zip(target.members, taken, strict=True):
         for row, layer in enumerate(layers):
             torch.testing.assert_close(code[row], whole[picks[layer]], rtol=1e-6, atol=1e-6)
     with torch.no_grad():  # a copy, not a view

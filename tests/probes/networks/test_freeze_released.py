@@ -80,7 +80,7 @@ def copy_layer(encoders: LayerGroups, layer: int, plain: nn.Sequential) -> None:
     """Give a plain encoder the weights of one layer."""
     [(group, row)] = [
         (group, layers.index(layer))
-        for group, layers in zip(encoders.groups, encoders.places, strict=True)
+        for group, layers in zip(encoders.groups, encoders.members, strict=True)
         if layer in layers
     ]
     for mine, theirs in zip(plain.parameters(), group.parameters(), strict=True):

@@ -16,9 +16,9 @@ from probes.data.pair_task import PairTask
 from probes.fitting.fit import fit_head, ignore_epoch, predict_pairs
 from probes.fitting.fit_options import EpochOptions
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import Setting, load_head
+from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import resolve_head
-from probes.heads.pair_heads import FittedHead, fit_seed, layer_contributions
+from probes.heads.pair_heads import FittedHead, PairFits, layer_contributions
 from probes.latents.text_latents import PairLatents, Standardiser
 from probes.metrics.correlation import read_calibration
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -51,14 +51,14 @@ def autoencoders() -> Encoders:
 
 
 @pytest.fixture
-def setting(cache: LatentCache, task: PairTask, tmp_path: Path, autoencoders: Encoders) -> Setting:
+def setting(cache: LatentCache, task: PairTask, tmp_path: Path, autoencoders: Encoders) -> FitContext:
     """A run with one seed and autoencoders at hand."""
     return make_setting(cache, task, tmp_path / "heads", autoencoders=lambda _: autoencoders, has_details=False)
 
 
-def fit(setting: Setting, **options: Any) -> FittedHead:
+def fit(setting: FitContext, **options: Any) -> FittedHead:
     resolved = resolve_head("siamese-cosine", {**QUICK, **options})
-    return fit_seed(SiameseCosine, resolved, setting, seed=0, watch=lambda _: ignore_epoch)
+    return PairFits(SiameseCosine, resolved, setting).fit_seed(0, lambda _: ignore_epoch)
 
 
 def head_of(fitted: FittedHead) -> SiameseCosine:
@@ -73,7 +73,7 @@ def codes_of(module: SiameseCosine | LayerAutoencoder, latents: Tensor) -> list[
     return [
         parts[g][layers.index(k)]
         for k in range(module.n_layers)
-        for g, layers in enumerate(module.encoder.places)
+        for g, layers in enumerate(module.encoder.members)
         if k in layers
     ]
 
@@ -106,7 +106,7 @@ def build_as_fitted(autoencoders: Encoders, **options: Any) -> SiameseCosine:
 
 @pytest.mark.parametrize("extra", [{}, FEATURES], ids=["cosines", "pair features"])
 def test_frozen_encoders_stay_bit_identical_while_the_network_learns(
-    setting: Setting, autoencoders: Encoders, extra: dict[str, Any]
+    setting: FitContext, autoencoders: Encoders, extra: dict[str, Any]
 ) -> None:
     before = weights(autoencoders.head)
     start = build_as_fitted(autoencoders, start="frozen", **extra)
@@ -121,7 +121,7 @@ def test_frozen_encoders_stay_bit_identical_while_the_network_learns(
     assert all(torch.equal(now, then) for now, then in zip(autoencoders.head.parameters(), before, strict=True))
 
 
-def test_pretrained_encoders_start_there_and_are_trained_on(setting: Setting, autoencoders: Encoders) -> None:
+def test_pretrained_encoders_start_there_and_are_trained_on(setting: FitContext, autoencoders: Encoders) -> None:
     before = weights(autoencoders.head)
     start = build_as_fitted(autoencoders, start="pretrained")
     assert_codes(start.eval(), autoencoders, list(range(L)), are_equal=True)
@@ -136,7 +136,7 @@ def test_pretrained_encoders_start_there_and_are_trained_on(setting: Setting, au
 
 @pytest.mark.parametrize("start", STARTS)
 def test_latents_are_standardised_as_the_encoders_saw_them(
-    setting: Setting, autoencoders: Encoders, start: str
+    setting: FitContext, autoencoders: Encoders, start: str
 ) -> None:
     fitted = fit(setting, start=start, max_epochs=1)
     own, theirs = fitted.data.standardiser(), autoencoders.head.standardiser
@@ -149,7 +149,7 @@ def test_latents_are_standardised_as_the_encoders_saw_them(
 @pytest.mark.parametrize("start", ["pretrained", "frozen"])
 @pytest.mark.parametrize("layers", [["block_01", "final_norm"], ["embedding"], ["blocks"]])
 def test_a_choice_of_layers_gets_the_encoders_of_those_layers(
-    setting: Setting, autoencoders: Encoders, layers: list[str], start: str
+    setting: FitContext, autoencoders: Encoders, layers: list[str], start: str
 ) -> None:
     fitted = fit(setting, start=start, layers=layers, max_epochs=1, learning_rate=0.0)
     picks = [LAYERS.index(layer) for layer in fitted.data.layers]
@@ -166,7 +166,7 @@ def test_a_choice_of_layers_gets_the_encoders_of_those_layers(
     [({"encoder": "linear"}, "encoder"), ({"bottleneck": 4}, "bottleneck"), ({"bottleneck": CODES}, "")],
 )
 def test_encoders_of_another_shape_than_the_autoencoders_are_refused(
-    setting: Setting, own: dict[str, Any], told: str
+    setting: FitContext, own: dict[str, Any], told: str
 ) -> None:
     if not told:
         assert fit(setting, start="frozen", max_epochs=1, **own).head.arguments()["bottleneck"] == CODES
@@ -176,7 +176,7 @@ def test_encoders_of_another_shape_than_the_autoencoders_are_refused(
     assert not setting.folder.exists()
 
 
-def test_both_poolings_get_the_encoders_of_both(setting: Setting) -> None:
+def test_both_poolings_get_the_encoders_of_both(setting: FitContext) -> None:
     asked = []
     channels = tuple(f"{pooling}/{layer}" for pooling in ("last", "mean") for layer in LAYERS)
     both = make_autoencoders(channels)
@@ -237,7 +237,7 @@ def test_similarities_computed_once_train_as_those_of_every_epoch(
 
 
 @pytest.mark.parametrize("start", ["pretrained", "frozen"])
-def test_a_start_without_autoencoders_is_refused(setting: Setting, data: PairLatents, start: str) -> None:
+def test_a_start_without_autoencoders_is_refused(setting: FitContext, data: PairLatents, start: str) -> None:
     with pytest.raises(
         HeadError, match=rf"option start is '{start}', but there are no autoencoders; set `pretraining.corpus`, or"
     ):
@@ -254,7 +254,7 @@ def test_an_unknown_start_is_named() -> None:
         resolve_head("siamese-cosine", {"start": "forzen"})
 
 
-def test_a_fresh_head_asks_for_no_autoencoders(setting: Setting) -> None:
+def test_a_fresh_head_asks_for_no_autoencoders(setting: FitContext) -> None:
     def refuse(_: str) -> Encoders:
         raise AssertionError("autoencoders were asked for")
 
@@ -265,7 +265,7 @@ def test_a_fresh_head_asks_for_no_autoencoders(setting: Setting) -> None:
 
 @pytest.mark.parametrize("start", ["pretrained", "frozen"])
 def test_a_kept_head_is_found_again_unless_its_autoencoders_changed(
-    setting: Setting, start: str, monkeypatch: pytest.MonkeyPatch
+    setting: FitContext, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = fit(setting, start=start, max_epochs=1)
     saved = load_head(setting.folder / "siamese-cosine" / "seed_0")
@@ -306,8 +306,8 @@ def test_pair_features_stand_behind_the_cosines_in_blocks_of_layers(codes: Any) 
         assert found.shape == (L * 4, 9)
         torch.testing.assert_close(found[:L], cosines, rtol=0, atol=1e-6)
         for k in range(L):
-            [group] = [g for g, layers in enumerate(head.encoder.places) if k in layers]
-            row = head.encoder.places[group].index(k)
+            [group] = [g for g, layers in enumerate(head.encoder.members) if k in layers]
+            row = head.encoder.members[group].index(k)
             project = head.projections[group]
             u, v = (code / code.norm(dim=1, keepdim=True) for code in (of_a[k], of_b[k]))
             torch.testing.assert_close(found[k], (u * v).sum(1), rtol=0, atol=1e-5)
@@ -330,7 +330,7 @@ def test_identical_texts_get_a_constant_only_without_pair_features() -> None:
     assert head.identical_similarity() is None
 
 
-def test_an_anchor_for_identical_texts_needs_a_constant(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_anchor_for_identical_texts_needs_a_constant(setting: FitContext, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, probes.heads.pair_heads, "fit_head")  # told before anything is fitted
     with pytest.raises(
         HeadError,
@@ -341,7 +341,7 @@ def test_an_anchor_for_identical_texts_needs_a_constant(setting: Setting, monkey
 
 
 @pytest.mark.parametrize("calibration", ["linear", "isotonic"])
-def test_the_anchor_gives_identical_texts_the_highest_score(setting: Setting, calibration: str) -> None:
+def test_the_anchor_gives_identical_texts_the_highest_score(setting: FitContext, calibration: str) -> None:
     fitted = fit(replace(setting, anchor_identical=True, calibration=calibration), bottleneck=4, max_epochs=6)
     identical = fitted.head.identical_similarity()
     assert identical is not None
@@ -352,7 +352,7 @@ def test_the_anchor_gives_identical_texts_the_highest_score(setting: Setting, ca
     assert unanchored < 4.9  # otherwise this shows nothing
 
 
-def test_scores_say_null_where_there_is_no_constant(setting: Setting) -> None:
+def test_scores_say_null_where_there_is_no_constant(setting: FitContext) -> None:
     found = evaluate("siamese-cosine", {**QUICK, "bottleneck": 4, "max_epochs": 1, **FEATURES}, setting)
     assert [entry["identical_similarity"] for entry in found.seeds] == [None]
     contributions = found.extras["contributions"]

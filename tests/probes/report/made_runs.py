@@ -7,7 +7,7 @@ from typing import Any
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.fit import ignore_epoch
-from probes.heads.context import Setting
+from probes.heads.context import FitContext
 from probes.heads.head_table import HEADS, resolve_head
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
@@ -80,7 +80,7 @@ def make_run(kind: str, folder: Path) -> MadeRun:
     """Fit heads of a kind on planted latents."""
     makers = {"pairs": _pairs, "classes": _classes, "numbers": _numbers, "words": _words}
     task, cache = makers[kind](folder)
-    setting = Setting(cache, task, (0, 3), 100, "cpu", folder / "heads")
+    setting = FitContext(cache, task, (0, 3), 100, "cpu", folder / "heads")
     heads = {}
     for name, options in HEADS_OF[kind].items():
         heads[name] = HEADS[name].evaluate(resolve_head(name, options, kind=kind), setting, lambda _: ignore_epoch)

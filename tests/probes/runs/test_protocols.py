@@ -14,7 +14,7 @@ from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
 from probes.fitting.fit import ignore_epoch
 from probes.fitting.fit_options import PROTOCOLS
-from probes.heads.context import Setting, load_head
+from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import HEADS, Purpose, resolve_head
 from probes.runs.run import run
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
@@ -23,7 +23,7 @@ from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import make_task, plant
 
 
-def evaluate_head(name: str, options: dict[str, Any], setting: Setting) -> dict[str, Any]:
+def evaluate_head(name: str, options: dict[str, Any], setting: FitContext) -> dict[str, Any]:
     """Return the scores of a head in their serial form."""
     resolved = resolve_head(name, options, protocol=setting.protocol)
     return HEADS[name].evaluate(resolved, setting, lambda _: ignore_epoch).to_dict()
@@ -47,13 +47,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def setting(cache: LatentCache, task: PairTask, folder: Path) -> Setting:
+def setting(cache: LatentCache, task: PairTask, folder: Path) -> FitContext:
     """One seed under FREEZE's released protocol."""
-    return Setting(cache, task, (0,), 100, "cpu", folder, protocol="freeze-released", has_details=False)
+    return FitContext(cache, task, (0,), 100, "cpu", folder, protocol="freeze-released", has_details=False)
 
 
 @pytest.fixture(scope="module")
-def released(setting: Setting) -> dict[str, Any]:
+def released(setting: FitContext) -> dict[str, Any]:
     """Scores of one head under that protocol."""
     return evaluate_head("cosine-mlp", QUICK, setting)
 
@@ -75,7 +75,7 @@ def test_every_tenth_epoch_is_tested(released: dict[str, Any]) -> None:
     assert all(set(history[epoch - 1]) == {"train_loss", "test_pearson", "test_spearman"} for epoch in looks)
 
 
-def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], setting: Setting) -> None:
+def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], setting: FitContext) -> None:
     [seed] = released["seeds"]
     found = {epoch: step["test_pearson"] for epoch, step in enumerate(seed["history"], start=1) if len(step) > 1}
     assert seed["best_epoch"] == max(found, key=lambda epoch: found[epoch])
@@ -86,7 +86,7 @@ def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], 
     assert record["best_epoch"] == seed["best_epoch"]
 
 
-def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting: Setting) -> None:
+def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting: FitContext) -> None:
     assert released["is_optimistic"] is True
     assert evaluate_head("layer-cosine", {}, setting)["is_optimistic"] is False
     honest = replace(setting, protocol="icecore", folder=setting.folder / "honest")
@@ -95,7 +95,7 @@ def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting
     assert all({"validation_pearson"} <= set(step) for step in found["seeds"][0]["history"])
 
 
-def test_a_last_epoch_is_chosen_by_nothing(setting: Setting, tmp_path: Path) -> None:
+def test_a_last_epoch_is_chosen_by_nothing(setting: FitContext, tmp_path: Path) -> None:
     found = evaluate_head("cosine-mlp", {**SHORT, "max_epochs": 3}, replace(setting, folder=tmp_path))
     [seed] = found["seeds"]
     assert (seed["best_epoch"], len(seed["history"])) == (3, 3)
@@ -198,7 +198,7 @@ def test_the_released_protocol_extracts_and_pretrains_as_freeze_does() -> None:
 
 
 def test_a_head_kept_under_one_protocol_is_not_served_under_another(
-    released: dict[str, Any], setting: Setting, monkeypatch: pytest.MonkeyPatch
+    released: dict[str, Any], setting: FitContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     again = evaluate_head("cosine-mlp", QUICK, setting)
@@ -207,7 +207,7 @@ def test_a_head_kept_under_one_protocol_is_not_served_under_another(
         evaluate_head("cosine-mlp", SHORT, replace(setting, protocol="icecore"))
 
 
-def test_a_fit_of_fewer_than_ten_epochs_is_tested_at_its_end(setting: Setting, tmp_path: Path) -> None:
+def test_a_fit_of_fewer_than_ten_epochs_is_tested_at_its_end(setting: FitContext, tmp_path: Path) -> None:
     found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 4}, replace(setting, folder=tmp_path))
     assert found["seeds"][0]["best_epoch"] == 4
 
@@ -219,7 +219,7 @@ def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="task 'planted' has no split 'test', which every head needs; add rows to it"):
         HEADS["cosine-mlp"].check(task, resolved, Purpose("freeze-released"))
     cache = plant(tmp_path / "c.h5", task)
-    setting = Setting(cache, task, (0,), 100, "cpu", tmp_path, protocol="freeze-released")
+    setting = FitContext(cache, task, (0,), 100, "cpu", tmp_path, protocol="freeze-released")
     with pytest.raises(TaskError, match="has no split 'test'; it has: train, validation"):
         evaluate_head("cosine-mlp", QUICK, setting)
 

@@ -23,7 +23,7 @@ from probes.data.conll import ColumnFormat, read_columns
 from probes.data.word_files import load_word_files, load_words_sample
 from probes.data.word_task import WordTask
 from probes.heads.context import load_head
-from probes.heads.word_fits import judge_of
+from probes.heads.word_fits import tag_scorer
 from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
 from probes.metrics.span_metrics import decode_tags
@@ -166,7 +166,7 @@ def test_predictions_can_be_read_and_scored_again(finished: WordRun) -> None:
             table = read_columns(path, column, file_format=ColumnFormat(columns, "tab"))
             assert [sentence.words for sentence in table.sentences] == task.splits[split]["words"]
             data = WordLatents(finished.cache, task)
-            judge = judge_of(data, split)
+            judge = tag_scorer(data, split)
             ids = np.array([judge.gold.names.index(tag) for row in table.sentences for tag in row.tags])
             found = finished.scores["heads"][column]["summary"][split]["span-f1"]["values"][0]
             assert judge.score(ids) == pytest.approx(found)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from extract.errors import HeadError, TaskError
 from probes.heads.context import load_head
 from probes.heads.head_table import Purpose, resolve_head
-from probes.heads.logistic_probe import FewShotOptions, check_few_shot, draw_rows
+from probes.heads.logistic_probe import FewShotHead, FewShotOptions, draw_rows
 from probes.latents.text_latents import ClassFeatures, channels_of
 from probes.metrics.bootstrap import Resampling
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
@@ -87,6 +87,6 @@ def test_what_cannot_be_chosen_or_fitted_is_refused(tmp_path: Path) -> None:
     one = evaluate("few-shot-probe", {**FEW, "layers": PLANTED}, where)
     assert (one.selection, one.chosen["layer"]) == ("nothing to choose", PLANTED)
     with pytest.raises(TaskError, match="'validation', on which head 'few-shot-probe' chooses its plan"):
-        check_few_shot(task, resolve_head("few-shot-probe", {}), Purpose(chooses_plan=True))
+        FewShotHead.check(task, resolve_head("few-shot-probe", {}), Purpose(chooses_plan=True))
     with pytest.raises(HeadError, match="draws is 0; allowed: a whole number of at least 1"):
         replace(FewShotOptions(), draws=0)

@@ -15,7 +15,7 @@ from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask, assemble_task
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import load_head
-from probes.heads.layer_head import best_place
+from probes.heads.layer_head import Choice
 from probes.heads.logistic_probe import ChunkSolver, LinearProbe, ProbeOptions
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, ClassFeatures, join_pair
@@ -182,10 +182,14 @@ def test_rows_that_are_not_finite_are_refused_in_every_split(split: str, tmp_pat
 
 def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
     surface = np.array([[0.5, 0.7, 0.7], [0.7, 0.7, 0.2]])
-    assert best_place(surface, (1.0, 0.01, 10.0)) == (0, 2)
-    assert best_place(surface, (10.0, 1.0, 0.01)) == (0, 1)
+    for penalties, best in (((1.0, 0.01, 10.0), (0, 2)), ((10.0, 1.0, 0.01), (0, 1))):
+        choice = Choice.best(surface, penalties)
+        assert (choice.layer, choice.column) == best
     surface[0] = np.nan
-    assert best_place(surface) == (1, 0)
+    choice = Choice.best(surface)
+    assert (choice.layer, choice.column, choice.score) == (1, 0, 0.7)
+    assert choice.to_dict() == {"place": [1, 0], "surface": [[None] * 3, [0.7, 0.7, 0.2]]}
+    np.testing.assert_equal(Choice.read(choice.to_dict()).surface, surface)
 
 
 def test_float64_reaches_tolerances_that_float32_does_not(

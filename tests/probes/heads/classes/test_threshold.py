@@ -10,7 +10,7 @@ import torch
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
-from probes.heads.class_heads import _best_threshold
+from probes.heads.class_heads import fit_threshold
 from probes.heads.result import HeadResult
 from probes.metrics.class_metrics import score_classes
 from tests.probes.data.planted_classes import make_class_task, plant_classes, with_new_class
@@ -28,7 +28,7 @@ def test_the_best_of_all_thresholds_is_found(sign: int) -> None:
     rng = np.random.default_rng(0)
     gold = rng.integers(0, 2, 40)
     values = sign * (gold + rng.normal(size=40))
-    score, threshold, above = _best_threshold(values, gold, metric="accuracy", classes=np.arange(2))
+    score, threshold, above = fit_threshold(values, gold, metric="accuracy", classes=np.arange(2))
     assert above == (1 if sign > 0 else 0)
     predicted = np.where(values > threshold, above, 1 - above)
     assert score == score_classes(predicted, gold, metric="accuracy")
@@ -81,7 +81,7 @@ def test_a_cosine_that_equals_a_threshold_is_above_it() -> None:
     values = np.array([grid[40], grid[40], np.nextafter(grid[40], np.float32(0)), grid[39]])
     gold = np.array([1, 1, 0, 0])
     how: dict[str, Any] = {"metric": "accuracy", "classes": np.arange(2), "thresholds": "hundred"}
-    score, threshold, above = _best_threshold(values, gold, **how)
+    score, threshold, above = fit_threshold(values, gold, **how)
     assert (score, above) == (1.0, 1)
     assert (torch.from_numpy(values) > threshold).tolist() == [True, True, False, False]
 

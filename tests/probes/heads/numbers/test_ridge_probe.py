@@ -11,9 +11,13 @@ from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from extract import registry
 from extract.errors import HeadError, TaskError
-from probes.heads.head_table import Purpose, resolve_head
-from probes.heads.ridge_probe import check_ridge, fit_ridge
+from probes.fitting.fit import ignore_epoch
+from probes.heads.context import load_head
+from probes.heads.head_table import HEADS, Purpose, layer_head, register_head, resolve_head
+from probes.heads.layer_head import take_apart
+from probes.heads.ridge_probe import RidgeHead, RidgeOptions, RidgeProbe, fit_ridge
 from probes.metrics.bootstrap import Resampling, summarise_seeds
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers
 from tests.probes.heads.evaluating import evaluate, make_setting
@@ -67,12 +71,37 @@ def test_without_validation_folds_of_train_choose(groups: int, how: Any, tmp_pat
     assert (result.summary["test"]["pearson"] == alone) is (groups == 0)  # the interval is over whole groups
 
 
+class Rounded(RidgeHead):
+    """A user's head of one layer: the ridge probe, in whole numbers."""
+
+    def predict(self, module: Any, layer: int, split: str) -> Any:
+        return {metric: rows.round() for metric, rows in super().predict(module, layer, split).items()}
+
+
+def test_a_user_makes_a_head_of_one_layer_from_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = layer_head("rounded", "numbers", "whole numbers", head=Rounded, build=RidgeProbe, options=RidgeOptions)
+    monkeypatch.setattr(registry, "ADDED", {**registry.ADDED})
+    monkeypatch.setitem(HEADS, "rounded", entry)
+    register_head(entry)
+    task = make_number_task()
+    setting = make_setting(plant_numbers(tmp_path / "c.h5", task), task, tmp_path / "heads")
+    result = evaluate("rounded", {}, setting)
+    assert result.name == "rounded"
+    plain = evaluate("ridge-probe", {}, setting)
+    np.testing.assert_array_equal(result.predictions["test"], plain.predictions["test"].round())
+    saved = load_head(tmp_path / "heads" / "rounded")
+    assert isinstance(saved.head, RidgeProbe)
+    resolved = resolve_head("rounded", {})
+    parts = take_apart(resolved, setting, result, "validation", lambda _: ignore_epoch)
+    assert parts.alone.shape == (1, len(LAYERS), len(task.rows("validation")))
+
+
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     resolved, few = resolve_head("ridge-probe", {}), make_number_task(sizes={"train": 60, "test": 60}, groups=15)
     with pytest.raises(TaskError, match="has only train; add train, and validation or test rows"):
-        check_ridge(make_number_task(sizes={"train": 20}), resolved, Purpose())
+        RidgeHead.check(make_number_task(sizes={"train": 20}), resolved, Purpose())
     with pytest.raises(HeadError, match="train has 4 rows or groups for 5 folds"):
-        check_ridge(few, resolved, Purpose())
+        RidgeHead.check(few, resolved, Purpose())
     with pytest.raises(HeadError, match="a latent is NaN or infinite"):
         fit_ridge(torch.full((8, 2), torch.nan), torch.arange(8.0), (1.0,))
     same = write_latents(tmp_path / "c.h5", few.texts(), {"mean": np.ones((len(LAYERS), 120, WIDTH), np.float32)})

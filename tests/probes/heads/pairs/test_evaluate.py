@@ -13,9 +13,9 @@ from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.pair_task import SUBSETS, PairTask, build_splits
 from probes.fitting.fit import ignore_epoch
-from probes.heads.context import Setting, load_head
+from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import resolve_head
-from probes.heads.pair_heads import FittedHead, fit_seed
+from probes.heads.pair_heads import FittedHead, PairFits
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.correlation import fit_calibration
 from probes.networks.pair_networks import CosineMLP
@@ -26,15 +26,15 @@ QUICK: dict[str, Any] = {"max_epochs": 4, "hidden": 8, "learning_rate": 3e-3, "b
 
 
 @pytest.fixture
-def setting(cache: LatentCache, task: PairTask, tmp_path: Path) -> Setting:
+def setting(cache: LatentCache, task: PairTask, tmp_path: Path) -> FitContext:
     """Two seeds, heads kept under a temporary folder."""
     return make_setting(cache, task, tmp_path / "heads", seeds=(0, 5))
 
 
-def fit_all(setting: Setting) -> list[FittedHead]:
+def fit_all(setting: FitContext) -> list[FittedHead]:
     """Fit, or find, the quick head for every seed."""
     resolved = resolve_head("cosine-mlp", QUICK)
-    return [fit_seed(CosineMLP, resolved, setting, seed=seed, watch=lambda _: ignore_epoch) for seed in setting.seeds]
+    return PairFits(CosineMLP, resolved, setting).fit_all(lambda _: ignore_epoch)
 
 
 def curve_of(found: HeadResult, split: str) -> Curve:
@@ -51,7 +51,20 @@ def forbid_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes.heads.pair_heads, "fit_head", refuse)
 
 
-def test_a_trained_head_is_fitted_for_every_seed(setting: Setting) -> None:
+def test_texts_are_looked_up_once_for_all_seeds(setting: FitContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, look_up = [], LatentCache.rows_of
+
+    def count(cache: LatentCache, texts: list[str]) -> Any:
+        calls.append(len(texts))
+        return look_up(cache, texts)
+
+    monkeypatch.setattr(LatentCache, "rows_of", count)
+    one, other = fit_all(setting)
+    assert len(calls) == 2 * len(SIZES)
+    assert one.record["seed"] != other.record["seed"]
+
+
+def test_a_trained_head_is_fitted_for_every_seed(setting: FitContext) -> None:
     found = evaluate("cosine-mlp", QUICK, setting)
     assert [entry["seed"] for entry in found.seeds] == [0, 5]
     assert found.layers == LAYERS
@@ -67,7 +80,7 @@ def test_a_trained_head_is_fitted_for_every_seed(setting: Setting) -> None:
     assert found.options["max_epochs"] == 4
 
 
-def test_an_untrained_head_has_one_fit_and_its_curves(setting: Setting) -> None:
+def test_an_untrained_head_has_one_fit_and_its_curves(setting: FitContext) -> None:
     found = evaluate("layer-cosine", {}, setting)
     assert [entry["best_epoch"] for entry in found.seeds] == [0]
     assert found.chosen["layer"] == PLANTED
@@ -77,7 +90,7 @@ def test_an_untrained_head_has_one_fit_and_its_curves(setting: Setting) -> None:
     assert curve_of(found, "test").values[k] == pytest.approx(found.seeds[0]["scores"]["test"]["pearson"], abs=1e-6)
 
 
-def test_an_untrained_head_has_no_options_of_a_fit(setting: Setting) -> None:
+def test_an_untrained_head_has_no_options_of_a_fit(setting: FitContext) -> None:
     with pytest.raises(
         UnknownNameError,
         match=r"unknown layer-cosine option 'batch_size': Allowed: transform, components, shrinkage, pooling, layers",
@@ -85,7 +98,7 @@ def test_an_untrained_head_has_no_options_of_a_fit(setting: Setting) -> None:
         evaluate("layer-cosine", {"batch_size": 8}, setting)
 
 
-def test_a_kept_head_is_loaded_and_gives_the_same(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_head_is_loaded_and_gives_the_same(setting: FitContext, monkeypatch: pytest.MonkeyPatch) -> None:
     first = evaluate("cosine-mlp", QUICK, setting)
     forbid_fitting(monkeypatch)
     again = evaluate("cosine-mlp", QUICK, setting)
@@ -99,7 +112,9 @@ def test_a_kept_head_is_loaded_and_gives_the_same(setting: Setting, monkeypatch:
     "change",
     ["option", "fit", "pooling", "poolings", "layers", "gold", "device", "protocol", "calibration", "anchor_identical"],
 )
-def test_a_head_fitted_otherwise_is_not_reused(setting: Setting, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_a_head_fitted_otherwise_is_not_reused(
+    setting: FitContext, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     evaluate("cosine-mlp", QUICK, setting)
     forbid_fitting(monkeypatch)
     changes: dict[str, dict[str, Any]] = {
@@ -122,14 +137,14 @@ def test_a_head_fitted_otherwise_is_not_reused(setting: Setting, monkeypatch: py
         evaluate("cosine-mlp", {**QUICK, **changes.get(change, {})}, setting)
 
 
-def test_a_head_cut_short_is_fitted_again(setting: Setting) -> None:
+def test_a_head_cut_short_is_fitted_again(setting: FitContext) -> None:
     first = evaluate("cosine-mlp", QUICK, setting)
     (setting.folder / "cosine-mlp" / "seed_5" / "head.json").write_text("{", encoding="utf-8")
     again = evaluate("cosine-mlp", QUICK, setting)
     assert again.summary == first.summary
 
 
-def test_a_kept_head_knows_its_calibration(setting: Setting) -> None:
+def test_a_kept_head_knows_its_calibration(setting: FitContext) -> None:
     evaluate("cosine-mlp", QUICK, setting)
     record = load_head(setting.folder / "cosine-mlp" / "seed_5").record
     assert (record["seed"], record["pooling"], record["layers"]) == (5, "mean", list(LAYERS))
@@ -137,13 +152,13 @@ def test_a_kept_head_knows_its_calibration(setting: Setting) -> None:
     assert (record["calibration"]["low"], record["calibration"]["high"]) == (0.0, 5.0)
 
 
-def test_pooling_and_layers_are_the_heads_own(setting: Setting) -> None:
+def test_pooling_and_layers_are_the_heads_own(setting: FitContext) -> None:
     found = evaluate("layer-cosine", {"pooling": "last", "layers": ["block_01", "final_norm"]}, setting)
     assert (found.pooling, found.layers) == ("last", ("block_01", "final_norm"))
     assert abs(found.summary["test"]["pearson"].mean) < 0.5  # nothing is planted there
 
 
-def test_epochs_are_reported_by_seed(setting: Setting) -> None:
+def test_epochs_are_reported_by_seed(setting: FitContext) -> None:
     told: list[tuple[int, int]] = []
     evaluate(
         "cosine-mlp",
@@ -154,7 +169,7 @@ def test_epochs_are_reported_by_seed(setting: Setting) -> None:
     assert told == [(0, 1), (0, 2), (5, 1), (5, 2)]
 
 
-def test_a_batch_larger_than_the_split_is_cut_to_it(setting: Setting) -> None:
+def test_a_batch_larger_than_the_split_is_cut_to_it(setting: FitContext) -> None:
     assert evaluate("cosine-mlp", {**QUICK, "batch_size": 10_000, "max_epochs": 1}, setting).seeds
 
 
@@ -186,7 +201,7 @@ def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None 
     return replace(task, splits=build_splits(columns))
 
 
-def setting_of(task: PairTask, folder: Path, **how: Any) -> Setting:
+def setting_of(task: PairTask, folder: Path, **how: Any) -> FitContext:
     return make_setting(plant(folder / "c.h5", task), task, folder / "heads", seeds=(0, 5), **how)
 
 
@@ -235,19 +250,19 @@ def test_a_subset_whose_gold_is_constant_has_its_size_alone(task: PairTask, tmp_
     assert "pearson" in found["clean"]
 
 
-def test_a_subset_that_is_everything_has_its_size_alone(setting: Setting) -> None:
+def test_a_subset_that_is_everything_has_its_size_alone(setting: FitContext) -> None:
     found = evaluate("layer-cosine", {}, setting).extras["subsets"]
     assert (found["full"], found["clean"], found["leaked"]) == ({"n": 80}, {"n": 80}, {"n": 0})
 
 
-def test_subsets_may_be_left_out(setting: Setting, tmp_path: Path) -> None:
+def test_subsets_may_be_left_out(setting: FitContext, tmp_path: Path) -> None:
     assert evaluate("layer-cosine", {}, replace(setting, has_details=False)).extras["subsets"] == {}
     without_test = make_task(sizes={"train": 60, "validation": 40})
     assert evaluate("layer-cosine", {}, setting_of(without_test, tmp_path)).extras["subsets"] == {}
 
 
 @pytest.mark.parametrize("calibration", ["linear", "isotonic"])
-def test_calibrated_predictions_are_the_mean_over_seeds(setting: Setting, calibration: str) -> None:
+def test_calibrated_predictions_are_the_mean_over_seeds(setting: FitContext, calibration: str) -> None:
     setting = replace(setting, calibration=calibration)
     found = evaluate("cosine-mlp", QUICK, setting)
     fitted = fit_all(setting)
@@ -277,17 +292,19 @@ def test_calibrated_predictions_are_the_mean_over_seeds(setting: Setting, calibr
         ),
     ],
 )
-def test_an_unknown_protocol_or_calibration_is_refused(setting: Setting, field: str, value: str, sentence: str) -> None:
+def test_an_unknown_protocol_or_calibration_is_refused(
+    setting: FitContext, field: str, value: str, sentence: str
+) -> None:
     with pytest.raises(UnknownNameError, match=sentence):
         replace(setting, **{field: value})  # type: ignore[arg-type]
 
 
-def test_unknown_layers_are_named(setting: Setting) -> None:
+def test_unknown_layers_are_named(setting: FitContext) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown layer 'blok_01': did you mean 'block_01'\?"):
         evaluate("layer-cosine", {"layers": "blok_01"}, setting)
 
 
-def test_training_that_breaks_leaves_no_head_behind(setting: Setting) -> None:
+def test_training_that_breaks_leaves_no_head_behind(setting: FitContext) -> None:
     with pytest.raises(HeadError, match="finite validation pearson"):
         evaluate("cosine-mlp", {**QUICK, "learning_rate": "1e30"}, setting)
     assert not (setting.folder / "cosine-mlp").exists()

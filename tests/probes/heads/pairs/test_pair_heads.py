@@ -12,8 +12,9 @@ from extract.registry import resolve
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
 from probes.fitting.fit import FitResult, fit_head, predict_pairs
+from probes.fitting.fit_options import EpochOptions
 from probes.heads.head_table import HEADS, resolve_head
-from probes.heads.pair_heads import fit_options, layer_contributions
+from probes.heads.pair_heads import layer_contributions
 from probes.latents.text_latents import PairLatents, Standardiser
 from probes.metrics.correlation import pearson
 from probes.networks.network_options import LOSSES, code_widths
@@ -68,8 +69,8 @@ def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0, **changes: A
 def fit(case: str, cache: LatentCache, task: PairTask, *, seed: int = 0, **changes: Any) -> Fitted:
     name, options = CASES[case]
     head, data = build(case, seed=seed), pair_data(cache, task, seed=seed)
-    how = fit_options(resolve_head(name, {**options, **changes}))
-    return Fitted(head, fit_head(head, data, options=how, seed=seed), data)
+    _, *fit_options = resolve_head(name, {**options, **changes}).own
+    return Fitted(head, fit_head(head, data, options=[*fit_options, EpochOptions()][0], seed=seed), data)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -85,8 +86,8 @@ def fitted(case: str, cache: LatentCache, task: PairTask) -> Fitted:
 def take_layer(case: str, head: PairHead, k: int) -> PairHead:
     """Make the head of one layer alone, with the parameters that the layer has in a fitted one."""
     if isinstance(head, SiameseCosine):
-        [group] = [g for g, layers in enumerate(head.encoder.places) if k in layers]
-        row = head.encoder.places[group].index(k)
+        [group] = [g for g, layers in enumerate(head.encoder.members) if k in layers]
+        row = head.encoder.members[group].index(k)
         code = code_widths(head.arguments()["bottleneck"], head.n_layers, width=WIDTH)[k]
         single = build(case, n_layers=1, bottleneck=code)
         assert isinstance(single, SiameseCosine)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.heads.word_fits import ABSENT, Judge, judge_of, majority_ids
+from probes.heads.word_fits import ABSENT, TagScorer, majority_ids, tag_scorer
 from probes.latents.word_latents import GoldTags, WordLatents
 from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
 from probes.metrics.span_metrics import NO_PREDICTION, count_tag_spans, score_spans
@@ -22,10 +22,10 @@ def ids_of(rows: Any) -> np.ndarray:
     return np.array([NO_PREDICTION if tag is None else NAMES.index(tag) for row in rows for tag in row])
 
 
-def make_judge(metric: str = "span-f1", **how: Any) -> Judge:
+def make_judge(metric: str = "span-f1", **how: Any) -> TagScorer:
     offsets = np.cumsum([0, *(len(row) for row in GOLD)])
     words = [f"w{k}" for k in range(offsets[-1])]
-    return Judge(GoldTags(NAMES, ids_of(GOLD)), offsets, words, None, metric, **how)
+    return TagScorer(GoldTags(NAMES, ids_of(GOLD)), offsets, words, None, metric, **how)
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
@@ -46,8 +46,10 @@ def test_words_without_a_prediction_are_errors_of_accuracy() -> None:
 @pytest.mark.parametrize("metric", ["span-f1", "accuracy"])
 def test_words_left_out_do_not_count(metric: str) -> None:
     kept = np.array([0, 1, 2, 3, 4, 5, 7, 8])  # the word without a prediction is gone
-    judge = make_judge(metric, kept=kept)
-    short = Judge(GoldTags(NAMES, ids_of(GOLD)[kept]), np.array([0, 3, 5, 8]), [f"w{k}" for k in kept], None, metric)
+    judge = make_judge(metric, scored=kept)
+    short = TagScorer(
+        GoldTags(NAMES, ids_of(GOLD)[kept]), np.array([0, 3, 5, 8]), [f"w{k}" for k in kept], None, metric
+    )
     assert judge.score(ids_of(GUESS)) == short.score(ids_of(GUESS)[kept])
     assert judge.score(ids_of(GUESS)) > make_judge(metric).score(ids_of(GUESS))
     whole, part = (
@@ -83,7 +85,7 @@ def test_the_summary_is_of_seeds_and_its_interval_of_sentences(metric: str) -> N
 
 
 def test_one_sentence_has_a_score_and_no_interval() -> None:
-    judge = Judge(GoldTags(NAMES, np.array([1, 2])), np.array([0, 2]), ["a", "b"], None, "span-f1")
+    judge = TagScorer(GoldTags(NAMES, np.array([1, 2])), np.array([0, 2]), ["a", "b"], None, "span-f1")
     found = judge.summarise(np.array([[1, 2], [1, 0]]), n_resamples=100)
     assert found.values == (1.0, 0.0)
     assert np.isnan([found.low, found.high]).all()
@@ -157,7 +159,7 @@ def test_the_baseline_is_the_most_frequent_tag_of_each_word() -> None:
 def test_documents_are_resampled_where_the_split_has_ten(metric: str, n_documents: int, unit: str) -> None:
     task = make_task(n_documents=n_documents, metric=metric)
     assert {task.resampled(split) for split in task.splits} == {unit}
-    judge = judge_of(WordLatents(plant(task), task), "test")
+    judge = tag_scorer(WordLatents(plant(task), task), "test")
     names = list(task.splits["test"]["document"])
     assert judge.documents == (names if unit == "documents" else None)
     ids = np.where(np.arange(len(judge.words)) % 5 == 0, 0, judge.gold.ids)[None]
@@ -170,5 +172,5 @@ def test_each_split_is_resampled_by_what_it_has() -> None:
     task = make_task(n_documents=10, sizes={"train": 120, "validation": 9, "test": 30})
     assert [task.resampled(split) for split in task.splits] == ["documents", "sentences", "documents"]
     data = WordLatents(plant(task), task)
-    assert judge_of(data, "validation").documents is None
-    assert judge_of(data, "test").documents == list(task.splits["test"]["document"])
+    assert tag_scorer(data, "validation").documents is None
+    assert tag_scorer(data, "test").documents == list(task.splits["test"]["document"])

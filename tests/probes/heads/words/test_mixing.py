@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probes.heads.word_fits import judge_of, predict_ids
+from probes.heads.word_fits import predict_ids, tag_scorer
 from probes.heads.word_heads import describe_mix
 from probes.latents.word_latents import WordLatents
 from probes.networks.token_networks import TokenMix
@@ -38,7 +38,7 @@ def rebuilt(head: TokenMix, weights: torch.Tensor) -> TokenMix:
 
 def test_scores_are_those_of_mixes_made_by_hand(data: WordLatents) -> None:
     head = make_mix(0)
-    judge = judge_of(data, "validation")
+    judge = tag_scorer(data, "validation")
     found = describe_mix([head], data, judge)
     weights = head.weights().detach()
     assert found["weights"] == pytest.approx(weights.tolist())
@@ -54,7 +54,7 @@ def test_scores_are_those_of_mixes_made_by_hand(data: WordLatents) -> None:
 
 
 def test_several_seeds_are_averaged(data: WordLatents) -> None:
-    judge = judge_of(data, "validation")
+    judge = tag_scorer(data, "validation")
     one, other = (describe_mix([make_mix(seed)], data, judge) for seed in (0, 1))
     both = describe_mix([make_mix(0), make_mix(1)], data, judge)
     for key in ("weights", "alone", "without", "whole", "gamma"):

@@ -13,15 +13,15 @@ import torch
 from extract.errors import HeadError, TaskError
 from probes.data.word_task import WordTask
 from probes.heads.word_fits import (
-    Judge,
+    TagScorer,
     TokenOptions,
     balanced_weights,
     fit_token_head,
-    judge_of,
     move_outside,
     predict_ids,
     predict_logits,
     score_probes,
+    tag_scorer,
 )
 from probes.latents.word_latents import Shuffled, Streaming, WordLatents
 from probes.metrics.span_metrics import NO_PREDICTION
@@ -99,7 +99,7 @@ def test_before_the_first_step_every_class_is_as_likely_as_in_train(
 def test_a_bias_of_o_that_hides_spans_is_moved_back_by_validation(task: WordTask) -> None:
     head, data, found = fit(plant(task, noise=0.2), task, replace(QUICK, max_epochs=25, patience=8))
     outside, others = data.classes.index("O"), [k for k, name in enumerate(data.classes) if name != "O"]
-    judge = judge_of(data, "validation")
+    judge = tag_scorer(data, "validation")
     with torch.no_grad():
         head.bias[:, outside] += 4
     hidden = score_probes(head, data, judge, split="validation")[PLACE]
@@ -131,7 +131,7 @@ def test_planted_tags_are_learned(task: WordTask, make: type[TokenHead]) -> None
     else:
         assert found.scores[0] > 0.9
         assert int(head.weights().argmax()) == PLACE  # type: ignore[operator]
-    judge = judge_of(data, "test")
+    judge = tag_scorer(data, "test")
     ids = predict_ids(head, data, "test")
     assert max(judge.score(row) for row in ids) > 0.9
 
@@ -156,7 +156,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(cache: Pla
     assert not torch.allclose(one.weight, other.weight, atol=1e-3)
 
 
-class Scripted(Judge):
+class Scripted(TagScorer):
     """Scores the epochs as a script says: a row an epoch, a value a layer."""
 
     script: Sequence[Sequence[float]]
@@ -170,14 +170,14 @@ class Scripted(Judge):
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[Sequence[float]]) -> None:
-    def make(data: WordLatents, split: str, **how: Any) -> Judge:
-        real = judge_of(data, split, **how)
+    def make(data: WordLatents, split: str, **how: Any) -> TagScorer:
+        real = tag_scorer(data, split, **how)
         judge = Scripted(real.gold, real.offsets, real.words, None, real.metric)
         object.__setattr__(judge, "script", script)
         object.__setattr__(judge, "calls", 0)
         return judge
 
-    monkeypatch.setattr("probes.heads.word_fits.judge_of", make)
+    monkeypatch.setattr("probes.heads.word_fits.tag_scorer", make)
 
 
 @pytest.mark.long
@@ -226,7 +226,7 @@ def test_steps_are_counted_and_the_last_weights_kept(cache: PlantedCache, task: 
     assert [set(values) for values in told] == [{"train_loss"}] * len(result.history)
     assert len(result.history) == 2  # fifteen batches an epoch
     assert result.best_epochs == (2,) * len(LAYERS)
-    judge = judge_of(data, "validation")
+    judge = tag_scorer(data, "validation")
     assert list(result.scores) == [judge.score(row) for row in predict_ids(head, data, "validation")]
 
 

@@ -11,9 +11,9 @@ import torch
 
 from extract.errors import TaskError
 from probes.data.word_task import WordTask, build_word_splits
-from probes.heads.context import Setting, load_head
+from probes.heads.context import FitContext, load_head
 from probes.heads.result import HeadResult
-from probes.heads.word_fits import judge_of, majority_ids
+from probes.heads.word_fits import majority_ids, tag_scorer
 from probes.heads.word_heads import MIX, describe_seed
 from probes.latents.word_latents import WordLatents
 from probes.metrics.span_metrics import DECODINGS, NO_PREDICTION
@@ -24,11 +24,11 @@ from tests.probes.heads.words.planted_words import LAYERS, PLANTED, PlantedCache
 OPTIONS = {"learning_rate": 1e-2, "max_epochs": 4, "epoch_steps": 1, "batch_size": 8, "chunk_words": 60}
 
 
-def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> Setting:
+def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> FitContext:
     return make_setting(cache, task, folder, seeds=tuple(seeds))
 
 
-def evaluate(where: Setting, name: str = "token-classifier", **options: Any) -> HeadResult:
+def evaluate(where: FitContext, name: str = "token-classifier", **options: Any) -> HeadResult:
     return evaluate_head(name, {**OPTIONS, **options}, where)
 
 
@@ -71,7 +71,7 @@ def test_everything_reported_equals_counting_it_again(
     result, folder = found
     data = WordLatents(cache, task)
     for split in task.splits:
-        judge = judge_of(data, split)
+        judge = tag_scorer(data, split)
         ids = result.predictions[split]
         summary = result.summary[split]["span-f1"]
         assert summary.values[0] == pytest.approx(judge.score(ids))
@@ -90,7 +90,7 @@ def test_everything_reported_equals_counting_it_again(
     logits = np.full((len(rows.has_latent), len(data.classes)), np.nan, dtype=np.float32)
     with torch.no_grad():
         logits[rows.has_latent] = head(latents)[layer].numpy()
-    decoded = judge_of(data, "test").decode(logits, result.chosen["decoding"])
+    decoded = tag_scorer(data, "test").decode(logits, result.chosen["decoding"])
     assert np.array_equal(decoded, result.predictions["test"])
 
 

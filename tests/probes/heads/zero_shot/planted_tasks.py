@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from extract.registry import resolve
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import (
     BitextTask,
@@ -20,9 +21,9 @@ from probes.data.zero_shot_task import (
     hold_task_columns,
 )
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import Setting
-from probes.heads.zero_shot_heads import ZeroShotOptions, _Trial
-from probes.latents.text_latents import channels_of
+from probes.heads.context import FitContext
+from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.zero_shot_heads import ZeroShotOptions
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
@@ -149,9 +150,12 @@ def _meaning(task: ZeroShotTask, text: str) -> int:
     return number % N_DOCUMENTS if task.kind in ("retrieval", "reranking") else number
 
 
-def predict(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
+def predict(saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
     """Judge a split by a head read back from disk."""
-    [each] = saved
-    channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
-    judged = _Trial(setting, channels, ZeroShotOptions()).judge_chosen(each.head, split, 0)
+    [head] = saved
+    resolved = HeadOptions(
+        head.record["name"], (ZeroShotOptions(),), head.record["pooling"], tuple(head.record["layers"])
+    )
+    entry: Any = HEADS[head.record["name"]]
+    judged = resolve(entry.evaluate.bound[0])(resolved, setting).predict(head.head, 0, split)
     return np.asarray(judged[setting.task.metrics[0]][0])

@@ -15,12 +15,11 @@ from extract.store.cache import LatentCache
 from probes.heads import zero_shot_heads as similarity
 from probes.heads.head_table import HEADS, Purpose, resolve_head
 from probes.heads.zero_shot_heads import (
-    Call,
     LayerReader,
+    SearchHead,
+    SimilarityHead,
+    TranslateHead,
     best_threshold,
-    check_zero_shot,
-    judge_bitext,
-    judge_retrieval,
     layer_steps,
     odd_one_out,
 )
@@ -88,7 +87,7 @@ def test_a_document_does_not_find_itself(tmp_path: Path) -> None:
     own = task.replaced(splits=type(task.splits)({**task.splits, "test": renamed}))
     cache = plant_task(tmp_path, task, noise=1e-3)
     layer = LAYERS.index(PLANTED)
-    plain, without = (judge_retrieval(Call(each, "test", reader_of(cache)))["ndcg@10"][layer] for each in (task, own))
+    plain, without = (SearchHead.judge(each, "test", reader_of(cache))["ndcg@10"][layer] for each in (task, own))
     assert (plain[0], without[0]) == (pytest.approx(1.0), 0.0)
     np.testing.assert_array_equal(plain[1:], without[1:])
 
@@ -96,7 +95,7 @@ def test_a_document_does_not_find_itself(tmp_path: Path) -> None:
 def test_bitexts_are_scored_as_by_scikit_learn_in_both_directions(tmp_path: Path) -> None:
     task = make_bitext()
     cache = plant_task(tmp_path, task, noise=1.5)
-    found = judge_bitext(Call(task, "test", reader_of(cache)))["bitext-f1"].mean(1)
+    found = TranslateHead.judge(task, "test", reader_of(cache))["bitext-f1"].mean(1)
     rows = [cache.rows_of(list(task.rows("test")[column])) for column in task.text_columns]
     for k, layer in enumerate(LAYERS):
         a, b = (cache.gather(side, "mean", layers=layer)[0].numpy() for side in rows)
@@ -176,9 +175,9 @@ def test_a_transform_needs_texts_to_be_fitted_on() -> None:
     sizes = {"validation": 30, "test": 30}
     task, resolved = make_bitext(sizes=sizes), resolve_head("layer-translate", {"transform": "whiten"})
     with pytest.raises(TaskError, match="has no split 'train', which a transform is fitted on"):
-        check_zero_shot(task, resolved, Purpose())
-    check_zero_shot(make_retrieval(sizes=sizes), resolved, Purpose())  # fitted on the corpus
-    check_zero_shot(task, resolve_head("layer-translate", {}), Purpose())
+        SimilarityHead.check(task, resolved, Purpose())
+    SimilarityHead.check(make_retrieval(sizes=sizes), resolved, Purpose())  # fitted on the corpus
+    SimilarityHead.check(task, resolve_head("layer-translate", {}), Purpose())
 
 
 def test_a_latent_that_is_not_finite_is_refused_by_layer(tmp_path: Path) -> None:
