@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from extract.errors import InputError, UnknownNameError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_kinds import MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import add_own, find_own, first_sentence, later
 
@@ -193,7 +193,7 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
         UnknownNameError: An unknown name, no name at all, or a plan that does not fit the decoder.
     """
     kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
-    sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
+    sees = {side for kind in kinds for side in _sides(kind)}
     best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(sees), "mean")
     return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
 
