@@ -134,9 +134,6 @@ class MaskPlan:
         """Return the kind of every block, from the bottom up.
 
         All are causal under another architecture than `inplace`, which leaves the decoder's own stack alone.
-
-        Raises:
-            UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
         """
         if self.skip is not None and self.skip[1] >= n_blocks:
             raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
@@ -425,9 +422,6 @@ def magnet_plan(k: int | None = None) -> MaskPlan:
 
     The hybrid mask is on the top `k` blocks; on every block, as in the paper, when `k` is absent. A text without spans
     is all context, hence bidirectional.
-
-    Raises:
-        UnknownNameError: A negative number of blocks.
 
     Example:
         >>> magnet_plan().text

@@ -178,11 +178,7 @@ def table_of(drawing: str) -> Bool[Tensor, "T T"]:
 
 
 def require_truth() -> None:
-    """Check the library's rules and its reader of plans against what was written by hand.
-
-    Raises:
-        CertificateError: Names the kind and the tokens, or the plan and its blocks.
-    """
+    """Check the library's rules and its reader of plans against what was written by hand."""
     is_real = torch.tensor([[False] + [True] * 6 + [False]])
     for (kind, window), drawing in TABLES.items():
         rule = batch_mask(parse_kind(kind), is_real, spans=torch.tensor([TABLE_SPANS]), window=window)[0]

@@ -311,9 +311,6 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
 
     Returns the largest drift per padding side, relative to the largest latent of the layer; that of the left is only
     reported. Decoders with experts are checked in float32, where rounding does not flip their routers.
-
-    Raises:
-        CertificateError: A drift beyond rounding; names side, layer and size.
     """
     if has_experts(decoder) and decoder.description.dtype != "float32":
         with in_float32(decoder) as wide:
@@ -350,9 +347,6 @@ def check_devices(decoder: Decoder) -> dict[str, Any]:
     On some machines a copy from one GPU to another silently arrives as zeros (transformers issue 36636).
     Every layer is copied to every device, pooled there, and compared with itself as read from where it was
     computed. Other certificates prove the blocks, each on its own device.
-
-    Raises:
-        CertificateError: Names the layer and both devices.
     """
     devices = list(dict.fromkeys((decoder.device, *decoder.devices)))
     batch = plain_batch(probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0).unsqueeze(0))

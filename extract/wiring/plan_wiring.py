@@ -338,10 +338,6 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = Fals
 
     A plan that is causal at every block leaves the decoder alone, on the path of transformers itself, and yields None;
     unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block.
-
-    Raises:
-        UnknownNameError: The plan does not fit the number of blocks.
-        DecoderError: The family does not let its attention be chosen; says which plan works.
     """
     kinds = plan.kinds(len(decoder.blocks))
     if plan.is_untouched and not looks_inside:

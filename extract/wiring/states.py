@@ -23,7 +23,7 @@ from extract.masks.mask_kinds import CAUSAL_KIND
 from extract.masks.mask_plan import MaskPlan
 from extract.poolings.memory import empty_in_pages, send
 from extract.poolings.pooling_table import REBA, WORD_POOLINGS, RebaOptions, find_pooling
-from extract.poolings.poolings import backward_weights, index_rows, index_words, place_index
+from extract.poolings.poolings import backward_weights, index_rows, index_words, move_index
 from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, wiring_of
 from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch
 from extract.wiring.plan_wiring import masks_in_force
@@ -357,7 +357,7 @@ class Pooler:
 
     def _pool(self, slot: int, hidden: Tensor, poolings: Sequence[int]) -> None:
         if hidden.device not in self._indices:
-            self._indices[hidden.device] = place_index(self._indices[self._device], hidden.device)
+            self._indices[hidden.device] = move_index(self._indices[self._device], hidden.device)
         for p in poolings:
             self.latents[slot, p, :, : hidden.shape[-1]] = self._pools[p](hidden, self._indices[hidden.device])
 
