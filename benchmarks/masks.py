@@ -15,7 +15,7 @@ from extract.run.sweep import sweep_cost
 from extract.wiring.attention import wired
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import pool_batch
-from extract.wiring.tree import Kinds, walk_plans
+from extract.wiring.tree import Route, route_of, walk_plans
 
 PLANS = ("bidirectional", "backward", "nosink-bidirectional:10", "nosink-causal")
 
@@ -75,7 +75,7 @@ def _one_by_one(decoder: Decoder, batches: list[Batch], plans: list[MaskPlan]) -
     def run() -> None:
         with wired(decoder.module, decoder.blocks, kinds[0], family=decoder.description.family) as wiring:
             for kind in kinds:
-                wiring.set_kinds(kind)
+                wiring.plan.kinds = list(kind)
                 for batch in batches:
                     pool_batch(decoder, batch, poolings=POOLINGS, layers=decoder.layers)
 
@@ -83,13 +83,14 @@ def _one_by_one(decoder: Decoder, batches: list[Batch], plans: list[MaskPlan]) -
 
 
 def _walk(decoder: Decoder, batches: list[Batch], plans: list[MaskPlan]) -> Callable[[], None]:
-    kinds = [plan.kinds(len(decoder.blocks)) for plan in plans]
+    routes = [route_of(plan, len(decoder.blocks)) for plan in plans]
 
     def run() -> None:
-        with wired(decoder.module, decoder.blocks, kinds[0], family=decoder.description.family) as wiring:
+        kinds = [step.kind for step in routes[0]]
+        with wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family) as wiring:
             for batch in batches:
                 walk_plans(
-                    decoder, wiring, batch, kinds, poolings=POOLINGS, layers=decoder.layers, emit=lambda _k, _l: None
+                    decoder, wiring, batch, routes, poolings=POOLINGS, layers=decoder.layers, emit=lambda _k, _l: None
                 )
 
     return run
@@ -97,21 +98,22 @@ def _walk(decoder: Decoder, batches: list[Batch], plans: list[MaskPlan]) -> Call
 
 def _difference(decoder: Decoder, batch: Batch, plans: list[MaskPlan]) -> float:
     """Find the largest difference between latents of a sweep and of separate passes, relative to the largest latent."""
-    found: dict[Kinds, Tensor] = {}
-    kinds = {plan: plan.kinds(len(decoder.blocks)) for plan in plans}
+    swept: dict[Route, Tensor] = {}
+    kinds = plans[0].kinds(len(decoder.blocks))
+    routes = {plan: route_of(plan, len(decoder.blocks)) for plan in plans}
     options: dict[str, Any] = {"poolings": POOLINGS, "layers": decoder.layers}
-    with wired(decoder.module, decoder.blocks, kinds[plans[0]], family=decoder.description.family) as wiring:
+    with wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family) as wiring:
         walk_plans(
             decoder,
             wiring,
             batch,
-            list(kinds.values()),
+            list(routes.values()),
             **options,
-            emit=lambda kind, latents: found.update({kind: latents.clone()}),
+            emit=lambda route, latents: swept.update({route: latents.clone()}),
         )
     worst = 0.0
     for plan in plans:
         with plan_in_force(decoder, plan), torch.inference_mode():
             alone = pool_batch(decoder, batch, **options)
-            worst = max(worst, float((alone - found[kinds[plan]]).abs().max() / alone.abs().max()))
+            worst = max(worst, float((alone - swept[routes[plan]]).abs().max() / alone.abs().max()))
     return worst

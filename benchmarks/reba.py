@@ -11,7 +11,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
 from extract.inputs.spans import TEXT
 from extract.inputs.tokens import EncodedText
-from extract.masks.mask_plan import CAUSAL
+from extract.masks.mask_kinds import CAUSAL_KIND
 from extract.wiring.attention import wired
 from extract.wiring.forward import probe_ids
 from extract.wiring.states import pool_batch
@@ -26,7 +26,7 @@ def compare_reba(decoder: Decoder, *, repeats: int) -> tuple[list[Comparison], d
     Returns:
         The comparisons, ReBA / plain, and for each what the peak of memory grew by, in MB.
     """
-    causal, found, grown = [CAUSAL] * len(decoder.blocks), [], {}
+    causal, found, grown = [CAUSAL_KIND] * len(decoder.blocks), [], {}
     for n_tokens in TOKENS:
         batch = repeated_rows(decoder, n_tokens=n_tokens, n_rows=max(1, ROW_TOKENS // n_tokens))
 

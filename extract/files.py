@@ -1,4 +1,4 @@
-"""Writing a file whole, so that a kill leaves the old content or the new; reading one that is a plain file."""
+"""Files that are written whole, so that a kill leaves the old content or the new, and digests of content."""
 
 import errno
 import glob
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+DIGEST_BYTES = 16
+"""Of the digest of a row; other digests are SHA-256 in hexadecimal digits."""
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -34,13 +36,9 @@ def write_file(path: Path, content: str | bytes) -> None:
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
     """Write a file piece by piece: it holds its old content or all of the new, whenever the process is killed.
 
-    The content is written to a draft beside the file, synced and renamed when the `with` block ends. A link in the
-    file's place is replaced and never followed. The draft of a killed process is removed by the next one that writes
-    the same file.
-
-    Raises:
-        DiskFullError: No space; the file is as it was.
-        ConfigError: The folder cannot be written; the file is as it was.
+    The content is written to a draft beside the file, synced and renamed when the `with` block ends. A link of that
+    name is replaced and never followed. The draft of a killed process is removed by the next one that writes the same
+    file. `DiskFullError` and `ConfigError` leave the file as it was.
     """
     draft = path.with_name(f".new-{os.getpid()}-{path.name}")
     try:
@@ -78,7 +76,7 @@ def read_file(path: Path) -> bytes:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder that is a link or holds one, in which writing would reach other places; it may be absent."""
+    """Refuse a folder that is a link or holds one, through which writing would reach elsewhere; it may be absent."""
     for parent, folders, files in os.walk(folder):
         for path in [Path(parent), *(Path(parent, name) for name in (*folders, *files))]:
             if path.is_symlink():
@@ -111,7 +109,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename or removal last; not every file system can."""
+    """Make a rename or removal durable, where the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -124,17 +122,12 @@ def _unwritable(error: OSError, path: Path) -> IcecoreError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in NO_SPACE:
         return DiskFullError(
-            f"no space for {str(path)!r} ({reason}); what was there is kept. Free some space and run again."
+            f"no space for {str(path)!r} ({reason}); the old content is kept. Free some space and run again."
         )
     return ConfigError(
         f"file {str(path)!r} cannot be written ({reason}); allowed: a folder that can be written. Check its "
         "permissions, or choose another."
     )
-
-
-# Digests of what was used: SHA-256 in hexadecimal digits.
-
-DIGEST_BYTES = 16  # of a row digest
 
 
 def digest_json(value: object) -> str:
@@ -166,16 +159,16 @@ def digest_module(module: "nn.Module") -> str:
     """Digest names, shapes, dtypes and bytes of every parameter and buffer, non-persistent buffers included.
 
     Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU, and offloaded ones are read from
-    where they wait. Rotary frequencies that change with the length of a batch (longrope) are no weights: those that a
-    decoder began with are hashed.
+    main memory or disk. Rotary frequencies that change with the length of a batch (longrope) are no weights: the
+    original ones of the decoder are hashed.
     """
     import torch
 
     def one(item: tuple[str, torch.Tensor]) -> bytes:
         name, tensor = item
-        found = _read_offloaded(module, name, tensor) if tensor.device.type == "meta" else tensor
-        found = found.full_tensor() if hasattr(found, "full_tensor") else found  # split over processes
-        flat = found.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        whole = _read_offloaded(module, name, tensor) if tensor.device.type == "meta" else tensor
+        whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole  # split over processes
+        flat = whole.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         head = f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode()
         return hashlib.sha256(head + hashlib.sha256(flat.numpy().data).digest()).digest()
 
@@ -185,8 +178,8 @@ def digest_module(module: "nn.Module") -> str:
         owner, before = module.get_submodule(path), last.replace("inv_freq", "original_inv_freq")
         if "longrope" in str(getattr(owner, "rope_type", "")) and last.endswith("inv_freq") and hasattr(owner, before):
             buffers[name] = getattr(owner, before)
-    known = {name for name, _ in module.named_parameters(remove_duplicate=False)} | buffers.keys()
-    scales = {name: value for name, value in module.state_dict().items() if name not in known}  # of quantised weights
+    named = {name for name, _ in module.named_parameters(remove_duplicate=False)} | buffers.keys()
+    scales = {name: value for name, value in module.state_dict().items() if name not in named}  # of quantised weights
     tensors = [*module.named_parameters(), *buffers.items()]
     tensors += [(name, value) for name, value in scales.items() if isinstance(value, torch.Tensor)]
     is_split = any(hasattr(tensor, "full_tensor") for _, tensor in tensors)  # gathered in one order everywhere
@@ -206,13 +199,13 @@ def _read_offloaded(module: "nn.Module", name: str, empty: "torch.Tensor") -> "t
     path, _, last = name.rpartition(".")
     for hook in hooks_of(module.get_submodule(path)):
         if getattr(hook, "weights_map", None) is not None:
-            found: torch.Tensor = hook.weights_map[last].to(empty.dtype)
-            return found
+            tensor: torch.Tensor = hook.weights_map[last].to(empty.dtype)
+            return tensor
     raise DecoderError(f"the weight {name!r} is on no device and was not offloaded by accelerate; load it first.")
 
 
 def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Digest what decides a tokenizer's output: the whole fast tokenizer and its special tokens."""
+    """Digest everything that decides a tokenizer's output: the whole fast tokenizer and its special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     state: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:

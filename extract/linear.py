@@ -1,4 +1,4 @@
-"""Faster products on a CPU: linear maps in float32 through oneDNN where it beats what PyTorch does by itself.
+"""Faster products on a CPU: linear maps in float32 through oneDNN, where it beats PyTorch's own choice.
 
 This is the one module for it: decoders run inside `QuickLinear`, and the probes call `multiply_layers` and
 `affine_layers`. See docs/decisions/onednn-products.md.
@@ -31,11 +31,11 @@ def has_quick_linear() -> bool:
     x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((2, 5, 32), (48, 32), (48,)))
     try:
         with torch.inference_mode():
-            found = [quick_product(x, weight, bias), quick_product(x[0], weight.t().contiguous().t(), None)]
+            quick = [quick_product(x, weight, bias), quick_product(x[0], weight.t().contiguous().t(), None)]
     except (AttributeError, RuntimeError, TypeError):
         return False
-    wanted = [torch.nn.functional.linear(x, weight, bias), torch.nn.functional.linear(x[0], weight)]
-    return all(torch.allclose(a, b, atol=1e-4) for a, b in zip(found, wanted, strict=True))
+    plain = [torch.nn.functional.linear(x, weight, bias), torch.nn.functional.linear(x[0], weight)]
+    return all(torch.allclose(a, b, atol=1e-4) for a, b in zip(quick, plain, strict=True))
 
 
 def quick_product(
@@ -65,7 +65,7 @@ def is_quick(*tensors: Any) -> bool:
 
 
 def describe_products(like: Tensor | None = None) -> dict[str, str]:
-    """Describe what computes linear maps with a weight `like` this one, for a record of how numbers came about.
+    """Describe how linear maps with a weight `like` this one are computed, for the record of a run.
 
     `cpu` are the instructions that PyTorch uses on this processor. Without a weight, one in float32 in main memory.
     """
@@ -83,16 +83,16 @@ def bfloat16_gain(weight: Float[Tensor, "N K"], *, n_rows: int = 512, repeats: i
     is_plain = weight.device.type == "cpu" and weight.dtype is torch.float32 and weight.dim() == 2
     if not is_plain or not any(key.endswith("bf16") and on for key, on in _capabilities().items()):
         return None
-    x, own = torch.ones(n_rows, weight.shape[1]), weight.detach()
-    half = x.bfloat16(), own.bfloat16()
+    x, weight = torch.ones(n_rows, weight.shape[1]), weight.detach()
+    half = x.bfloat16(), weight.bfloat16()
     seconds: tuple[list[float], list[float]] = ([], [])
     with torch.inference_mode():
         for _ in range(repeats + 1):
-            for kept, operands in zip(seconds, ((x, own), half), strict=True):
-                began = time.perf_counter()
+            for times, operands in zip(seconds, ((x, weight), half), strict=True):
+                start = time.perf_counter()
                 with QuickLinear():
                     torch.nn.functional.linear(*operands)
-                kept.append(time.perf_counter() - began)
+                times.append(time.perf_counter() - start)
     return statistics.median(seconds[0][1:]) / statistics.median(seconds[1][1:])
 
 
@@ -102,7 +102,7 @@ def _capabilities() -> dict[str, bool]:
 
 @contextmanager
 def estimated_products() -> Iterator[None]:
-    """Round what float32 products multiply to bfloat16 inside a `with` block, on a CPU with matrix units for it (AMX).
+    """Round factors of float32 products to bfloat16 inside a `with` block, on a CPU with matrix units for it (AMX).
 
     Sums and results stay float32. For estimates whose own error is much larger than the rounding.
     """
@@ -125,11 +125,11 @@ def multiply_each(
 
 
 def _join(operands: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> Float[Tensor, "L B K"]:
-    """Compute a product per layer, each moved to its place while it is still in the processor's cache."""
+    """Compute a product per layer, each copied into the result while it is still in the processor's cache."""
     (x, weight, _), *_ = operands
     joined = x.new_empty(len(operands), x.shape[0], weight.shape[0])
-    for place, (one, weight, bias) in zip(joined, operands, strict=True):
-        place.copy_(quick_product(one.contiguous(), weight, bias))
+    for target, (one, weight, bias) in zip(joined, operands, strict=True):
+        target.copy_(quick_product(one.contiguous(), weight, bias))
     return joined
 
 

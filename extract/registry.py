@@ -4,7 +4,8 @@ Such a table can be listed, searched and completed without torch:
 
     POOLINGS = {"last": (later("extract.poolings.poolings:pool_last"), "the last real token"), ...}
 
-An object that is at hand, such as one that a user registers, can be in the same table as it is.
+An object that exists already, such as one that a user registers, can be in the same table as it is. What users add is
+noted here by its name, with a digest of the code that it runs, so that an edit of it is noticed.
 """
 
 import ast
@@ -35,7 +36,7 @@ EXTRAS = {"mteb": "mteb", "ray": "ray", "sentence_transformers": "sentence-trans
 
 @dataclass(frozen=True)
 class Later:
-    """An object by its place; see `later`."""
+    """An object by its module and name; see `later`."""
 
     place: str
     """`module:attribute`."""
@@ -50,7 +51,7 @@ class Later:
 
     @property
     def first_place(self) -> str:
-        """The place where the object was first, which digests hold."""
+        """Module and name under which the object was first recorded, which digests hold."""
         module, _, name = self.place.partition(":")
         return ":".join(first_place(module, name))
 
@@ -100,7 +101,7 @@ def option_names(source: Any) -> tuple[str, ...]:
     if isinstance(source, Later):
         return tuple(_options_in_source(*source.place.split(":")))
     parameters = inspect.signature(source if callable(source) else type(source)).parameters
-    return tuple(name for name, each in parameters.items() if each.default is not inspect.Parameter.empty)
+    return tuple(name for name, value in parameters.items() if value.default is not inspect.Parameter.empty)
 
 
 def parameter_names(function: Any) -> tuple[str, ...]:
@@ -108,9 +109,9 @@ def parameter_names(function: Any) -> tuple[str, ...]:
     if not isinstance(function, Later):
         return tuple(inspect.signature(function).parameters)
     module, _, name = function.place.partition(":")
-    found = (each for each in _parse(module).body if isinstance(each, ast.FunctionDef) and each.name == name)
-    own = next(found).args
-    return tuple(each.arg for each in (*own.posonlyargs, *own.args, *own.kwonlyargs))
+    nodes = (node for node in _parse(module).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    arguments = next(nodes).args
+    return tuple(arg.arg for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
 @cache
@@ -125,8 +126,8 @@ def _parse(module: str) -> ast.Module:
 
 
 def _options_in_source(module: str, name: str) -> dict[str, None]:
-    """Read the options of a class; none of a name that is no class of the module's own package."""
-    found: dict[str, None] = {}
+    """Read the options of a class, in order; none of a class outside the module's own package."""
+    options: dict[str, None] = {}
     for node in _parse(module).body:
         if isinstance(node, ast.ImportFrom) and node.module and name in [alias.name for alias in node.names]:
             is_ours = node.module.partition(".")[0] == module.partition(".")[0]
@@ -134,28 +135,23 @@ def _options_in_source(module: str, name: str) -> dict[str, None]:
         if not isinstance(node, ast.ClassDef) or node.name != name:
             continue
         for base in node.bases:
-            found |= _options_in_source(module, ast.unparse(base))
-        own = next((each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
-        if own is not None:
-            return dict.fromkeys(_with_default(own.args))
-        if any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-            found |= dict.fromkeys(_fields(node))
-    return found
+            options |= _options_in_source(module, ast.unparse(base))
+        for inner in node.body:
+            if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+                arguments = inner.args
+                positional = [*arguments.posonlyargs, *arguments.args]
+                named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+                optional = positional[len(positional) - len(arguments.defaults) :]
+                return dict.fromkeys(
+                    arg.arg for arg in (*optional, *(arg for arg, value in named if value is not None))
+                )
+        if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+            items = [item for item in node.body if isinstance(item, ast.AnnAssign) and item.value is not None]
+            options |= {
+                ast.unparse(item.target): None for item in items if "ClassVar" not in ast.unparse(item.annotation)
+            }
+    return options
 
-
-def _with_default(arguments: ast.arguments) -> Iterator[str]:
-    given = [*arguments.posonlyargs, *arguments.args]
-    yield from (each.arg for each in given[len(given) - len(arguments.defaults) :])
-    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    yield from (each.arg for each, value in named if value is not None)
-
-
-def _fields(node: ast.ClassDef) -> Iterator[str]:
-    found = (each for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None)
-    yield from (ast.unparse(each.target) for each in found if "ClassVar" not in ast.unparse(each.annotation))
-
-
-# The digest of a user's code: what a function or class runs, so that an edit of it is noticed.
 
 OURS = ("extract", "probes", "icecore", "builtins")
 STDLIB = sys.stdlib_module_names - {"__main__"}
@@ -188,7 +184,7 @@ def digest_code(thing: Any) -> str:
 
 
 def is_users(module: str) -> bool:
-    """Whether a module is written by the user: it lies neither in this library nor among installed packages."""
+    """Whether a module is written by the user: it is neither of this library nor an installed package."""
     if module.partition(".")[0] in OURS:
         return False
     if module == "__main__":  # in a notebook its file is that of the kernel
@@ -201,7 +197,7 @@ def is_users(module: str) -> bool:
 
 
 def _parts(thing: Any, seen: Seen) -> Iterator[str]:
-    """Give the parts of a thing that decide what it does, in a fixed order; one seen before by its number."""
+    """Yield the parts of a thing that decide what it does, in a fixed order; a repeated one by its number."""
     if isinstance(thing, PLAIN):
         yield repr(thing)
     elif id(thing) in seen:
@@ -209,7 +205,7 @@ def _parts(thing: Any, seen: Seen) -> Iterator[str]:
     else:
         seen[id(thing)] = thing
         yield first_place(type(thing).__module__, type(thing).__qualname__)[1]
-        yield from next((give for kinds, give in _GIVERS if isinstance(thing, kinds)), _of_object)(thing, seen)
+        yield from next((parts for kinds, parts in _PARTS if isinstance(thing, kinds)), _of_object)(thing, seen)
 
 
 def _of_code(code: CodeType, seen: Seen) -> Iterator[str]:
@@ -255,7 +251,7 @@ def _of_class(cls: type, seen: Seen) -> Iterator[str]:
 
 
 def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
-    """Give the parts of an object that is no plain value, collection, function or class."""
+    """Yield the parts of an object that is no plain value, collection, function or class."""
     name = getattr(thing, "__qualname__", "") or getattr(thing, "__name__", "")
     if name and callable(thing):
         yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))
@@ -270,12 +266,12 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     elif isinstance(thing, Later):
         yield from _of_items([Later, {"place": thing.first_place, "bound": thing.bound}], seen)
     else:
-        kept = [field.name for field in fields(thing)] if is_dataclass(thing) else [*vars(thing)]  # no cached values
-        yield from _of_items([type(thing), {name: getattr(thing, name) for name in kept}], seen)
+        names = [field.name for field in fields(thing)] if is_dataclass(thing) else [*vars(thing)]  # no cached values
+        yield from _of_items([type(thing), {name: getattr(thing, name) for name in names}], seen)
 
 
 def _of_global(value: Any, names: Collection[str], seen: Seen) -> Iterator[str]:
-    """Give the parts of a global that code refers to; of a user's module, what the code may take from it."""
+    """Yield the parts of a global that code refers to; of a user's module, the names that the code may take from it."""
     if not isinstance(value, ModuleType):
         yield from _parts(value, seen)
     elif not is_users(value.__name__) or id(value) in seen:
@@ -286,7 +282,7 @@ def _of_global(value: Any, names: Collection[str], seen: Seen) -> Iterator[str]:
             yield from _of_global(vars(value)[name], names, seen)
 
 
-_GIVERS: tuple[tuple[Any, Callable[[Any, Seen], Iterator[str]]], ...] = (
+_PARTS: tuple[tuple[Any, Callable[[Any, Seen], Iterator[str]]], ...] = (
     (CodeType, _of_code),
     (tuple | list, _of_items),
     (set | frozenset, lambda items, _: iter(sorted(repr(item) for item in items))),
@@ -297,7 +293,7 @@ _GIVERS: tuple[tuple[Any, Callable[[Any, Seen], Iterator[str]]], ...] = (
     (type, _of_class),
     (ModuleType, lambda module, _: iter([module.__name__])),
 )
-"""What gives the parts of a kind of thing; the first that fits."""
+"""Types and the function that yields their parts; the first that fits."""
 
 
 def _names(code: CodeType) -> tuple[str, ...]:
@@ -311,8 +307,6 @@ def _content(cell: Any) -> Any:
     except ValueError:  # not bound yet
         return None
 
-
-# What users add by name, such as a pooling of their own, and a digest of the code that it runs.
 
 PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A module and a name in it."""
@@ -330,17 +324,10 @@ ADDED: dict[tuple[str, str], Own] = {}
 
 
 def add_own(noun: str, name: str, thing: Any, *, shipped: Collection[str], form: str = r"[\w.:-]+") -> None:
-    """Note what a user adds under a name; again under the same name replaces it, as when a notebook cell is run again.
+    """Note what a user adds under a name, a function or the row of a table; the same name again replaces it.
 
-    Args:
-        noun: What it is, such as `pooling`.
-        name: Its name.
-        thing: The function, or the row of a table.
-        shipped: Names that the library has, which cannot be replaced.
-        form: Pattern of allowed names.
-
-    Raises:
-        InputError: A name of another form or of the library's.
+    `shipped` are names of the library, which cannot be replaced, and `form` is the pattern of allowed names:
+    `InputError` for others.
     """
     if not re.fullmatch(form, name):
         raise InputError(f"the name of a {noun} is {name!r}; allowed: {form}, such as 'my-own'.")
@@ -350,12 +337,7 @@ def add_own(noun: str, name: str, thing: Any, *, shipped: Collection[str], form:
 
 
 def find_own(noun: str, name: str, *, known: Collection[str], add: Callable[[str, Any], object]) -> None:
-    """Import and `add` what an unknown name stands for: `module:attribute`, or an entry point of `icecore.{noun}s`.
-
-    Raises:
-        CodeError: The user did not allow the module.
-        UnknownNameError: The module cannot be imported, or has no such attribute.
-    """
+    """Import and `add` what an unknown name stands for: `module:attribute`, or an entry point of `icecore.{noun}s`."""
     if name in known:
         return
     if PLACE.fullmatch(name):
@@ -372,9 +354,6 @@ def require_recorded(described: Mapping[str, Mapping[str, str]], texts: Iterable
     """Refuse a `module:name` in what a run folder names, its plan too, that is not among what it recorded.
 
     Looking such a name up would import its module, without the checks of `import_own`.
-
-    Raises:
-        ValueError: There is one; names it.
     """
     recorded = {key.rpartition(" ")[2] for key in described}
     for text in texts:
@@ -390,7 +369,7 @@ def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
         raise
     except Exception as error:
         raise UnknownNameError(
-            f"the {noun} {name!r} cannot be imported ({first_line(error)}); the module must be installed, or lie in a "
+            f"the {noun} {name!r} cannot be imported ({first_line(error)}); the module must be installed, or in a "
             f"folder of PYTHONPATH: PYTHONPATH=. icecore ..."
         ) from error
 
@@ -429,11 +408,8 @@ def digest_own(noun: str, names: Iterable[str]) -> dict[str, str]:
 def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:
     """Import the modules of what users added, as `describe_own` recorded it in a run folder, where it is not here yet.
 
-    Modules that lie in the run folder itself, or belong to Python, are not imported: it may come from anybody.
-
-    Raises:
-        CodeError: The user did not allow a module, or it is not the one that was recorded.
-        InputError: A module that cannot be imported, or does not add the name; says what to do.
+    Modules in the run folder itself, or of Python, are not imported: the folder may come from anybody. `CodeError` if
+    the user did not allow a module, or it is not the recorded one; `InputError` where it does not add the name.
     """
     for key, own in described.items():
         noun, _, name = key.rpartition(" ")
@@ -447,8 +423,8 @@ def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> N
                 raise ImportError("it was defined in a notebook or script")
             if module.partition(".")[0] in STDLIB:
                 raise ImportError("it belongs to Python")
-            if any(place.is_relative_to(folder.resolve()) for place in _places(module.partition(".")[0])):
-                raise ImportError("it lies in the run folder, whose code is not run")
+            if any(path.is_relative_to(folder.resolve()) for path in _code_paths(module.partition(".")[0])):
+                raise ImportError("it is in the run folder, whose code is not run")
             import_code(module, f"the {noun} {name!r} of {str(folder)!r}", record=own)
         except CodeError:
             raise
@@ -461,13 +437,12 @@ def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> N
             )
 
 
-def _places(package: str) -> list[Path]:
-    """Find where the code of a module or package lies, without importing it."""
-    found = find_spec(package)
-    if found is None:
+def _code_paths(package: str) -> list[Path]:
+    """Find the paths of the code of a module or package, without importing it."""
+    spec = find_spec(package)
+    if spec is None:
         return []
-    places = [*filter(None, [found.origin]), *(found.submodule_search_locations or ())]
-    return [Path(place).resolve() for place in places]
+    return [Path(path).resolve() for path in (*filter(None, [spec.origin]), *(spec.submodule_search_locations or ()))]
 
 
 def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:

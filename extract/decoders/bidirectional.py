@@ -27,7 +27,7 @@ def bidirectional_flags(config: Any) -> dict[str, Any]:
         name: getattr(owner, name)
         for owner in (config, config.get_text_config())
         for name, values in BIDIRECTIONAL.items()
-        # A family that reads the second flag declares it; elsewhere it is a word in a file.
+        # A family that reads the second flag declares it; elsewhere it has no effect.
         if (name == READ_BY_ALL or hasattr(type(owner), name)) and getattr(owner, name, None) in values
     }
 
@@ -41,7 +41,7 @@ def flags_off(module: nn.Module, blocks: Sequence[nn.Module], flags: Mapping[str
     config: Any = module.config
     owners = {id(owner): owner for owner in (config, config.get_text_config())}.values()
     changes = [(owner, name, CAUSAL[name]) for owner in owners for name in flags if hasattr(owner, name)]
-    if READ_BY_SOME in flags:  # attention modules took note of it when they were made
+    if READ_BY_SOME in flags:  # attention modules read it when they were made
         parts = [part for block in blocks for part in block.modules()]
         changes += [(part, "is_causal", True) for part in parts if vars(part).get("is_causal") is False]
     with ExitStack() as stack:

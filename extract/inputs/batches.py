@@ -1,4 +1,4 @@
-"""Batches by length: exact-length buckets under a token budget, so that almost no padding is computed."""
+"""Batches by length, under a token budget and with almost no padding; texts of files of any size."""
 
 import csv
 import json
@@ -16,6 +16,9 @@ from torch import Tensor
 from extract.errors import InputError, first_line, unknown_name
 from extract.inputs.spans import CONTEXT, PADDING, TEXT
 from extract.inputs.tokens import EncodedText
+
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file in memory."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +85,12 @@ def group_by_length(
     max_padding: float = 0.1,
     split_length: int | None = None,
 ) -> list[list[int]]:
-    """Group texts into batches of equal or nearly equal length.
+    """Group texts into batches of equal or nearly equal length, by their positions.
 
     Batches hold one exact length. A length with too few tokens to keep the machine busy is joined with the next
     longer ones while the padding stays under a bound. The result depends on the arguments alone, so that a resumed
-    extraction computes the very same batches.
+    extraction computes the very same batches. The longest texts come first, so that the batch that needs the most
+    memory fails early.
 
     Args:
         lengths: Tokens per text.
@@ -94,9 +98,6 @@ def group_by_length(
         min_tokens: Batches of fewer tokens are joined with the next longer length where the bounds allow it.
         max_padding: Largest share of padding in a batch, 0 to 1.
         split_length: Texts longer than this never share a batch with others (`Decoder.split_length`).
-
-    Returns:
-        Positions in `lengths`. Longest texts come first, so that the batch that needs the most memory fails early.
 
     Example:
         >>> group_by_length([3, 5, 3], batch_tokens=100)
@@ -166,14 +167,9 @@ def collate(
 ) -> Batch:
     """Put encoded texts, at least one, into one batch on the CPU.
 
-    Args:
-        texts: The texts.
-        rows: Position of each text in the cache.
-        positions: Position of each text in the caller's list; `rows` when absent.
-        pad_id: Any valid token id; padding is masked, never recognised by its id.
-        side: Where padding goes.
-        width: Columns of the batch; the longest text when absent.
-        first_word: Position of the first word of the batch in the cache, where the texts come with their words.
+    `rows` are positions in the cache, `positions` those in the caller's list, and `first_word` is the position of the
+    first word of the batch in the cache. Padding, on one `side`, is masked, never recognised by its id. The batch is
+    `width` columns wide, or as wide as the longest text.
     """
     lengths = [len(text.ids) for text in texts]
     columns = max(lengths) if width is None else max(width, *lengths)
@@ -209,39 +205,37 @@ def collate(
 
 
 def _collate_placeholders(texts: Sequence[EncodedText], begins: Sequence[int]) -> Int[Tensor, " B"] | None:
-    held = [text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None]
-    return torch.tensor(held) if len(held) == len(texts) else None
+    columns = [
+        text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None
+    ]
+    return torch.tensor(columns) if len(columns) == len(texts) else None
 
 
 def _collate_words(
     texts: Sequence[EncodedText], begins: Sequence[int], *, columns: int, first_word: int
 ) -> BatchWords | None:
     """Put the words of rows of `columns` columns into one list; `begins` is the first real column of each row."""
-    held = [text.words for text in texts if text.words is not None]
-    if len(held) < len(texts):
+    by_row = [text.words for text in texts if text.words is not None]
+    if len(by_row) < len(texts):
         return None
 
-    def places(columns_of: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        starts = [of[:, 0] + b * columns + begin for b, (of, begin) in enumerate(zip(columns_of, begins, strict=True))]
-        return np.concatenate(starts), np.concatenate([of[:, 1] - of[:, 0] for of in columns_of])
+    def join(ranges: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts = [
+            some[:, 0] + row * columns + begin for row, (some, begin) in enumerate(zip(ranges, begins, strict=True))
+        ]
+        return np.concatenate(starts), np.concatenate([some[:, 1] - some[:, 0] for some in ranges])
 
-    echoes = [words.echo for words in held if words.echo is not None]
-    starts, counts = places([words.columns for words in held])
+    echoes = [words.echo for words in by_row if words.echo is not None]
+    starts, counts = join([words.columns for words in by_row])
     return BatchWords(
         starts=starts,
         counts=counts,
-        flags=np.concatenate([words.flags for words in held]),
-        n_words=np.array([len(words.flags) for words in held], np.int32),
-        word_start=np.array([words.start for words in held], np.int32),
+        flags=np.concatenate([words.flags for words in by_row]),
+        n_words=np.array([len(words.flags) for words in by_row], np.int32),
+        word_start=np.array([words.start for words in by_row], np.int32),
         first_word=first_word,
-        echo=places(echoes) if len(echoes) == len(held) else None,
+        echo=join(echoes) if len(echoes) == len(by_row) else None,
     )
-
-
-# Texts of files of any size, read as they are asked for.
-
-BATCH_ROWS = 1024
-"""Rows of a Parquet file in memory."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +257,7 @@ def stream_texts(path: str | Path, *, column: str = "text") -> TextStream:
     """Read the texts of a file of any size, a few at a time.
 
     Args:
-        path: A `.txt` file with a text on each line, of which blank ones are passed over; a `.jsonl` file with an
+        path: A `.txt` file with a text on each line, of which blank ones are skipped; a `.jsonl` file with an
             object on each line; a `.csv` or `.tsv` file with a header; a `.parquet` file; or a folder of such files,
             read in the order of their names.
         column: The column of the texts, where the file is a table.
@@ -272,17 +266,17 @@ def stream_texts(path: str | Path, *, column: str = "text") -> TextStream:
         InputError: No such file, or a folder without any; while reading, a file that is damaged.
         UnknownNameError: Another suffix; while reading, a column that the table does not have.
     """
-    place = Path(path)
-    if not place.exists():
+    path = Path(path)
+    if not path.exists():
         raise InputError(f"there is no file {str(path)!r}; give one of {', '.join(READERS)}, or a folder of them.")
-    if place.is_dir():
-        files = tuple(sorted(each for each in place.iterdir() if each.suffix.lower() in READERS))
+    if path.is_dir():
+        files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in READERS))
         if not files:
             raise InputError(f"folder {str(path)!r} holds no texts; allowed: files of {', '.join(READERS)}.")
         return TextStream(files, column)
-    if place.suffix.lower() not in READERS:
-        raise unknown_name("suffix of a file of texts", place.suffix, READERS)
-    return TextStream((place,), column)
+    if path.suffix.lower() not in READERS:
+        raise unknown_name("suffix of a file of texts", path.suffix, READERS)
+    return TextStream((path,), column)
 
 
 def _read_lines(file: Path, _: str) -> Iterator[str]:
@@ -292,12 +286,12 @@ def _read_lines(file: Path, _: str) -> Iterator[str]:
 
 def _read_objects(file: Path, column: str) -> Iterator[str]:
     for line in _read_lines(file, column):
-        found: Any = json.loads(line)
-        if not isinstance(found, dict):
-            raise ValueError(f"the line {line[:40]!r} is no object")  # which says where, once it is caught
-        if column not in found:
-            raise unknown_name(f"column of {str(file)!r}", column, found)
-        yield found[column]
+        row: Any = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError(f"the line {line[:40]!r} is no object")  # `TextStream` adds the file
+        if column not in row:
+            raise unknown_name(f"column of {str(file)!r}", column, row)
+        yield row[column]
 
 
 def _read_table(file: Path, column: str) -> Iterator[str]:
@@ -319,7 +313,7 @@ def _read_parquet(file: Path, column: str) -> Iterator[str]:
     with pq.ParquetFile(file) as table:
         if column not in table.schema_arrow.names:
             raise unknown_name(f"column of {str(file)!r}", column, table.schema_arrow.names)
-        for batch in table.iter_batches(BATCH_ROWS, columns=[column]):
+        for batch in table.iter_batches(PARQUET_ROWS, columns=[column]):
             yield from batch.column(0).to_pylist()
 
 
@@ -330,4 +324,4 @@ READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     ".tsv": _read_table,
     ".parquet": _read_parquet,
 }
-"""What reads the texts of a file, by its suffix."""
+"""Readers of the texts of a file, by its suffix."""

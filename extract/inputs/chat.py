@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SECONDS = 10
 """Longest time that a chat template may take; real ones take milliseconds."""
 START_SECONDS = 120
-"""Longest time that the process may take altogether, which is a second where the disk is quick."""
+"""Longest time that the process may take in total; it is a second where the disk is quick."""
 CODE = """
 import json, signal, sys
 job = json.load(sys.stdin)
@@ -30,19 +30,13 @@ except Exception as error:
     answer = {"error": f"{type(error).__name__}: {line[:200]}".removesuffix(": ").rstrip(".")}
 sys.stdout.write(json.dumps(answer))
 """
-"""The program of the process. It reads nothing but its job, and imports what this process would import."""
+"""The program of the process. It reads nothing but its job, and imports from the same path as this process."""
 
 
 def render_chat(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, begins_answer: bool) -> str:
-    """Write a chat by the template of a tokenizer, as `apply_chat_template` does.
+    """Write a chat by the template of a tokenizer, as `apply_chat_template` does, with or without a begun answer.
 
-    Args:
-        tokenizer: The tokenizer, whose template may come from anybody.
-        messages: The turns, each with `role` and `content`.
-        begins_answer: Write the beginning of the assistant's turn as well.
-
-    Raises:
-        InputError: The template raises an error, or does not end in time.
+    The template may come from anybody: `InputError` where it raises an error, or does not end in time.
     """
     try:
         template = tokenizer.get_chat_template()

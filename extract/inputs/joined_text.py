@@ -1,4 +1,4 @@
-"""Words in the text they came from."""
+"""Words in the text they came from, and their tokens."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 from extract.errors import InputError
 from extract.files import DIGEST_BYTES, canonical_json
+
+WORD_SHARED = 1  # begins inside a token that the word before also uses
+WORD_CUT = 2  # a token of it was dropped; no latent
+WORD_LOST = 4  # no token covers it; no latent
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def require_words(text: JoinedText, index: int) -> None:
 
 
 def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
-    """Digest each text by itself, a text with words together with the places of its words: `(N, 16)`.
+    """Digest each text by itself, a text with words together with the spans of its words: `(N, 16)`.
 
     A digest is BLAKE2b over the UTF-8 bytes of the text, or of the canonical JSON of text and spans; lone surrogates
     are kept as they are.
@@ -73,13 +77,6 @@ def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
 
 def _written(text: str | JoinedText) -> str:
     return text if isinstance(text, str) else canonical_json([text.text, text.spans])
-
-
-# Words and tokens of one text, brought together by their characters.
-
-WORD_SHARED = 1  # begins inside a token that the word before also uses
-WORD_CUT = 2  # a token of it was dropped; no latent
-WORD_LOST = 4  # no token covers it; no latent
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +95,7 @@ class AlignedWords:
     @property
     def is_shared(self) -> Bool[np.ndarray, " W"]:
         """Whether the word begins inside a token that the word before also uses."""
-        # Lost words stand between two others without parting them.
+        # A lost word between two others does not separate them.
         reached: NDArray[np.int64] = np.maximum.accumulate(np.where(self.is_lost, 0, self.ends))
         is_shared = np.zeros(len(reached), np.bool_)
         is_shared[1:] = (self.starts[1:] < reached[:-1]) & ~self.is_lost[1:]
@@ -112,11 +109,11 @@ class AlignedWords:
 
 
 def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]]) -> AlignedWords:
-    """Find the tokens of each word: all whose characters meet the word's.
+    """Find the tokens of each word: all that share characters with it.
 
     A token of no width (a byte of a character that another token stands for, or a blank that the tokenizer trims)
-    belongs to no word. Where offsets do not run upwards, as around characters that a normaliser puts in another
-    order, a word's tokens are all from the first to the last that meets it.
+    belongs to no word. Where offsets do not ascend, as around characters that a normaliser reorders, a word's tokens
+    are all from the first to the last that shares a character with it.
 
     Args:
         offsets: First and one past the last character of each token of the text.
@@ -135,20 +132,20 @@ def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]
         ends = np.searchsorted(firsts, words[:, 1], side="left")
     else:
         starts, ends = _search(firsts, lasts, words)
-    is_met = (starts < ends) & (words[:, 0] < words[:, 1])
-    found = np.zeros((2, len(words)), np.int64)
-    found[0, is_met] = tokens[starts[is_met]]
-    found[1, is_met] = tokens[ends[is_met] - 1] + 1
-    return AlignedWords(*found)
+    has_tokens = (starts < ends) & (words[:, 0] < words[:, 1])
+    aligned = np.zeros((2, len(words)), np.int64)
+    aligned[0, has_tokens] = tokens[starts[has_tokens]]
+    aligned[1, has_tokens] = tokens[ends[has_tokens] - 1] + 1
+    return AlignedWords(*aligned)
 
 
 def _search(
     firsts: Int[np.ndarray, " T"], lasts: Int[np.ndarray, " T"], words: Int[np.ndarray, "W 2"]
 ) -> tuple[Int[np.ndarray, " W"], Int[np.ndarray, " W"]]:
-    """Look at every token for every word."""
-    found = np.zeros((2, len(words)), np.int64)
+    """Compare every token with every word."""
+    ranges = np.zeros((2, len(words)), np.int64)
     for k, (start, end) in enumerate(words):
-        meeting = np.flatnonzero((firsts < end) & (lasts > start))
-        if len(meeting):
-            found[:, k] = meeting[0], meeting[-1] + 1
-    return found[0], found[1]
+        shared = np.flatnonzero((firsts < end) & (lasts > start))
+        if len(shared):
+            ranges[:, k] = shared[0], shared[-1] + 1
+    return ranges[0], ranges[1]

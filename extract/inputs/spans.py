@@ -15,7 +15,7 @@ from extract.errors import ConfigError, InputError
 from extract.files import digest_json
 
 PADDING, SPECIAL, INSTRUCTION, TEXT, SUFFIX, JOINER, CHAT = -1, 0, 1, 2, 3, 4, 5
-ELSEWHERE = 6  # of a text token in a window that gives it context, while another window represents it
+ELSEWHERE = 6  # a text token that this window reads as context, while another window represents it
 ROLES = {
     "special": SPECIAL,
     "instruction": INSTRUCTION,
@@ -24,12 +24,9 @@ ROLES = {
     "joiner": JOINER,
     "chat": CHAT,
 }
-"""Roles by name; specials are BOS, EOS and what else the tokenizer adds."""
-
-
-# Spans for the hybrid mask: parts of a text that see the context and, causally, themselves (MAGNET).
-
+"""Roles by name; specials are BOS, EOS and other tokens that the tokenizer adds."""
 CONTEXT = -1
+"""Span number of tokens outside spans."""
 FEWEST, MOST = 1, 2  # random spans per text (MAGNET)
 SHORTEST, LONGEST = 4, 128  # tokens of a random span (MAGNET)
 CharSpans = Mapping[str, Sequence[tuple[int, int]]]
@@ -47,20 +44,16 @@ class SpanSource(Protocol):
 
 
 class GivenSpans:
-    """Character spans given per text; a text that is not named has none.
+    """Character spans of given texts, which must not overlap; a text that is not named has none.
 
-    Args:
-        spans: Text to its spans `(first character, one past the last)`, which must not overlap.
-
-    Raises:
-        InputError: A span outside its text, an empty one, or two that overlap; names the text.
+    `spans` maps a text to its spans `(first character, one past the last)`; `InputError` names one that is unusable.
     """
 
     def __init__(self, spans: CharSpans) -> None:
-        self._spans = {text: sorted((int(a), int(b)) for a, b in found) for text, found in spans.items()}
-        for text, found in self._spans.items():
-            ends = [0, *(end for _, end in found)]
-            for (start, end), before in zip(found, ends, strict=False):
+        self._spans = {text: sorted((int(a), int(b)) for a, b in ranges) for text, ranges in spans.items()}
+        for text, ranges in self._spans.items():
+            ends = [0, *(end for _, end in ranges)]
+            for (start, end), before in zip(ranges, ends, strict=False):
                 if not 0 <= start < end <= len(text) or start < before:
                     raise InputError(
                         f"the span {start}-{end} of {text[:40]!r} cannot be used; allowed: non-empty spans inside its "
@@ -88,30 +81,24 @@ class RandomSpans:
         """Draw spans over the tokens; a text shorter than 4 tokens has none."""
         n_tokens = len(offsets)
         numbers = np.full(n_tokens, CONTEXT, np.int64)
-        own = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        draw = np.random.default_rng([self.seed, int.from_bytes(own[:8], "little")])
-        for number in range(int(draw.integers(FEWEST, MOST + 1))):
-            length = int(draw.integers(SHORTEST, LONGEST + 1))
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        generator = np.random.default_rng([self.seed, int.from_bytes(digest[:8], "little")])
+        for number in range(int(generator.integers(FEWEST, MOST + 1))):
+            length = int(generator.integers(SHORTEST, LONGEST + 1))
             length = min(length, max(SHORTEST, n_tokens // 2))  # leave some context
             starts = [s for s in range(n_tokens - length + 1) if (numbers[s : s + length] == CONTEXT).all()]
             if starts:
-                start = starts[int(draw.integers(len(starts)))]
+                start = starts[int(generator.integers(len(starts)))]
                 numbers[start : start + length] = number
         return numbers
 
 
 def read_spans(text: str) -> SpanSource | None:
-    """Read where spans come from: empty for none, `random:SEED`, or a JSON Lines file with `text` and `spans` per line.
-
-    Raises:
-        ConfigError: Anything else, or a line that cannot be read; names file and line.
-        InputError: A span that cannot be used.
-    """
+    """Read the source of spans: empty for none, `random:SEED`, or a JSON Lines file with `text` and `spans`."""
     if not text:
         return None
-    found = re.fullmatch(r"random:(\d+)", text)
-    if found:
-        return RandomSpans(int(found[1]))
+    if match := re.fullmatch(r"random:(\d+)", text):
+        return RandomSpans(int(match[1]))
     path = Path(text)
     if not path.is_file():
         raise ConfigError(f"spans are {text!r}; allowed: 'random:SEED', or a JSON Lines file with text and spans.")

@@ -7,8 +7,6 @@ from typing import Any, Literal
 from extract.errors import InputError, unknown_name
 from extract.records import GIVEN, given, remembers_given
 
-# Named templates, and where they come from.
-
 JOIN = "+"
 ONE_WORD = 'this sentence : "'
 IN_ONE_WORD = '" means in one word:"'
@@ -16,22 +14,19 @@ IN_ONE_WORD = '" means in one word:"'
 
 @dataclass(frozen=True)
 class NamedTemplate:
-    """What a name stands for.
-
-    Attributes:
-        source: The paper or program, and what is our own reading.
-        fields: Fields of `InputTemplate` that it fills in.
-    """
+    """A template with a name."""
 
     source: str
+    """The paper or program, and what is our own reading."""
     fields: Mapping[str, Any]
+    """Fields of `InputTemplate` that it fills in."""
 
     def show(self) -> str:
-        """Write the row of a text X, and what else is filled in."""
-        told = dict(self.fields)
-        text = "X" + (told.pop("joiner", " ") + "X") * (told.pop("repeat", 1) - 1)
-        row = told.pop("instruction", "") + text + told.pop("suffix", "")
-        return ", ".join([repr(row), *(f"{key} {value!r}" for key, value in told.items())])
+        """Write the row of a text X, and the other fields."""
+        rest = dict(self.fields)
+        text = "X" + (rest.pop("joiner", " ") + "X") * (rest.pop("repeat", 1) - 1)
+        row = rest.pop("instruction", "") + text + rest.pop("suffix", "")
+        return ", ".join([repr(row), *(f"{key} {value!r}" for key, value in rest.items())])
 
 
 def _prompt(source: str, before: str, after: str, **more: Any) -> NamedTemplate:
@@ -144,16 +139,12 @@ SETS: dict[str, tuple[str, ...]] = {"meta-eol-8": tuple(f"meta-eol-8/{n}" for n 
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Read the name of a template, or of several joined by `+`, as names of `TEMPLATES`; none when empty.
-
-    Raises:
-        UnknownNameError: An unknown name.
-    """
+    """Read the name of a template, or of several joined by `+`, as names of `TEMPLATES`; none when empty."""
     names = [name.strip() for name in text.split(JOIN)] if text else []
     for name in names:
         if name not in TEMPLATES and name not in SETS:
             raise unknown_name("template", name, [*SETS, *TEMPLATES])
-    return tuple(dict.fromkeys(each for name in names for each in SETS.get(name, (name,))))
+    return tuple(dict.fromkeys(member for name in names for member in SETS.get(name, (name,))))
 
 
 BosPolicy = Literal["auto", "force", "none"]
@@ -183,7 +174,7 @@ CHAT_MODES = {
 LastToken = Literal["row", "prompt", "text", "eos"]
 LAST_TOKENS = {
     "row": "the last token of the row, an EOS token included",
-    "prompt": "the last token of text and template; specials and marks of a chat are passed over",
+    "prompt": "the last token of text and template; specials and marks of a chat are skipped",
     "text": "the last token of the text, of its last copy",
     "eos": "the EOS token that closes the row",
 }
@@ -202,9 +193,9 @@ TABLES: dict[str, tuple[str, Mapping[str, str]]] = {
     "normalise": ("normalisation", NORMALISATIONS),
 }
 FIRST_FIELDS = ("bos", "instruction", "max_tokens", "on_long", "spans")
-"""Written out always; every later field where it differs from its default, so that records of old stay equal."""
+"""Recorded always; every later field only where it differs from its default, so that old records stay equal."""
 UNREAD = ("name", "task", "document_instruction")
-"""What decides no token by itself, and so is no part of an identity."""
+"""Fields that decide no token by themselves, and so are no part of an identity."""
 TASK = "{task}"
 
 
@@ -255,7 +246,7 @@ class InputTemplate:
     """What is done to every text first: `none`, or `sentence` as released programs of PromptEOL do."""
 
     def __post_init__(self) -> None:
-        """Fill in what a name stands for; refuse values outside the tables and what does not go together."""
+        """Fill in the fields of a named template; refuse unknown values and contradictions."""
         names = split_names(self.name)
         if len(names) == 1:
             self._fill(TEMPLATES[names[0]].fields)
@@ -278,7 +269,7 @@ class InputTemplate:
             text = getattr(self, field)
             if TASK in (text or ""):
                 if not self.task:
-                    raise InputError(f"template {self.name!r} says what the task is; set template.task.")
+                    raise InputError(f"template {self.name!r} needs a task; set template.task.")
                 object.__setattr__(self, field, text.replace(TASK, self.task))
 
     def _refusals(self) -> Iterable[tuple[bool, str]]:
@@ -314,9 +305,9 @@ class InputTemplate:
         if len(names) < 2:
             return (self,)
         values = {key: getattr(self, key) for key in given(self)}
-        # Records write the first fields of several templates always, so their defaults say nothing.
-        told = {key: value for key, value in values.items() if key not in FIRST_FIELDS or value != DEFAULTS[key]}
-        return tuple(InputTemplate(**{**told, "name": name}) for name in names)
+        # Records always hold the first fields of several templates, so their defaults say nothing.
+        chosen = {key: value for key, value in values.items() if key not in FIRST_FIELDS or value != DEFAULTS[key]}
+        return tuple(InputTemplate(**{**chosen, "name": name}) for name in names)
 
     def for_documents(self) -> "InputTemplate":
         """Return the template that documents are read with, as opposed to queries."""
@@ -330,28 +321,28 @@ class InputTemplate:
         """Return the fields as plain values, for a record of a configuration."""
         decided = [item for name in split_names(self.name) for item in TEMPLATES[name].fields.items()]
         overruled = {key for key, value in decided if key in given(self) and value != DEFAULTS[key]}
-        told = {*FIRST_FIELDS, *overruled}
-        return {key: value for key, value in asdict(self).items() if key in told or value != DEFAULTS[key]}
+        recorded = {*FIRST_FIELDS, *overruled}
+        return {key: value for key, value in asdict(self).items() if key in recorded or value != DEFAULTS[key]}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what decides how a text is read as plain values, for a manifest; of several templates, each."""
+        """Return the settings that decide how a text is read as plain values, for a manifest."""
         from extract.inputs.spans import read_spans
 
         source = read_spans(self.spans)
         without_effect = (*UNREAD, *(("joiner",) if self.repeat == 1 else ()))
-        own = {
+        fields = {
             key: value
             for key, value in self.settings().items()
             if key not in without_effect and (key in FIRST_FIELDS or value != DEFAULTS[key])
         }
-        found = {**own, "spans": source.identity if source else ""}
+        values = {**fields, "spans": source.identity if source else ""}
         if len(self.members) == 1:
-            return found
-        return {**found, "name": self.name, "mean_of": [member.to_dict() for member in self.members]}
+            return values
+        return {**values, "name": self.name, "mean_of": [member.to_dict() for member in self.members]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputTemplate":
-        """Read a template back from the fields of `to_dict`; spans from a file are not kept there."""
+        """Read a template back from the fields of `to_dict`; spans from a file are not recorded there."""
         return cls(**{key: value for key, value in values.items() if key != "mean_of"})
 
 

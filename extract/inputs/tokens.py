@@ -1,4 +1,9 @@
-"""What is written around a text: instruction, further copies, suffix, and the marks of a chat, each with its role."""
+"""Texts as rows of tokens.
+
+A `Frame` writes instruction, further copies, suffix and the marks of a chat around a text; the `Tokeniser` turns that
+into tokens with roles and characters, and cuts what is too long; `TextEncoder` makes rows of plain texts, long ones in
+overlapping windows. Words are placed in rows by `extract.run.encode`.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,36 +37,33 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-MARK = "\ue000"  # for private use; stands for the copies of a text while a chat is written
+MARK = "\ue000"
+"""A private-use character that stands for the copies of a text while a chat is written."""
+TEXTS_PER_CALL = 256
+"""Texts tokenised in one call, whose result holds several kB per text."""
+MOST_LETTERS = 60
+"""Of a run of tokens with one role in `show_row`; of more, only the ends are shown."""
 Pieces = tuple[tuple[int, str], ...]
+"""Roles and the text of each."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What is written around texts.
-
-    Attributes:
-        before: Pieces before the first copy, each with its role.
-        after: Pieces after the last copy.
-        joiner: What is written between copies.
-        repeat: Copies of a text.
-        is_chat: The pieces bring special tokens with them.
-        changes_ends: Normalise the end and the quotes of texts first.
-    """
+    """Everything around a text, as a template writes it."""
 
     before: Pieces
     after: Pieces
-    joiner: str
-    repeat: int
-    is_chat: bool
-    changes_ends: bool
+    joiner: str  # between copies
+    repeat: int  # copies of a text
+    is_chat: bool  # the pieces bring special tokens with them
+    changes_ends: bool  # the end and the quotes of texts are normalised first
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is written after a text, so that the tokens at its end can be dropped."""
+        """Whether nothing follows a text, so that the tokens at its end can be dropped."""
         return self.repeat == 1 and not any(piece for _, piece in self.after)
 
-    def lay(self, text: str) -> "WrittenText":
+    def write(self, text: str) -> "WrittenText":
         """Write a text, as it is, with everything around it."""
         copies: list[tuple[int, str]] = [(TEXT, text), *((JOINER, self.joiner), (TEXT, text)) * (self.repeat - 1)]
         pieces = [*self.before, *copies, *self.after]
@@ -84,7 +86,7 @@ class WrittenText:
         return starts
 
     def assign(self, offsets: Int[np.ndarray, "T 2"]) -> tuple[Int8[np.ndarray, " T"], Int8[np.ndarray, " T"]]:
-        """Find the role of each token, and the copy of the text that it is of; 0 outside the text.
+        """Find the role of each token, and the copy of the text that it belongs to; 0 outside the text.
 
         A token across a border holds characters of the text, so it counts as text, and as that of the first copy it
         touches.
@@ -101,29 +103,25 @@ class WrittenText:
 
     def _piece_of(self, characters: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
         """Find the piece of each character; empty pieces hold none."""
-        found: NDArray[np.int64] = np.searchsorted(self.borders, characters, side="right") - 1
-        return found.clip(max=len(self.roles) - 1)
+        pieces: NDArray[np.int64] = np.searchsorted(self.borders, characters, side="right") - 1
+        return pieces.clip(max=len(self.roles) - 1)
 
 
 def build_frame(tokenizer: "PreTrainedTokenizerBase", template: InputTemplate) -> Frame:
-    """Build the frame of a template.
-
-    Raises:
-        InputError: A chat is asked for that the tokenizer's chat template does not write.
-    """
+    """Build the frame of a template; `InputError` where the tokenizer's chat template does not fit it."""
     before: Pieces = ((INSTRUCTION, template.instruction),)
     after: Pieces = ((SUFFIX, template.suffix),)
     is_chat = template.chat != "none"
     if is_chat:
-        found, rest = _write_chat(tokenizer, template)
-        before = _split(found, template.instruction, INSTRUCTION)
-        after = _split(rest[::-1], template.suffix[::-1], SUFFIX)
+        head, tail = _write_chat(tokenizer, template)
+        before = _split(head, template.instruction, INSTRUCTION)
+        after = _split(tail[::-1], template.suffix[::-1], SUFFIX)
         after = (*((role, piece[::-1]) for role, piece in after[::-1]), (SUFFIX, template.answer))
     return Frame(before, after, template.joiner, template.repeat, is_chat, template.normalise == "sentence")
 
 
 def _write_chat(tokenizer: "PreTrainedTokenizerBase", template: InputTemplate) -> tuple[str, str]:
-    """Write what a chat has before and after the copies of a text."""
+    """Write the parts of a chat before and after the copies of a text."""
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(f"the tokenizer has no chat template; set chat to 'none', not {template.chat!r}.")
     messages = [{"role": "user", "content": template.instruction + MARK + template.suffix}]
@@ -138,22 +136,22 @@ def _write_chat(tokenizer: "PreTrainedTokenizerBase", template: InputTemplate) -
     return before, after[0]
 
 
-def _split(written: str, own: str, role: int) -> Pieces:
-    """Split the template's own words off the end of what a chat has there; it may strip blanks at the far end."""
-    for kept in (own, own.lstrip()):
-        if written.endswith(kept):
-            return ((CHAT, written.removesuffix(kept)), (role, kept))
-    raise InputError(f"the chat template of this tokenizer changes {own!r}, written at the side of the text.")
+def _split(written: str, words: str, role: int) -> Pieces:
+    """Split the words of an input template off the end of a part of a chat, which may strip blanks at the far end."""
+    for ending in (words, words.lstrip()):
+        if written.endswith(ending):
+            return ((CHAT, written.removesuffix(ending)), (role, ending))
+    raise InputError(f"the chat template of this tokenizer changes {words!r}, which is beside the text.")
 
 
 def digest_chat(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Digest the chat template of a tokenizer, and what it writes today, as some write the date."""
+    """Digest the chat template of a tokenizer and its output today, as some write the date."""
     written = _write_chat(tokenizer, InputTemplate(chat="assistant"))
     return digest_json([str(getattr(tokenizer, "chat_template", "")), written])
 
 
 def normalise_sentence(text: str) -> str:
-    """Do to a text what the released programs of PromptEOL do; no character moves to another place.
+    """Normalise a text as the released programs of PromptEOL do; no character changes its position.
 
     Example:
         >>> normalise_sentence('Is it "cold"?'), normalise_sentence("It is cold")
@@ -162,11 +160,6 @@ def normalise_sentence(text: str) -> str:
     ended = text if text[-1:] in (".", "?", '"', "'") else text + "."
     quoted = ended.replace('"', "'")
     return f"{quoted[:-1]}." if quoted.endswith("?") else quoted
-
-
-# Texts as tokens, each with its role and its characters, from the offsets of one tokenisation.
-
-TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per text
 
 
 @dataclass(frozen=True)
@@ -189,14 +182,14 @@ class EncodedText:
     spans: NDArray[np.int64] | None = None  # span number per token, `CONTEXT` outside spans; None without spans
     index: int = 0  # position of the text in the caller's list
     words: WordColumns | None = None  # the words read from this row; None for a plain text
-    copy_of: NDArray[np.int8] | None = None  # copy of the text that each token is of, from 1; None where it has one
+    copy_of: NDArray[np.int8] | None = None  # `copies`; None for a text that is written once
     placeholder: int | None = None  # column of a placeholder that a plan prepends to the text
     last: int | None = None  # column that the pooling `last` reads; that of the last token when absent
-    windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: what is read instead of `ids`
+    windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: read instead of `ids`
 
     @property
     def rows(self) -> tuple["EncodedText", ...]:
-        """What goes through the decoder: the windows of a text that has some, else the text itself."""
+        """The rows that go through the decoder: the windows of a text that has some, else the text itself."""
         return self.windows or (self,)
 
     @property
@@ -214,18 +207,18 @@ class EncodedText:
 class TokenisedText:
     """One text with all of its `T` tokens, before anything is cut."""
 
-    text: str  # without what a template writes around it
+    text: str  # without its frame
     index: int  # position in the caller's list
     ids: NDArray[np.int64]
     roles: NDArray[np.int8]
     offsets: NDArray[np.int64]  # `(T, 2)` characters of each token, from the first copy's beginning; negative before it
     copies: NDArray[np.int8]  # copy of the text that each token is of, from 1; 0 outside the text
     written: WrittenText  # the text with everything around it
-    n_characters: int  # of the text, that were written
+    n_characters: int  # of the text, in `written`
 
     @property
     def label(self) -> str:
-        """The text as messages call it."""
+        """The name of the text in messages."""
         return label_text(self.text, self.index)
 
     @property
@@ -238,14 +231,14 @@ class TokenisedText:
         """Return the columns of the tokens in the last copy, and their characters from its beginning."""
         starts = self.written.starts
         offsets = self.offsets - (starts[-1] - starts[0])
-        is_met = (offsets[:, 1] > 0) & (offsets[:, 0] < self.n_characters) & (self.roles == TEXT)
-        columns: NDArray[np.int64] = np.flatnonzero(is_met | (self.copies == len(starts)))
+        is_touched = (offsets[:, 1] > 0) & (offsets[:, 0] < self.n_characters) & (self.roles == TEXT)
+        columns: NDArray[np.int64] = np.flatnonzero(is_touched | (self.copies == len(starts)))
         return columns, offsets[columns]
 
     def number_spans(self, source: SpanSource | None, columns: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"] | None:
         """Number the columns of a row by the spans of the text's own tokens; None without a source.
 
-        Columns outside spans, specials and what a template writes are `CONTEXT`.
+        Columns outside spans, specials and the frame are `CONTEXT`.
         """
         if source is None:
             return None
@@ -256,11 +249,7 @@ class TokenisedText:
 
 
 class Tokeniser:
-    """Turns texts, each in the frame of a template, into tokens with roles and offsets.
-
-    Raises:
-        InputError: The tokenizer has no offsets, no BOS or EOS token where one is forced, or no fitting chat template.
-    """
+    """Turns texts, each in the frame of a template, into tokens with roles and offsets, or refuses them."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate) -> None:
         if not tokenizer.is_fast:
@@ -286,22 +275,20 @@ class Tokeniser:
     def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> Iterator[TokenisedText]:
         """Tokenise texts, `texts[0]` being at `first_index` of the caller's list; nothing is cut.
 
-        Raises:
-            InputError: A doubled BOS token, a text that is not valid Unicode, or copies of a text that share a token;
-                names the text.
+        `InputError` names a text with a doubled BOS token, invalid Unicode, or copies that share a token.
         """
-        for start in range(0, len(texts), TEXTS_AT_A_TIME):
-            some = texts[start : start + TEXTS_AT_A_TIME]
+        for start in range(0, len(texts), TEXTS_PER_CALL):
+            some = texts[start : start + TEXTS_PER_CALL]
             for i, text in enumerate(some, start=first_index + start):
                 _require_unicode(text, i)
             yield from self._tokenise(some, some, first_index + start)
 
-    def _tokenise(self, texts: Sequence[str], kept: Sequence[str], first_index: int) -> Iterator[TokenisedText]:
-        """Tokenise what is kept of texts."""
+    def _tokenise(self, texts: Sequence[str], parts: Sequence[str], first_index: int) -> Iterator[TokenisedText]:
+        """Tokenise parts of texts, each the whole text or its beginning."""
         normalise = normalise_sentence if self.frame.changes_ends else str
-        written = [self.frame.lay(normalise(text)) for text in kept]
+        written = [self.frame.write(normalise(text)) for text in parts]
         encoded = self.tokenizer(
-            [each.whole for each in written],
+            [text.whole for text in written],
             add_special_tokens=self.template.bos != "none" and not self.frame.is_chat,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
@@ -318,7 +305,7 @@ class Tokeniser:
                 text=texts[i],
                 index=first_index + i,
                 written=written[i],
-                n_characters=len(kept[i]),
+                n_characters=len(parts[i]),
             )
 
     def _finish(
@@ -364,14 +351,9 @@ class Tokeniser:
     def fit(self, item: TokenisedText, *, max_tokens: int) -> tuple[TokenisedText, Int[np.ndarray, " T"]]:
         """Cut a text, and never its template, so that its row takes at most `max_tokens`.
 
-        Where nothing is written after the text, tokens are dropped from its end. Else the text is written again, up to
-        the last token that fits, so that every copy holds the same characters.
-
-        Returns:
-            The text with its tokens, and the columns that are kept.
-
-        Raises:
-            InputError: A text that is too long under the policy `error`, or a template that leaves no room for it.
+        Where nothing follows the text, tokens are dropped from its end. Else the text is written again, up to the last
+        token that fits, so that every copy holds the same characters. Returns the text and the columns of its row;
+        `InputError` for a text that is too long under the policy `error`, or a template that leaves no room for it.
         """
         n_tokens, n_excess = len(item.ids), len(item.ids) - max_tokens
         if n_excess <= 0:
@@ -391,44 +373,32 @@ class Tokeniser:
     def _shorten(self, item: TokenisedText, max_tokens: int) -> TokenisedText:
         """Write the longest beginning of a text that fits and ends with a token of its first copy."""
         ends = np.unique(item.offsets[item.text_columns, 1]).clip(max=item.n_characters)
-        ends, found = ends[ends > 0], None
+        ends, shorter = ends[ends > 0], None
         low, high = -1, min(len(ends) - 1, max_tokens)  # `low` fits and `high` does not
         while high - low > 1:
             middle = (low + high) // 2
             (cut,) = self._tokenise([item.text], [item.text[: ends[middle]]], item.index)
             if len(cut.ids) <= max_tokens:
-                low, found = middle, cut
+                low, shorter = middle, cut
             else:
                 high = middle
-        if found is None:
+        if shorter is None:
             raise no_room(item, int((item.roles != TEXT).sum()), max_tokens)
-        return found
+        return shorter
 
     def row(
         self,
         item: TokenisedText,
-        kept: Int[np.ndarray, " T"],
+        columns: Int[np.ndarray, " T"],
         *,
         is_truncated: bool,
         spans: Int[np.ndarray, " T"] | None,
         words: WordColumns | None = None,
     ) -> EncodedText:
-        """Make the row of some columns of a text.
-
-        Raises:
-            InputError: The row does not end with the EOS token that the pooling `last` is to read.
-        """
-        ids, roles = item.ids[kept], item.roles[kept]
-        return EncodedText(
-            ids,
-            roles,
-            is_truncated,
-            spans,
-            item.index,
-            words,
-            copy_of=item.copies[kept],
-            last=self._last_column(item, ids, roles),
-        )
+        """Make the row of some columns of a text; `InputError` where `last` is `eos` and the row ends without one."""
+        ids, roles = item.ids[columns], item.roles[columns]
+        last = self._last_column(item, ids, roles)
+        return EncodedText(ids, roles, is_truncated, spans, item.index, words, copy_of=item.copies[columns], last=last)
 
     def _last_column(self, item: TokenisedText, ids: NDArray[np.int64], roles: NDArray[np.int8]) -> int:
         """Find the column that the pooling `last` reads."""
@@ -442,10 +412,10 @@ class Tokeniser:
         return int(np.flatnonzero(roles == TEXT)[-1]) if last == "text" else len(ids) - 1
 
 
-def no_room(item: TokenisedText, n_taken: int, max_tokens: int) -> InputError:
-    """Make the error of a text for which instruction and specials, `n_taken` tokens, leave no room."""
+def no_room(item: TokenisedText, n_others: int, max_tokens: int) -> InputError:
+    """Build the error for a text for which instruction and specials, `n_others` tokens, leave no room."""
     return InputError(
-        f"{item.label}: instruction and specials take {n_taken} of {max_tokens} tokens "
+        f"{item.label}: instruction and specials take {n_others} of {max_tokens} tokens "
         "and leave no room for the text; shorten the instruction or raise max_tokens."
     )
 
@@ -478,9 +448,10 @@ class DroppedCharacters:
             text = self._core.normalizer.normalize_str(text)
         if self._core.pre_tokenizer is not None:
             text = "".join(piece for piece, _ in self._core.pre_tokenizer.pre_tokenize_str(text))
-        kept = iter("".join(self._core.id_to_token(token) for token in item.ids[item.roles != SPECIAL].tolist()))
+        tokens = item.ids[item.roles != SPECIAL].tolist()
+        characters = iter("".join(self._core.id_to_token(token) for token in tokens))
         for character in text:
-            if character != next(kept, ""):
+            if character != next(characters, ""):
                 raise InputError(
                     f"the tokenizer has no token for {character!r} in {item.label} and drops it, after which it no "
                     "longer reports where its tokens are; remove the character, or use a tokenizer with an unknown "
@@ -500,23 +471,17 @@ def _require_unicode(text: str, index: int) -> None:
         raise InputError(f"{label_text(text, index)} is not valid Unicode; fix its surrogates.") from error
 
 
-# A row of tokens as a line of text, for a look at what a template does.
-
-MOST_LETTERS = 60
-"""Of a run of tokens with one role; more is shown by its ends."""
-
-
 def show_row(row: EncodedText, tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Write out the tokens of a row, role by role, and the token that the pooling `last` reads."""
+    """Write the tokens of a row as a line of text, role by role, and the token that the pooling `last` reads."""
     names = {number: name for name, number in ROLES.items()}
     is_repeated = row.copies.max(initial=0) > 1
-    shown = []
+    parts = []
     tokens = zip(row.ids.tolist(), row.roles.tolist(), row.copies.tolist(), strict=True)
     for (role, number), run in groupby(tokens, key=lambda token: token[1:]):
-        what = names[role] + (f" {number}" if is_repeated and role == TEXT else "")
-        shown.append(f"{what} {_short(tokenizer, [token for token, *_ in run])}")
+        label = names[role] + (f" {number}" if is_repeated and role == TEXT else "")
+        parts.append(f"{label} {_short(tokenizer, [token for token, *_ in run])}")
     last = _short(tokenizer, [int(row.ids[row.last_column])])
-    return f"{' | '.join(shown)}; last reads {last}, token {row.last_column + 1} of {len(row.ids)}"
+    return f"{' | '.join(parts)}; last reads {last}, token {row.last_column + 1} of {len(row.ids)}"
 
 
 def _short(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> str:
@@ -525,23 +490,20 @@ def _short(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> str:
     return repr(text if len(text) <= MOST_LETTERS else f"{text[:half]}…{text[-half:]}")
 
 
-# Long texts in overlapping windows of tokens, each word or token read where it has most context.
-
-
 @dataclass(frozen=True, eq=False)
 class PlacedWords:
-    """Windows over the tokens of one text, all with words, and the window of each of its `W` words."""
+    """Overlapping windows over the tokens of one text, each with words, and the window of each of its `W` words."""
 
-    starts: NDArray[np.int64]  # first token of each window, upwards
-    window_of: NDArray[np.int64]  # `(W,)`, upwards; a word that is not whole in any goes with its neighbours
+    starts: NDArray[np.int64]  # first token of each window, ascending
+    window_of: NDArray[np.int64]  # `(W,)`, ascending; a word that is not whole in any goes with its neighbours
     is_whole: NDArray[np.bool_]  # `(W,)`, all tokens of the word are in its window
 
 
 def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n_tokens: int, room: int) -> PlacedWords:
-    """Lay windows over a text and give each word the one in which it has most context.
+    """Put windows over a text and give each word the one in which it has most context.
 
-    Windows begin every half window, and the last one ends with the text. A word that fits into a window but lies
-    across the borders of all of these gets a window of its own, around it. A word's context in a window is the number
+    Windows begin every half window, and the last one ends with the text. A word that fits into a window but crosses
+    the borders of all of these gets a window of its own, around it. A word's context in a window is the number
     of tokens before or after it, whichever is less; a side on which the text itself ends does not count.
 
     Args:
@@ -558,11 +520,10 @@ def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n
     last = n_tokens - room
     grid = np.append(np.arange(0, last, max(1, room // 2)), last)
     is_word = (starts < ends) & (ends - starts <= room)
-    homeless = is_word & (_candidates(grid, starts, ends, room)[1] < 1)
-    around = starts[homeless] - (room - (ends - starts)[homeless]) // 2
+    is_split = is_word & (_candidates(grid, starts, ends, room)[1] < 1)
+    around = starts[is_split] - (room - (ends - starts)[is_split]) // 2
     grid = np.unique(np.concatenate([grid, around.clip(0, last)]))
-    best = _best_windows(grid, starts, ends, n_tokens=n_tokens, room=room)
-    best = _with_neighbours(best, is_word)
+    best = _with_neighbours(_best_windows(grid, starts, ends, n_tokens=n_tokens, room=room), is_word)
     used, window_of = np.unique(best, return_inverse=True)
     opens = grid[used][window_of]
     is_whole = is_word & (opens <= starts) & (ends <= opens + room)
@@ -574,11 +535,7 @@ def lay_windows(
 ) -> tuple[PlacedWords, list[NDArray[np.int64]]]:
     """Place the words of a text that is longer than a row, as `place_words` does.
 
-    Returns:
-        The words, and the columns of each window: the instruction and all specials, and what fits beside them.
-
-    Raises:
-        InputError: Instruction and specials leave no room; names the text.
+    Also returns the columns of each window: the instruction and all specials, and the tokens that fit beside them.
     """
     others, columns = np.flatnonzero(item.roles != TEXT), item.text_columns
     room = max_tokens - len(others)
@@ -594,20 +551,17 @@ def split_tokens(
     """Split a text that is longer than a row into windows, each token of role `TEXT` in the one with most context.
 
     In the other windows that hold it a token has the role `ELSEWHERE`: it is read, and not pooled over.
-
-    Raises:
-        InputError: As `lay_windows`, and as `Tokeniser.row`.
     """
     columns = item.text_columns
     first = np.arange(len(columns))
-    placed, kept_columns = lay_windows(item, first, first + 1, max_tokens=max_tokens)
+    placed, window_columns = lay_windows(item, first, first + 1, max_tokens=max_tokens)
     numbers = item.number_spans(spans, np.arange(len(item.ids)))
     owner = np.full(len(item.ids), -1)
     owner[columns] = placed.window_of
     windows = []
-    for window, kept in enumerate(kept_columns):
-        is_away = (owner[kept] >= 0) & (owner[kept] != window)
-        row = tokenise.row(item, kept, is_truncated=False, spans=None if numbers is None else numbers[kept])
+    for window, some in enumerate(window_columns):
+        is_away = (owner[some] >= 0) & (owner[some] != window)
+        row = tokenise.row(item, some, is_truncated=False, spans=None if numbers is None else numbers[some])
         windows.append(replace(row, roles=np.where(is_away, ELSEWHERE, row.roles).astype(np.int8)))
     return tuple(windows)
 
@@ -644,15 +598,8 @@ def _with_neighbours(best: Int[np.ndarray, " W"], is_word: Bool[np.ndarray, " W"
     return np.maximum.accumulate(np.where(is_word, best, leading))
 
 
-# Input templates at work: plain texts as rows of tokens.
-
-
 class TextEncoder:
-    """Turns plain texts into rows of tokens, none longer than `window`.
-
-    Raises:
-        InputError: As `Tokeniser`.
-    """
+    """Turns plain texts into rows of tokens, none longer than `window`."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int) -> None:
         self._tokenise = Tokeniser(tokenizer, template)
@@ -663,9 +610,7 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
         """Encode texts, each into one row with at least one token of role `TEXT`, or into windows where it is too long.
 
-        Raises:
-            InputError: As by `Tokeniser`, its `fit` and its `row`, or a text without tokens. The message names the text
-                by its beginning and its position, `texts[0]` being at `first_index`.
+        `InputError` names a text without tokens, or one that `Tokeniser` refuses; `texts[0]` is at `first_index`.
         """
         encoded: list[EncodedText] = []
         for item in self._tokenise(texts, first_index=first_index):
@@ -673,33 +618,29 @@ class TextEncoder:
                 windows = split_tokens(item, self._tokenise, max_tokens=self.max_tokens, spans=self.spans)
                 encoded.append(EncodedText(item.ids, item.roles, False, None, item.index, windows=windows))
                 continue
-            fitted, kept = self._tokenise.fit(item, max_tokens=self.max_tokens)
-            if TEXT not in fitted.roles[kept]:
+            fitted, columns = self._tokenise.fit(item, max_tokens=self.max_tokens)
+            if TEXT not in fitted.roles[columns]:
                 raise InputError(
                     f"{item.label} has no token to pool over; give a text with at least one visible character."
                 )
-            is_cut = len(kept) < len(item.ids)
-            spans = fitted.number_spans(self.spans, kept)
-            encoded.append(self._tokenise.row(fitted, kept, is_truncated=is_cut, spans=spans))
+            is_cut = len(columns) < len(item.ids)
+            spans = fitted.number_spans(self.spans, columns)
+            encoded.append(self._tokenise.row(fitted, columns, is_truncated=is_cut, spans=spans))
         return encoded
 
 
 def cut_at_tokens(
     texts: Sequence[JoinedText], tokenizer: "PreTrainedTokenizerBase", *, template: InputTemplate
 ) -> list[list[list[int]]]:
-    """Find where the tokens of each word begin.
+    """Find where the tokens of each word begin: for each text and word, characters inside the word, from 0.
 
     The pieces of a text join to the very same text, so they are read at the tokens that were counted here. Tokens that
-    stand for bytes of one character are one piece; so is a word that no token begins in.
-
-    Returns:
-        For each text, for each of its words, the characters inside the word at which a piece begins; the first is 0.
-        Nothing is cut off at the template's `max_tokens`.
+    stand for bytes of one character are one piece; so is a word that no token begins in. Nothing is cut off at the
+    template's `max_tokens`.
     """
-    tokenise = Tokeniser(tokenizer, template)
-    found = []
-    for item, text in zip(tokenise([text.text for text in texts]), texts, strict=True):
+    cuts = []
+    for item, text in zip(Tokeniser(tokenizer, template)([text.text for text in texts]), texts, strict=True):
         offsets = item.offsets[item.text_columns]
         begins = np.unique(offsets[offsets[:, 0] < offsets[:, 1], 0])
-        found.append([[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans])
-    return found
+        cuts.append([[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans])
+    return cuts

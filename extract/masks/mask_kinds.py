@@ -12,10 +12,15 @@ from extract.registry import PLACE, add_own, find_own, first_sentence, later
 
 @dataclass(frozen=True)
 class MaskKind:
-    """One mask kind: a name from `KINDS`, and the number of a kind that has one, such as the tokens `nosink` hides."""
+    """A mask kind."""
 
     name: str
+    """A name from `KINDS`."""
     n: int = 0
+    """The number of a kind that has one, such as the tokens that `nosink` hides."""
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def text(self) -> str:
@@ -25,17 +30,19 @@ class MaskKind:
 
     @property
     def needs_spans(self) -> bool:
-        """Whether the kind depends on spans given per text."""
+        """Whether the kind depends on the spans of a text."""
         return KINDS[self.name].needs_spans
 
 
 class KindRow(NamedTuple):
-    """A row of `KINDS`: `rule(i, j, n, spans)` builds the mask, `default` is the `n` of a kind that has one."""
+    """A row of `KINDS`."""
 
     rule: Callable[..., Any]
+    """`rule(i, j, n, spans)` builds the mask."""
     what: str
     source: str
     default: int = 0
+    """The `n` of a kind that has one."""
     needs_spans: bool = False
 
 
@@ -73,6 +80,7 @@ KINDS: dict[str, KindRow] = {
     ),
 }
 SHIPPED = tuple(KINDS)
+CAUSAL_KIND = MaskKind("causal")
 
 
 def register_mask(
@@ -108,12 +116,6 @@ def register_mask(
     return rule
 
 
-def _register_as(name: str, rule: Callable[..., Any]) -> None:
-    """Add a rule that a name stands for, with the number and spans that it was registered with, if it was."""
-    known = next((row for row in KINDS.values() if row.rule is rule), KindRow(rule, "", ""))
-    register_mask(name, rule, what=known.what, default=known.default, needs_spans=known.needs_spans)
-
-
 def parse_kind(text: str) -> MaskKind:
     """Read a name from `KINDS`; a kind with a number takes it after its first word: `nosink3-causal` hides three.
 
@@ -127,13 +129,19 @@ def parse_kind(text: str) -> MaskKind:
     if PLACE.fullmatch(text):
         find_own("mask kind", text, known=KINDS, add=_register_as)
         return MaskKind(text, KINDS[text].default)
-    found = re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text)
-    if found:
-        find_own("mask kind", found[1] + found[3], known=KINDS, add=_register_as)
-    row = KINDS.get(found[1] + found[3]) if found else None
-    if found and row is not None:
-        n = int(found[2]) if found[2] else row.default
-        if not found[2] or (row.default and n):
-            return MaskKind(found[1] + found[3], n)
+    if match := re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text):
+        name, number = match[1] + match[3], match[2]
+        find_own("mask kind", name, known=KINDS, add=_register_as)
+        if name in KINDS:
+            default = KINDS[name].default
+            n = int(number) if number else default
+            if not number or (default and n):
+                return MaskKind(name, n)
     hint = "Kinds with a number take it after their first word, at least 1: `nosink3-causal` hides the first 3 tokens."
     raise unknown_name("mask kind", text, KINDS, hint=hint)
+
+
+def _register_as(name: str, rule: Callable[..., Any]) -> None:
+    """Register a rule under another name, with the number and spans of its own registration if it has one."""
+    row = next((row for row in KINDS.values() if row.rule is rule), KindRow(rule, "", ""))
+    register_mask(name, rule, what=row.what, default=row.default, needs_spans=row.needs_spans)

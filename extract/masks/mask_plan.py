@@ -19,10 +19,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any
 
 from extract.errors import ConfigError, UnknownNameError, unknown_name
-from extract.masks.mask_kinds import KINDS, parse_kind
+from extract.masks.mask_kinds import CAUSAL_KIND, KINDS, MaskKind, parse_kind
 
 CAUSAL = "causal"
 ARCHITECTURES = {
@@ -56,47 +55,38 @@ PLANS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """Neighbouring blocks of one kind.
+    """Neighbouring blocks of one kind: so many from the top, or a window."""
 
-    Attributes:
-        kind: Text of the mask kind.
-        first: In a plan counted from the top, blocks of the segment, or None for all that are left; in a window, its
-            lowest block from 1.
-        last: The highest block of a window; None elsewhere.
-    """
-
-    kind: str
+    kind: MaskKind
     first: int | None = None
+    """Number of blocks, or None for all that are left; in a window, its lowest block from 1."""
     last: int | None = None
+    """Highest block of a window; None elsewhere."""
 
     @property
     def text(self) -> str:
         """The text form of the segment."""
         if self.last is not None:
             return f"{self.kind}@{self.first}-{self.last}"
-        return self.kind if self.first is None else f"{self.kind}:{self.first}"
+        return self.kind.text if self.first is None else f"{self.kind}:{self.first}"
 
 
 @dataclass(frozen=True)
 class MaskPlan:
-    """A mask plan.
+    """A mask plan, as `parse_plan` reads it."""
 
-    Attributes:
-        segments: From the top down; windows, and the blocks of an explicit list, from the bottom up.
-        is_list: Whether the plan names every block.
-        architecture: A name from `ARCHITECTURES`.
-        skip: Stride and number of blocks below the first addition of LBW's extra skip; None for none.
-        prepend: First and last block after which a placeholder takes the last token's state, from 1, and the seed that
-            the placeholder is drawn with; None for none.
-        prefix: First and last block, from 1, in which the last token's key and value are prepended; None for none.
-    """
-
-    segments: tuple[Segment, ...] = (Segment(CAUSAL),)
+    segments: tuple[Segment, ...] = (Segment(CAUSAL_KIND),)
+    """From the top down; windows, and the blocks of an explicit list, from the bottom up."""
     is_list: bool = False
+    """Whether the plan names every block."""
     architecture: str = "inplace"
+    """A name from `ARCHITECTURES`."""
     skip: tuple[int, int] | None = None
+    """Stride of LBW's extra skip, and the number of blocks below its first addition."""
     prepend: tuple[int, int, int] | None = None
+    """First and last block, from 1, after which a placeholder takes the last token's state, and its seed."""
     prefix: tuple[int, int] | None = None
+    """First and last block, from 1, in which the last token's key and value are prepended."""
 
     @property
     def text(self) -> str:
@@ -108,46 +98,42 @@ class MaskPlan:
             tail += f"~tp{first}-{last}" + (f"@{seed}" if seed else "")
         tail += "" if self.prefix is None else f"~kv{self.prefix[0]}-{self.prefix[1]}"
         if self.is_list:
-            return f"[{','.join(segment.kind for segment in self.segments)}]{tail}"
+            return f"[{','.join(segment.kind.text for segment in self.segments)}]{tail}"
         return head + "+".join(segment.text for segment in self.segments) + tail
 
     @property
     def is_untouched(self) -> bool:
         """Whether the plan leaves the decoder as it was trained."""
-        is_causal = all(segment.kind == CAUSAL for segment in self.segments)
+        is_causal = all(segment.kind == CAUSAL_KIND for segment in self.segments)
         return is_causal and self.architecture == "inplace" and not self.has_tail
 
     @property
     def has_tail(self) -> bool:
-        """Whether something beside masks and an architecture changes what blocks are given."""
+        """Whether the plan changes more than masks and architecture: a skip, a placeholder or a prefix."""
         return any(tail is not None for tail in (self.skip, self.prepend, self.prefix))
 
     @property
-    def converted(self) -> tuple[str, int]:
+    def converted(self) -> tuple[MaskKind, int]:
         """Kind and number of the blocks that another architecture than `inplace` converts."""
         return self.segments[0].kind, self.segments[0].first or 0
 
     @property
     def rules(self) -> dict[str, int]:
-        """Versions of the rules of this plan that have changed since caches were first written; for their identity."""
-        has_nosink = any(re.match(r"nosink\d", segment.kind) for segment in self.segments)  # of one token: unchanged
+        """Versions of the rules that have changed since caches were first written; part of a cache's identity."""
+        # The rule for one hidden token, whose text has no number, is unchanged.
+        has_nosink = any(re.match(r"nosink\d", segment.kind.text) for segment in self.segments)
         has_skip = self.skip is not None and self.architecture != "inplace"
         return {**({"nosink": 2} if has_nosink else {}), **({"skip": 2} if has_skip else {})}
 
     @property
     def kind_names(self) -> tuple[str, ...]:
         """Names of its mask kinds, without their numbers."""
-        from extract.masks.mask_kinds import parse_kind
+        return tuple(dict.fromkeys(segment.kind.name for segment in self.segments))
 
-        return tuple(dict.fromkeys(parse_kind(segment.kind).name for segment in self.segments))
+    def kinds(self, n_blocks: int) -> tuple[MaskKind, ...]:
+        """Return the kind of every block, from the bottom up.
 
-    def kinds(self, n_blocks: int) -> tuple[str, ...]:
-        """Return the kind of every block as text, from the bottom up.
-
-        All are causal for another architecture than `inplace`, which leaves the decoder's own stack alone.
-
-        Raises:
-            UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
+        All are causal under another architecture than `inplace`, which leaves the decoder's own stack alone.
         """
         if self.skip is not None and self.skip[1] >= n_blocks:
             raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
@@ -157,13 +143,13 @@ class MaskPlan:
         if self.architecture != "inplace":
             if self.converted[1] > n_blocks:
                 raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks, n_blocks)
-            return (CAUSAL,) * n_blocks
+            return (CAUSAL_KIND,) * n_blocks
         if self.is_list:
             if len(self.segments) != n_blocks:
                 raise self._misfit(f"names {len(self.segments)} blocks", n_blocks, n_blocks)
             return tuple(segment.kind for segment in self.segments)
-        kinds = [CAUSAL] * n_blocks
-        top = n_blocks  # blocks not yet given away, counted from the bottom
+        kinds = [CAUSAL_KIND] * n_blocks
+        top = n_blocks  # blocks without a kind yet, counted from the bottom
         for segment in self.segments:
             if segment.last is not None:
                 if segment.last > n_blocks:
@@ -179,17 +165,17 @@ class MaskPlan:
                 kinds[block] = segment.kind
         return tuple(kinds)
 
-    def converted_blocks(self, n_blocks: int) -> dict[int, str]:
+    def converted_blocks(self, n_blocks: int) -> dict[int, MaskKind]:
         """Return the kinds of the blocks that ever run under another kind than causal, by position from 0."""
         kind, count = self.converted
-        again: dict[str, Iterable[int]] = {"inplace": (), "extend": (n_blocks - 1,), "extra": range(count)}
-        places = again.get(self.architecture, range(n_blocks - count, n_blocks))
-        kinds = [*enumerate(self.kinds(n_blocks)), *((block, kind) for block in places)]
-        return {block: text for block, text in kinds if text != CAUSAL}
+        reruns: dict[str, Iterable[int]] = {"inplace": (), "extend": (n_blocks - 1,), "extra": range(count)}
+        blocks = reruns.get(self.architecture, range(n_blocks - count, n_blocks))
+        kinds = [*enumerate(self.kinds(n_blocks)), *((block, kind) for block in blocks)]
+        return {block: kind for block, kind in kinds if kind != CAUSAL_KIND}
 
-    def _misfit(self, what: str, n_blocks: int, most: int) -> UnknownNameError:
+    def _misfit(self, problem: str, n_blocks: int, most: int) -> UnknownNameError:
         return UnknownNameError(
-            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {most}."
+            f"the mask plan {self.text!r} {problem}, but the decoder has {n_blocks}; give at most {most}."
         )
 
 
@@ -204,8 +190,8 @@ def parse_plan(text: str) -> MaskPlan:
     Example:
         >>> parse_plan("backward:2 + backward:1 + causal").text
         'backward:3'
-        >>> parse_plan("backward@2-3").kinds(4)
-        ('causal', 'backward', 'backward', 'causal')
+        >>> print(*parse_plan("backward@2-3").kinds(4))
+        causal backward backward causal
     """
     bare, *tails = re.sub(r"\s", "", text).split("~")
     architecture, slash, rest = bare.partition("/")
@@ -218,16 +204,15 @@ def parse_plan(text: str) -> MaskPlan:
             raise _refuse(
                 text, f"has the tail {tail!r} and the architecture {plan.architecture!r}, which do not go together"
             )
-        changed: dict[str, Any] = {field: value}
-        plan = replace(plan, **changed)
+        plan = replace(plan, **{field: value})  # type: ignore[arg-type]
     return plan
 
 
 def _tail(tail: str, text: str) -> tuple[str, tuple[int, ...]]:
     """Read what follows a tilde: the field of the plan that it fills, and its value."""
     for field, pattern in TAILS.items():
-        if found := re.fullmatch(pattern, tail):
-            value = tuple(int(number or 0) for number in found.groups())
+        if match := re.fullmatch(pattern, tail):
+            value = tuple(int(number or 0) for number in match.groups())
             if field != "skip" and not 1 <= value[0] <= value[1]:
                 raise _refuse(
                     text, f"has the blocks {value[0]}-{value[1]}, which must run upwards from block 1 or higher"
@@ -263,96 +248,91 @@ def _inplace(bare: str, text: str) -> MaskPlan:
 
 
 def _segment(part: str, text: str) -> Segment:
-    from extract.masks.mask_kinds import KINDS
-
     module = r"(?:[A-Za-z_][\w.]*:(?=[A-Za-z_]))?" if part.partition(":")[0].rstrip("0123456789") not in KINDS else ""
-    found = re.fullmatch(rf"({module}[^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
-    if not found:
+    match = re.fullmatch(rf"({module}[^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
+    if not match:
         raise _refuse(text, f"has the part {part!r}")
-    kind = _kind(found[1], text)
-    if found[3] is not None:
-        first, last = int(found[3]), int(found[4])
+    kind = _kind(match[1], text)
+    if match[3] is not None:
+        first, last = int(match[3]), int(match[4])
         if not 1 <= first <= last:
             raise _refuse(text, f"has the window {first}-{last}, which must run upwards from block 1 or higher")
         return Segment(kind, first, last)
-    return Segment(kind, None if found[2] is None else int(found[2]))
+    return Segment(kind, None if match[2] is None else int(match[2]))
 
 
-def _kind(part: str, text: str) -> str:
+def _kind(part: str, text: str) -> MaskKind:
     try:
-        return parse_kind(part).text
+        return parse_kind(part)
     except UnknownNameError:
         if ":" in part:
             raise
-        kind = "mask plan" if part == text else f"mask kind in the plan {text!r}:"
-        raise unknown_name(kind, part, KINDS, hint=f"Plans look like {FORMS} (icecore list plans).") from None
+        noun = "mask plan" if part == text else f"mask kind in the plan {text!r}:"
+        raise unknown_name(noun, part, KINDS, hint=f"Plans look like {FORMS} (icecore list plans).") from None
 
 
 def _joined(segments: list[Segment]) -> list[Segment]:
-    """Drop empty segments, join equal neighbours, and leave a causal rest unsaid."""
-    kept: list[Segment] = []
+    """Drop empty segments, join equal neighbours, and leave out a causal rest."""
+    joined: list[Segment] = []
     for kind, same in groupby((segment for segment in segments if segment.first != 0), lambda segment: segment.kind):
         counts = [segment.first for segment in same]
-        kept.append(Segment(kind, None if counts[-1] is None else sum(count or 0 for count in counts)))
-    while kept and kept[-1].kind == CAUSAL:
-        kept.pop()
-    return kept or [Segment(CAUSAL)]
+        joined.append(Segment(kind, None if counts[-1] is None else sum(count or 0 for count in counts)))
+    while joined and joined[-1].kind == CAUSAL_KIND:
+        joined.pop()
+    return joined or [Segment(CAUSAL_KIND)]
 
 
 def _windows(windows: list[Segment], text: str) -> MaskPlan:
     ordered = sorted(windows, key=lambda window: window.first or 0)
-    kept: list[Segment] = []
-    for below, above in pairwise([Segment(CAUSAL, 0, 0), *ordered]):
+    joined: list[Segment] = []
+    for below, above in pairwise([Segment(CAUSAL_KIND, 0, 0), *ordered]):
         if (below.last or 0) >= (above.first or 0):
             raise _refuse(text, f"has windows that overlap at block {above.first}")
-        if kept and kept[-1].kind == above.kind and kept[-1].last == (above.first or 0) - 1:
-            kept[-1] = replace(kept[-1], last=above.last)
-        elif above.kind != CAUSAL:
-            kept.append(above)
-    return MaskPlan(tuple(kept) or (Segment(CAUSAL),))
+        if joined and joined[-1].kind == above.kind and joined[-1].last == (above.first or 0) - 1:
+            joined[-1] = replace(joined[-1], last=above.last)
+        elif above.kind != CAUSAL_KIND:
+            joined.append(above)
+    return MaskPlan(tuple(joined) or (Segment(CAUSAL_KIND),))
 
 
 def _refuse(text: str, why: str) -> UnknownNameError:
     return UnknownNameError(f"the mask plan {text!r} {why}; plans look like {FORMS} (icecore list plans).")
 
 
-# Lists of plans to sweep over: all k of one kind, a (k, k0) grid, windows below the top.
-
-
 def parse_counts(text: str) -> tuple[int, ...]:
     """Read whole numbers and ranges such as `0-3,8`, in rising order; refuse anything else with `ConfigError`."""
     numbers: set[int] = set()
     for part in re.sub(r"\s", "", text).split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not found or int(found[2] or found[1]) < int(found[1]):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
             raise ConfigError(
                 f"{text!r} is not a list of counts; allowed: whole numbers and rising ranges, as 0-30 or 2,4,8."
             )
-        numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(numbers))
 
 
 def plans_over_k(kinds: Iterable[str], counts: Iterable[int]) -> list[MaskPlan]:
     """List the plans `KIND:K`, for every kind and count; the causal plan is listed once."""
     ks = list(counts)
-    return _each_once(f"{kind}:{k}" for kind in kinds for k in ks)
+    return _unique(f"{kind}:{k}" for kind in kinds for k in ks)
 
 
 def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> list[MaskPlan]:
     """List LBW's MASK0&BIDIR: the top `k0` nosink-bidirectional, bidirectional down to `k`; `k0 > k` is left out."""
     tops = list(top_counts)
-    return _each_once(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
+    return _unique(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
 
 
 def k_and_k0(plan: MaskPlan) -> tuple[int, int] | None:
     """Read a plan as `(k, k0)`: k converted blocks from the top, the uppermost k0 of them nosink; None for others."""
     if plan.is_untouched:
         return 0, 0
-    found = re.fullmatch(r"(?:nosink-bidirectional:(\d+))?\+?(?:bidirectional:(\d+))?", plan.text)
-    if not found:
+    match = re.fullmatch(r"(?:nosink-bidirectional:(\d+))?\+?(?:bidirectional:(\d+))?", plan.text)
+    if not match:
         return None
-    k0 = int(found[1] or 0)
-    return k0 + int(found[2] or 0), k0
+    k0 = int(match[1] or 0)
+    return k0 + int(match[2] or 0), k0
 
 
 def plans_over_windows(kind: str, sizes: Iterable[int], reads: Iterable[int]) -> list[MaskPlan]:
@@ -363,14 +343,12 @@ def plans_over_windows(kind: str, sizes: Iterable[int], reads: Iterable[int]) ->
         ['backward@4-5']
     """
     ends = list(reads)
-    return _each_once(f"{kind}@{r - k + 1}-{r}" for k in sizes for r in ends if 1 <= k <= r)
+    return _unique(f"{kind}@{r - k + 1}-{r}" for k in sizes for r in ends if 1 <= k <= r)
 
 
-def _each_once(texts: Iterable[str]) -> list[MaskPlan]:
+def _unique(texts: Iterable[str]) -> list[MaskPlan]:
     return list(dict.fromkeys(parse_plan(text) for text in texts))
 
-
-# Mask plans by the names they have in the papers.
 
 LBW_PLANS = {
     "INPLACE-BACK": "backward:{k}",
@@ -444,9 +422,6 @@ def magnet_plan(k: int | None = None) -> MaskPlan:
 
     The hybrid mask is on the top `k` blocks; on every block, as in the paper, when `k` is absent. A text without spans
     is all context, hence bidirectional.
-
-    Raises:
-        UnknownNameError: A negative number of blocks.
 
     Example:
         >>> magnet_plan().text

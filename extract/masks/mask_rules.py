@@ -5,8 +5,7 @@ one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i
 `tests/conformance/test_masks.py` tests every kind.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +14,11 @@ from torch import Tensor
 from extract.errors import InputError, first_line
 from extract.inputs.spans import CONTEXT
 from extract.masks.mask_kinds import KINDS, MaskKind
+
+CACHED_BYTES = 64 << 20
+"""Most bytes of masks in a `MaskCache`."""
+TRIED = 9
+"""Tokens of the longest text that a user's rule is tried on."""
 
 
 def allow_causal(i: Tensor, j: Tensor, *_: object) -> Tensor:
@@ -114,9 +118,6 @@ def allow_local(i: Tensor, j: Tensor, n: int, *_: object) -> Tensor:
     return (i - j).abs() <= n
 
 
-# Masks as matrices: the truth table of a kind, the masks of a batch, and what is added to attention scores.
-
-
 def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | None = None) -> Bool[Tensor, "T T"]:
     """Build the truth table of a kind for one unpadded row.
 
@@ -162,27 +163,21 @@ def draw(matrix: Bool[Tensor, "T T"]) -> str:
     return "\n".join(" ".join("1" if cell else "0" for cell in row) for row in matrix.tolist())
 
 
-# The trial of a user's mask kind on short texts, before a plan may use it.
-
-TRIED = 9
-"""Tokens of the longest text that a rule is tried on."""
-
-
 def try_rule(name: str, rule: Callable[..., Tensor], n: int) -> None:
     """Refuse a rule that fails, or leaves a token nothing to attend to, on a text of up to `TRIED` tokens."""
     for n_tokens in range(1, TRIED + 1):
         order = torch.arange(n_tokens)
         try:
-            found = rule(order.unsqueeze(-1), order.unsqueeze(-2), n, None)
+            mask = rule(order.unsqueeze(-1), order.unsqueeze(-2), n, None)
         except Exception as error:
             raise InputError(
                 f"the rule of your mask {name!r} fails on {n_tokens} tokens: {first_line(error)}."
             ) from error
-        if not isinstance(found, Tensor) or found.dtype != torch.bool or found.shape != (n_tokens, n_tokens):
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (n_tokens, n_tokens):
             raise InputError(
                 f"the rule of your mask {name!r} must give a bool tensor (T, T) from positions (T, 1) and (1, T)."
             )
-        blind = (~found.any(-1)).nonzero().flatten().tolist()
+        blind = (~mask.any(-1)).nonzero().flatten().tolist()
         if blind:
             raise InputError(
                 f"under your mask {name!r} token {blind[0]} of {n_tokens} sees nothing, not even itself; let every "
@@ -190,27 +185,21 @@ def try_rule(name: str, rule: Callable[..., Tensor], n: int) -> None:
             )
 
 
-# Masks of unpadded rows, kept from batch to batch: the length of the rows decides them, so each is built once.
-
-KEPT_BYTES = 64 << 20
-"""Bytes of masks that are kept."""
-
-
-class KeptMasks:
-    """The masks that were used last, up to `KEPT_BYTES` of them, by kind, sliding window, length and device."""
+class MaskCache:
+    """The masks of unpadded rows that were used last, which depend on kind, sliding window, length and device alone."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], Tensor] = {}
+        self._masks: dict[tuple[Hashable, ...], Tensor] = {}
 
     def build(self, kind: MaskKind, is_real: Bool[Tensor, "B T"], *, window: int | None) -> Bool[Tensor, "1 1 T T"]:
-        """Build the mask that all rows of an unpadded batch share, or take that of an earlier batch.
+        """Build the mask that all rows of an unpadded batch share, or return that of an earlier batch.
 
         The kind must not need spans; `window` is the sliding window, in tokens.
         """
         # Tensors that are made in inference mode cannot be used everywhere outside.
         key = kind, window, is_real.shape[1], is_real.device, torch.is_inference_mode_enabled()
-        mask = self._kept.pop(key, None)
-        self._kept[key] = batch_mask(kind, is_real[:1], window=window).unsqueeze(1) if mask is None else mask
-        while len(self._kept) > 1 and sum(each.numel() for each in self._kept.values()) > KEPT_BYTES:
-            del self._kept[next(iter(self._kept))]  # the one that was not used for longest
-        return self._kept[key]
+        mask = self._masks.pop(key, None)
+        self._masks[key] = batch_mask(kind, is_real[:1], window=window).unsqueeze(1) if mask is None else mask
+        while len(self._masks) > 1 and sum(mask.numel() for mask in self._masks.values()) > CACHED_BYTES:
+            del self._masks[next(iter(self._masks))]  # the least recently used
+        return self._masks[key]

@@ -67,23 +67,19 @@ PLANS_BY_BLOCK = {
 
 @dataclass(frozen=True)
 class LiteralPlan:
-    """A plan, read by `literal_plan`.
-
-    Attributes:
-        kinds: Mask kind of every block, from the bottom up.
-        architecture: Name of the architecture.
-        kind: Kind of the blocks that run again.
-        again: Blocks that run again, from 0, in their order.
-        prepend: Blocks, from 0, after which a placeholder takes the last token's state; None without a placeholder.
-        prefix: Blocks, from 0, in which every token sees the last one's key and value once more.
-    """
+    """A plan, read by `literal_plan`; kinds are texts, and blocks count from 0."""
 
     kinds: tuple[str, ...]
+    """Mask kind of every block, from the bottom up."""
     architecture: str = "inplace"
     kind: str = "causal"
+    """Kind of the blocks that run again."""
     again: tuple[int, ...] = ()
+    """Blocks that run again, in their order."""
     prepend: range | None = None
+    """Blocks after which a placeholder takes the last token's state; None without a placeholder."""
     prefix: range = range(0)
+    """Blocks in which every token sees the last one's key and value once more."""
 
     @property
     def runs(self) -> list[tuple[int, bool]]:
@@ -137,7 +133,7 @@ def literal_plan(text: str, n_blocks: int) -> LiteralPlan:
 
 
 def visible_keys(kind: str, query: int, n_tokens: int, spans: Sequence[int]) -> set[int] | None:
-    """Return the tokens that a token attends to under a kind of the library; None for a kind of the user's own."""
+    """Return the tokens that a token attends to under a kind of the library; None for a kind that a user registered."""
     up_to, onwards, everything = range(query + 1), range(query, n_tokens), range(n_tokens)
     if kind in ("causal", "backward", "bidirectional"):
         return set({"causal": up_to, "backward": onwards, "bidirectional": everything}[kind])
@@ -160,7 +156,7 @@ def literal_mask(
 ) -> Bool[Tensor, "Q T"]:
     """Build rows of the mask of an unpadded row; all of them, or those of some queries.
 
-    A kind of the user's own has no other statement than its rule, which is asked.
+    A kind that a user registered has no second statement, so its own rule is used.
     """
     rows = range(n_tokens) if queries is None else queries
     numbers = spans.tolist()
@@ -182,11 +178,7 @@ def table_of(drawing: str) -> Bool[Tensor, "T T"]:
 
 
 def require_truth() -> None:
-    """Check the library's rules and its reader of plans against what was written by hand.
-
-    Raises:
-        CertificateError: Names the kind and the tokens, or the plan and its blocks.
-    """
+    """Check the library's rules and its reader of plans against what was written by hand."""
     is_real = torch.tensor([[False] + [True] * 6 + [False]])
     for (kind, window), drawing in TABLES.items():
         rule = batch_mask(parse_kind(kind), is_real, spans=torch.tensor([TABLE_SPANS]), window=window)[0]
@@ -217,22 +209,19 @@ def require_reading(text: str, n_blocks: int) -> None:
 def require_read(text: str, blocks: str) -> None:
     """Check how the library reads one plan for four blocks (`CertificateError`)."""
     plan = parse_plan(text)
-    own = " ".join(plan.kinds(4))
+    read = " ".join(map(str, plan.kinds(4)))
     kind, k = plan.converted
     if plan.architecture != "inplace":
         first = {"extra": 1, "extend": 4}.get(plan.architecture, 5 - k)
         step = plan.architecture != "extend"
-        own += " + " + " ".join(f"{kind}@{first + index * step}" for index in range(k))
+        read += " + " + " ".join(f"{kind}@{first + index * step}" for index in range(k))
     for name, span in (("tp", plan.prepend), ("kv", plan.prefix)):
-        own += "" if span is None else " + " + " ".join(f"{name}@{at}" for at in range(span[0], span[1] + 1))
-    if own != blocks or plan.text != text:
+        read += "" if span is None else " + " + " ".join(f"{name}@{at}" for at in range(span[0], span[1] + 1))
+    if read != blocks or plan.text != text:
         raise CertificateError(
-            f"the plan {text!r} is read wrongly: of four blocks it makes {own!r}, not {blocks!r}. Nothing is extracted "
-            "under plans; install icecore again."
+            f"the plan {text!r} is read wrongly: of four blocks it makes {read!r}, not {blocks!r}. Nothing is "
+            "extracted under plans; install icecore again."
         )
-
-
-# Which input positions a plan lets influence which outputs: the product of its masks, layer by layer.
 
 
 def expected_reach(
@@ -246,8 +235,8 @@ def expected_reach(
 ) -> Bool[Tensor, "L T T"]:
     """Work out which input positions may influence which outputs of every layer, from the embedding to the final norm.
 
-    A block hands on what it received (the residual) and what it attends to, so reach is the product of the masks of
-    the blocks passed, each with a true diagonal. The row is unpadded; `windows` are the sliding windows per block, in
+    A block passes on what it received (the residual) and what it attends to, so reach is the product of the masks of
+    its blocks, each with a true diagonal. The row is unpadded; `windows` are the sliding windows per block, in
     tokens; the hybrid mask needs `spans`. The placeholder of a plan that prepends one is at the column `placeholder`.
     """
     literal = literal_plan(plan.text, n_blocks)
@@ -267,7 +256,7 @@ def expected_reach(
 
     layers = [torch.eye(n_tokens, dtype=torch.bool)]
     if placeholder is not None:
-        layers[0][placeholder] = False  # what it is drawn as depends on no token
+        layers[0][placeholder] = False  # a random state depends on no token
     for block, kind in enumerate(literal.kinds):
         layers.append(step(layers[-1], kind, block))
         if placeholder is not None and block in (literal.prepend or ()):

@@ -1,4 +1,4 @@
-"""Memory that goes back to the system, so that a long extraction takes no more than a short one.
+"""Memory that returns to the system, so that a long extraction takes no more than a short one, and copies to devices.
 
 Private anonymous pages and `malloc_trim` are POSIX and glibc; elsewhere (Windows, musl, macOS for the latter) plain
 tensors serve and nothing is trimmed. See docs/decisions/memory-pages.md.
@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
-LARGEST_KEPT = (32 << 20) - (1 << 14)
-"""Bytes of the largest block that glibc can be taught to keep, short of its own head."""
+LARGEST_BLOCK = (32 << 20) - (1 << 14)
+"""Bytes of the largest block that glibc can be made to keep, short of its own header."""
+ALIGNMENT = 64
+"""Bytes that the parts of a buffer are aligned to."""
+Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.device = CPU) -> Tensor:
@@ -34,11 +37,11 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 
 
 def keep_blocks() -> None:
-    """Teach the C library to keep freed blocks of up to 32 MiB for the next tensors, where it learns sizes (glibc).
+    """Make the C library keep freed blocks of up to 32 MiB for the next tensors, where it learns sizes (glibc).
 
     Else every intermediate result of a network is fetched from the system and handed back, page by page.
     """
-    torch.empty(LARGEST_KEPT, dtype=torch.uint8)  # what it frees, it keeps from then on
+    torch.empty(LARGEST_BLOCK, dtype=torch.uint8)  # from then on it keeps what is freed
 
 
 def trim_heap() -> None:
@@ -56,29 +59,22 @@ def _find_trim() -> Any:
         return None
 
 
-# Copies between main memory and a device beside the computation, so that nothing in the loop over batches waits.
-
-ALIGNMENT = 64
-"""Bytes that the parts of a buffer are aligned to."""
-Pairs = Sequence[tuple[Tensor, Tensor]]
-
-
 @runtime_checkable
 class Lane(Protocol):
-    """How copies to one device, and from it, are enqueued."""
+    """Enqueues copies to one device and from it, so that nothing in the loop over batches waits for them."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the lane of a device."""
 
     @staticmethod
-    def pin(side: Tensor) -> Tensor:
-        """Return a tensor of main memory as one that a device reads while the host goes on."""
+    def pin(tensor: Tensor) -> Tensor:
+        """Return a tensor of main memory as one that a device reads while the host continues."""
 
     def allocate(self, n_bytes: int) -> Tensor:
-        """Allocate `(n_bytes,)` uint8 in main memory that a device writes while the host goes on."""
+        """Allocate `(n_bytes,)` uint8 in main memory that a device writes while the host continues."""
 
     def copy(self, pairs: Pairs) -> Callable[[], None]:
-        """Enqueue copies of pairs (target, source) after what the device has to do; the result waits for them."""
+        """Enqueue copies of pairs (target, source) behind the device's current work; the result waits for them."""
 
 
 class CudaLane:
@@ -89,9 +85,9 @@ class CudaLane:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def pin(side: Tensor) -> Tensor:
+    def pin(tensor: Tensor) -> Tensor:
         """See `Lane.pin`."""
-        return side.pin_memory()
+        return tensor.pin_memory()
 
     def allocate(self, n_bytes: int) -> Tensor:
         """See `Lane.allocate`."""
@@ -105,7 +101,7 @@ class CudaLane:
         with torch.cuda.stream(self.stream):
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
-                source.record_stream(self.stream)  # its memory is not given away before it has been read
+                source.record_stream(self.stream)  # its memory is not reused before it has been read
             done.record(self.stream)
         wait: Callable[[], None] = done.synchronize
         return wait
@@ -115,42 +111,40 @@ LANES: dict[str, type[Lane]] = {"cuda": CudaLane}
 """Device types whose copies run beside the computation."""
 
 
-def send(side: Tensor, device: torch.device) -> Tensor:
+def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device; from main memory, the copy is enqueued and not waited for, where `LANES` allow."""
     lane = LANES.get(device.type)
-    if lane is None or side.device.type != "cpu":
-        return side.to(device)
-    return lane.pin(side).to(device, non_blocking=True)
+    if lane is None or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return lane.pin(tensor).to(device, non_blocking=True)
 
 
 class HostCopy:
-    """Tensors on their way to main memory; `with` waits for them, and gives their buffer back at its end.
+    """Tensors on their way to main memory; `with` waits for them, and releases their buffer at its end.
 
-    The tensors must not be used after the `with` block: another batch is written over them.
+    The tensors must not be used after the `with` block: another batch overwrites them.
     """
 
     def __init__(
         self,
-        sides: tuple[Tensor, ...],
+        tensors: tuple[Tensor, ...],
         *,
-        wait: Callable[[], None] | None = None,
-        give_back: Callable[[], None] | None = None,
+        wait: Callable[[], None] = lambda: None,
+        release: Callable[[], None] = lambda: None,
     ) -> None:
-        self._sides, self._wait, self._give_back = sides, wait, give_back
+        self._tensors, self._wait, self._release = tensors, wait, release
 
     def __enter__(self) -> tuple[Tensor, ...]:
-        if self._wait is not None:
-            self._wait()
-        return self._sides
+        self._wait()
+        return self._tensors
 
     def __exit__(self, *_: object) -> None:
-        self._sides = ()
-        if self._give_back is not None:
-            self._give_back()
+        self._tensors = ()
+        self._release()
 
 
 class HostCopies:
-    """Copies tensors to main memory, through buffers that are used again.
+    """Copies tensors to main memory, through buffers that are reused.
 
     There are as many buffers as copies are under way at once, each as large as the largest of them so far, rounded up
     to a power of two. Copies may be started in one thread and used in another; one that is never used costs its buffer.
@@ -160,32 +154,28 @@ class HostCopies:
         self._lanes: dict[torch.device, Lane] = {}
         self._free: list[Tensor] = []
 
-    def start(self, *sides: Tensor) -> HostCopy:
+    def start(self, *tensors: Tensor) -> HostCopy:
         """Start to copy tensors of one device, at least one, and return at once; on the CPU they are not copied."""
-        lane = self._lane(sides[0].device)
+        lane = self._lane(tensors[0].device)
         if lane is None:
-            return HostCopy(tuple(map(_in_main_memory, sides)))
-        sizes = [side.numel() * side.element_size() for side in sides]
+            return HostCopy(tuple(map(_in_main_memory, tensors)))
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
-        buffer = self._take(lane, starts[-1])
-        held = tuple(
-            buffer[start : start + size].view(side.dtype).view(side.shape)
-            for side, start, size in zip(sides, starts[:-1], sizes, strict=True)
+        buffer = self._free.pop() if self._free else None
+        if buffer is None or len(buffer) < starts[-1]:
+            buffer = lane.allocate(1 << max(starts[-1] - 1, 1).bit_length())
+        targets = tuple(
+            buffer[start : start + size].view(tensor.dtype).view(tensor.shape)
+            for tensor, start, size in zip(tensors, starts[:-1], sizes, strict=True)
         )
-        wait = lane.copy(list(zip(held, sides, strict=True)))
-        return HostCopy(held, wait=wait, give_back=partial(self._free.append, buffer))
+        wait = lane.copy(list(zip(targets, tensors, strict=True)))
+        return HostCopy(targets, wait=wait, release=partial(self._free.append, buffer))
 
     def _lane(self, device: torch.device) -> Lane | None:
         if device.type in LANES and device not in self._lanes:
             self._lanes[device] = LANES[device.type](device)
         return self._lanes.get(device)
 
-    def _take(self, lane: Lane, n_bytes: int) -> Tensor:
-        buffer = self._free.pop() if self._free else None
-        if buffer is None or len(buffer) < n_bytes:
-            buffer = lane.allocate(1 << max(n_bytes - 1, 1).bit_length())
-        return buffer
 
-
-def _in_main_memory(side: Tensor) -> Tensor:
-    return side if side.device.type == "cpu" else empty_in_pages(side.shape, side.dtype).copy_(side)
+def _in_main_memory(tensor: Tensor) -> Tensor:
+    return tensor if tensor.device.type == "cpu" else empty_in_pages(tensor.shape, tensor.dtype).copy_(tensor)

@@ -1,4 +1,4 @@
-"""Poolings by name. A new one is a function in `pooling` or `word_pooling`, and a row here."""
+"""Poolings by name. A new one is a function in `poolings`, and a row here."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from extract.errors import InputError, UnknownNameError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_kinds import MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import add_own, find_own, first_sentence, later
 
@@ -28,7 +28,7 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
     "max": (later("extract.poolings.poolings:pool_max"), "the largest value of each dimension over the text tokens"),
     "median": (
         later("extract.poolings.poolings:pool_median"),
-        "the median of each dimension over the text tokens, whatever a few outliers do",
+        "the median of each dimension over the text tokens, which a few outliers do not move",
     ),
     "echo-last": (
         later("extract.poolings.poolings:pool_echo_last"),
@@ -145,24 +145,24 @@ def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
     """Check names of poolings, or one name, and drop repeats; raises as `check_names`."""
     chosen = [names] if isinstance(names, str) else list(names)
     sets = [name for name in chosen if find_token_set(name)]
-    reserved = {known.partition(":")[0] + ":" for known in TOKEN_SETS}  # else MODULE:FUNCTION is imported
+    reserved = tuple(form.partition(":")[0] + ":" for form in TOKEN_SETS)  # else MODULE:FUNCTION is imported
     for name in chosen:
-        if name not in sets and not name.startswith(tuple(reserved)):
+        if name not in sets and not name.startswith(reserved):
             find_own("pooling", name, known=POOLINGS, add=register_pooling)
-    return check_names("pooling", chosen, [*POOLINGS, *sets], shown=[*POOLINGS, *TOKEN_SETS])
+    return check_names("pooling", chosen, [*POOLINGS, *sets], listed=[*POOLINGS, *TOKEN_SETS])
 
 
 def find_pooling(name: str) -> Pooling:
     """Find the function of a pooling by a name that `select_poolings` has checked."""
-    found = find_token_set(name)
-    return later("extract.poolings.poolings:pool_tokens", *found) if found else POOLINGS[name][0]
+    token_set = find_token_set(name)
+    return later("extract.poolings.poolings:pool_tokens", *token_set) if token_set else POOLINGS[name][0]
 
 
 def find_token_set(name: str) -> tuple[Pooling, str] | None:
     """Find the function that selects the tokens of a pooling with an argument, and the argument; None for others."""
     for pattern, select, _ in TOKEN_SETS.values():
-        if found := re.fullmatch(pattern, name):
-            return select, found[1]
+        if match := re.fullmatch(pattern, name):
+            return select, match[1]
     return None
 
 
@@ -172,59 +172,53 @@ def check_template(names: Iterable[str], template: InputTemplate) -> None:
         if name.startswith("echo") and min(member.repeat for member in template.members) < 2:
             raise InputError(f"the pooling {name!r} reads a further copy of a text; set template.repeat to 2 or more.")
         if name.startswith("span") and find_token_set(name) and not template.spans:
-            raise InputError(f"the pooling {name!r} reads spans and none are given; set template.spans.")
+            raise InputError(f"the pooling {name!r} reads spans, and the template has none; set template.spans.")
 
 
 def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
     """Check word pooling names, `auto` included, and drop repeats; raises as `check_names`."""
     chosen = list(names)
     for name in chosen:
-        known = (AUTO, *WORD_POOLINGS)
-        find_own("word pooling", name, known=known, add=register_word_pooling)
+        find_own("word pooling", name, known=(AUTO, *WORD_POOLINGS), add=register_word_pooling)
     return check_names("word pooling", chosen, [AUTO, *WORD_POOLINGS])
 
 
 def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
-    """Choose word poolings, `auto` by what a token has seen under a plan.
+    """Choose word poolings, `auto` by what a token sees under a plan.
 
-    Under causal masks only the last token of a word has seen all of it, under backward masks only the first.
-
-    Raises:
-        UnknownNameError: An unknown name, no name at all, or a plan that does not fit the decoder.
+    Under causal masks only the last token of a word sees all of it, under backward masks only the first.
     """
     kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
-    sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
-    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(sees), "mean")
+    directions = {direction for kind in kinds for direction in _directions(kind)}
+    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(directions), "mean")
     return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
 
 
-def _sides(kind: MaskKind) -> set[str]:
-    """Say whether tokens see back, ahead, or both; a kind with spans may do both."""
+def _directions(kind: MaskKind) -> set[str]:
+    """Find whether tokens see back, ahead, or both; a kind with spans may do both."""
     if kind.needs_spans:
         return {"back", "ahead"}
     from extract.masks.mask_rules import kind_matrix
 
     matrix = kind_matrix(kind, kind.n + 3)
-    return {side for side, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}
+    return {name for name, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}
 
 
 def check_names(
-    noun: str, names: Iterable[str], allowed: Collection[str], *, shown: Collection[str] = ()
+    noun: str, names: Iterable[str], allowed: Collection[str], *, listed: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all.
 
-    `shown` are those that the error lists, where they are not those allowed.
+    `listed` are those that the error lists, where they are not those allowed.
     """
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in allowed:
-            raise unknown_name(noun, name, shown or allowed)
+            raise unknown_name(noun, name, listed or allowed)
     if not chosen:
-        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(shown or allowed)}.")
+        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(listed or allowed)}.")
     return chosen
 
-
-# Settings of ReBA poolings.
 
 REBA = frozenset({"reba-last", "reba-mean", "reba"})
 """Poolings that need the attention of every block before they can be computed."""

@@ -18,43 +18,41 @@ from extract.poolings.memory import CPU, send
 from extract.poolings.pooling_table import find_token_set
 
 Index = TypeVar("Index", bound=Any)
+Selection = Bool[Tensor, "B T"]
 
 
 @dataclass(frozen=True)
 class PoolingIndex:
-    """Which tokens of a batch count, worked out once per batch and used at every layer.
-
-    Attributes:
-        weights: `(B, T)` float32, one at tokens with the role `text`, zero at padding, specials and instruction.
-        counts: `(B, 1)` float32, number of text tokens per row, at least 1.
-        first: `(B,)` int64, column of the first text token.
-        last: `(B,)` int64, column of the last real token of the text, or of the special that closes it.
-        is_full: Every column of every row is a text token, so that plain reductions are exact.
-        copies: `(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text.
-        roles: `(B, T)` int8, roles of `extract.inputs.tokens`.
-        spans: `(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans.
-        before: `(B, 1)` float32, tokens of the text in the windows before this one; zero for a whole text.
-        reba: `(B, T, T)` float32, weights of ReBA; None before the attention of all blocks is known.
-    """
+    """Which tokens of a batch count, computed once per batch and used at every layer."""
 
     weights: Tensor
+    """`(B, T)` float32, one at tokens with the role `text`, zero at padding, specials and instruction."""
     counts: Tensor
+    """`(B, 1)` float32, number of text tokens per row, at least 1."""
     first: Tensor
+    """`(B,)` int64, column of the first text token."""
     last: Tensor
+    """`(B,)` int64, column of the last real token of the text, or of the special that closes it."""
     is_full: bool
+    """Every column of every row is a text token, so that plain reductions are exact."""
     copies: Tensor
+    """`(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text."""
     roles: Tensor
+    """`(B, T)` int8, roles of `extract.inputs.spans`."""
     spans: Tensor | None = None
+    """`(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans."""
     before: Tensor | float = 0.0
+    """`(B, 1)` float32, tokens of the text in the windows before this one; zero for a whole text."""
     reba: Tensor | None = None
+    """`(B, T, T)` float32, weights of ReBA; None before the attention of all blocks is known."""
 
 
 def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
-    """Work out the pooling index of a batch, whatever the padding side; every row has at least one text token."""
+    """Build the pooling index of a batch, whatever the padding side; every row has at least one text token."""
     is_text = batch.is_text
-    made = index_batch(send(is_text, device), send(batch.is_real, device), is_full=bool(is_text.all()))
+    index = index_batch(send(is_text, device), send(batch.is_real, device), is_full=bool(is_text.all()))
     return replace(
-        made,
+        index,
         last=send(batch.last, device),
         copies=send(batch.copies, device),
         roles=send(batch.roles, device),
@@ -63,18 +61,18 @@ def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
     )
 
 
-def place_index(index: Index, device: torch.device) -> Index:
-    """Return an index with its tensors on the device of the hidden states that are pooled."""
-    held = {field.name: getattr(index, field.name) for field in fields(index)}
-    moved = {name: side.to(device) for name, side in held.items() if isinstance(side, Tensor)}
-    parts = {name: place_index(side, device) for name, side in held.items() if is_dataclass(side)}
-    return replace(index, **moved, **parts)
+def move_index(index: Index, device: torch.device) -> Index:
+    """Return an index with its tensors on another device."""
+    values = {field.name: getattr(index, field.name) for field in fields(index)}
+    tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+    parts = {name: move_index(value, device) for name, value in values.items() if is_dataclass(value)}
+    return replace(index, **tensors, **parts)
 
 
 def index_batch(
     is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"], *, is_full: bool | None = None
 ) -> PoolingIndex:
-    """Work out the pooling index of rows of one copy of a text, and specials beside it.
+    """Build the pooling index of rows of one copy of a text, and specials beside it.
 
     Without `is_full`, the device is asked for it and waited for.
     """
@@ -98,8 +96,8 @@ def _take(hidden: Float[Tensor, "B T D"], columns: Int[Tensor, " B"]) -> Float[T
 def pool_weights(hidden: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Float[Tensor, "B D"]:
     """Sum the tokens of each row with weights, in float32; whatever a token of weight zero holds."""
     # A masked sum rather than a product over all columns: a pad column may hold NaN, and 0 * NaN is NaN.
-    kept = hidden.to(torch.float32).masked_fill(weights.unsqueeze(-1) == 0, 0.0)
-    return torch.bmm(weights.unsqueeze(1), kept).squeeze(1)
+    weighted = hidden.to(torch.float32).masked_fill(weights.unsqueeze(-1) == 0, 0.0)
+    return torch.bmm(weights.unsqueeze(1), weighted).squeeze(1)
 
 
 def pool_last(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
@@ -156,39 +154,33 @@ def pool_echo_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float
     return pool_weights(hidden, weights / weights.sum(1, keepdim=True))
 
 
-# Word poolings: the hidden states of a word's tokens become one vector; a new one is a function and a table row.
-
-
 @dataclass(frozen=True)
 class WordIndex:
-    """Where the tokens of a batch's words are, worked out once per batch and used at every layer.
-
-    Attributes:
-        first: `(W,)` int64 place of the first token of each word among all tokens of the batch, row by row.
-        last: `(W,)` int64 place of the last one.
-        tokens: `(M,)` int64 places of all tokens of all words; a token that two words share is listed twice.
-        offsets: `(W,)` int64 where each word begins in `tokens`.
-        has_no_latent: `(W, 1)` bool, words without a latent; None if there are none.
-        reba: `(B, T, T)` float32, weights of ReBA; None before the attention of all blocks is known.
-        echo: The same in the last copy of a repeated text; None without another copy.
-    """
+    """Where the tokens of a batch's words are, among all tokens of the batch row by row; computed once per batch."""
 
     first: Tensor
+    """`(W,)` int64 position of the first token of each word."""
     last: Tensor
+    """`(W,)` int64 position of the last one."""
     tokens: Tensor
+    """`(M,)` int64 positions of all tokens of all words; a token that two words share is listed twice."""
     offsets: Tensor
+    """`(W,)` int64 where each word begins in `tokens`."""
     has_no_latent: Tensor | None
+    """`(W, 1)` bool, words without a latent; None if there are none."""
     reba: Tensor | None = None
+    """`(B, T, T)` float32, weights of ReBA; None before the attention of all blocks is known."""
     echo: "WordIndex | None" = None
+    """The same in the last copy of a repeated text; None without another copy."""
 
 
 def index_words(words: BatchWords, device: torch.device) -> WordIndex:
-    """Work out the index of a batch's words, on the device of the hidden states."""
-    made = _index_places(words.starts, words.counts, device)
-    return made if words.echo is None else replace(made, echo=_index_places(*words.echo, device))
+    """Build the index of a batch's words, on the device of the hidden states."""
+    index = _index_ranges(words.starts, words.counts, device)
+    return index if words.echo is None else replace(index, echo=_index_ranges(*words.echo, device))
 
 
-def _index_places(starts: NDArray[np.int64], counts: NDArray[np.int64], device: torch.device) -> WordIndex:
+def _index_ranges(starts: NDArray[np.int64], counts: NDArray[np.int64], device: torch.device) -> WordIndex:
     offsets = np.cumsum(counts) - counts
     tokens = np.arange(int(counts.sum())) + np.repeat(starts - offsets, counts)
     is_read = counts > 0
@@ -202,9 +194,9 @@ def _index_places(starts: NDArray[np.int64], counts: NDArray[np.int64], device: 
     )
 
 
-def _take_tokens(hidden: Float[Tensor, "B T D"], places: Tensor, index: WordIndex) -> Float[Tensor, "W D"]:
-    taken = hidden.reshape(-1, hidden.shape[-1]).index_select(0, places).to(torch.float32)
-    return taken if index.has_no_latent is None else taken.masked_fill(index.has_no_latent, 0.0)
+def _take_tokens(hidden: Float[Tensor, "B T D"], positions: Tensor, index: WordIndex) -> Float[Tensor, "W D"]:
+    states = hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions).to(torch.float32)
+    return states if index.has_no_latent is None else states.masked_fill(index.has_no_latent, 0.0)
 
 
 def pool_first_token(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Float[Tensor, "W D"]:
@@ -245,20 +237,15 @@ def pool_word_echo_last(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Flo
     return pool_last_token(hidden, _echo(index))
 
 
-# Poolings of any set of tokens, by a name with an argument: the mean of the tokens that the name says.
-
-Chosen = Bool[Tensor, "B T"]
-
-
 def pool_tokens(
-    select: Callable[[PoolingIndex, str], Chosen], argument: str, hidden: Float[Tensor, "B T D"], index: PoolingIndex
+    select: Callable[[PoolingIndex, str], Selection], argument: str, hidden: Float[Tensor, "B T D"], index: PoolingIndex
 ) -> Float[Tensor, "B D"]:
     """Average the tokens that a function selects."""
     weights = select(index, argument).to(torch.float32)
     return pool_weights(hidden, weights / weights.sum(1, keepdim=True))
 
 
-def select_token(index: PoolingIndex, argument: str) -> Chosen:
+def select_token(index: PoolingIndex, argument: str) -> Selection:
     """Select the token at a position of the text, in its last copy: from 0, or from the end if negative."""
     position = int(argument)
     is_last = index.copies == index.copies.amax(1, keepdim=True)
@@ -266,7 +253,7 @@ def select_token(index: PoolingIndex, argument: str) -> Chosen:
     return is_last & (ranks == (position + 1 if position >= 0 else -position))
 
 
-def select_last(index: PoolingIndex, argument: str) -> Chosen:
+def select_last(index: PoolingIndex, argument: str) -> Selection:
     """Select the last tokens up to the one that `last` reads, all of them where there are fewer; no other specials."""
     columns = torch.arange(index.roles.shape[1], device=index.roles.device)
     last = index.last.unsqueeze(1)
@@ -274,20 +261,17 @@ def select_last(index: PoolingIndex, argument: str) -> Chosen:
     return is_open & (is_open.flip(1).cumsum(1).flip(1) <= int(argument))
 
 
-def select_role(index: PoolingIndex, argument: str) -> Chosen:
+def select_role(index: PoolingIndex, argument: str) -> Selection:
     """Select the tokens of a role."""
     return index.roles == ROLES[argument]
 
 
-def select_span(index: PoolingIndex, argument: str) -> Chosen:
+def select_span(index: PoolingIndex, argument: str) -> Selection:
     """Select the tokens of the spans of the template, or of one of them by its number from 0."""
     if index.spans is None:
         return torch.zeros_like(index.roles, dtype=torch.bool)
     is_text = index.roles == TEXT
     return is_text & (index.spans == int(argument) if argument else index.spans >= 0)
-
-
-# ReBA: states of a repeated text, gathered backwards by how strongly later tokens attended to earlier ones.
 
 
 def backward_weights(
@@ -299,11 +283,11 @@ def backward_weights(
         fused: At `[b, i, j]` the largest weight, over blocks and heads, with which token i attends to j. The attention
             is causal: of (i, j) and (j, i) at most one is not zero, so that symmetrising commutes with the maximum.
         copies: The copy of the text that each token is of, from 1; 0 for specials, template and padding.
-        direction: A name from `reba_options.DIRECTIONS`.
+        direction: A name from `pooling_table.DIRECTIONS`.
 
     Returns:
         At `[b, i, j]` the weight of the state at j in the embedding of token i, half of the attention between two
-        tokens and all that a token pays itself; zero unless i is in the first copy and j in some copy.
+        tokens and all of that of a token on itself; zero unless i is in the first copy and j in some copy.
 
     Example:
         >>> fused = torch.tensor([[[1.0, 0.0], [0.4, 0.6]]])
@@ -312,8 +296,8 @@ def backward_weights(
                  [0.0000, 0.0000]]])
     """
     both = (fused + fused.transpose(1, 2)) / 2
-    kept = (copies == 1).unsqueeze(2) & (copies > 0).unsqueeze(1)
-    both = both.masked_fill(~kept, 0.0)
+    is_gathered = (copies == 1).unsqueeze(2) & (copies > 0).unsqueeze(1)
+    both = both.masked_fill(~is_gathered, 0.0)
     return both.triu() if direction == "backward" else both
 
 
@@ -342,14 +326,11 @@ def _weights(index: PoolingIndex | WordIndex) -> Tensor:
     return index.reba
 
 
-# Whether rows hold the tokens that poolings name.
-
-
 def require_tokens(
     rows: Sequence[EncodedText], texts: Sequence[str], poolings: Sequence[str], *, first_index: int = 0
 ) -> None:
-    """Refuse rows in which a pooling of a set of tokens finds none: `InputError` names pooling and text."""
-    sets = {name: found for name in poolings if (found := find_token_set(name))}
+    """Refuse rows without any token of a pooling's token set: `InputError` names pooling and text."""
+    sets = {name: token_set for name in poolings if (token_set := find_token_set(name))}
     for row in rows if sets else ():
         index = index_rows(collate([row], [0]), CPU)
         for name, (select, argument) in sets.items():
@@ -360,9 +341,6 @@ def require_tokens(
                 )
 
 
-# Poolings of users: guarded, so that a wrong one is one sentence, and tried for padding before an extraction.
-
-
 def pool_guarded(noun: str, name: str, function: Callable[[Tensor, Any], Tensor], hidden: Tensor, index: Any) -> Tensor:
     """Call a user's pooling; its errors and wrong shapes are one sentence, an InputError."""
     try:
@@ -371,12 +349,12 @@ def pool_guarded(noun: str, name: str, function: Callable[[Tensor, Any], Tensor]
         raise InputError(
             f"your {noun} {name!r} fails on hidden states {tuple(hidden.shape)}: {first_line(error)}."
         ) from error
-    wanted = (len(index.first), hidden.shape[-1])
-    if not isinstance(pooled, Tensor) or pooled.shape != wanted:
-        found = tuple(pooled.shape) if isinstance(pooled, Tensor) else type(pooled).__name__
+    shape = (len(index.first), hidden.shape[-1])
+    if not isinstance(pooled, Tensor) or pooled.shape != shape:
+        result = tuple(pooled.shape) if isinstance(pooled, Tensor) else type(pooled).__name__
         raise InputError(
-            f"your {noun} {name!r} returns {found} for hidden states {tuple(hidden.shape)}; allowed: a tensor "
-            f"{wanted}, a vector for each."
+            f"your {noun} {name!r} returns {result} for hidden states {tuple(hidden.shape)}; allowed: a tensor "
+            f"{shape}, a vector for each."
         )
     return pooled
 
@@ -387,9 +365,9 @@ def require_no_padding(poolings: Mapping[str, Callable[[Tensor, Any], Tensor]], 
 
     `width` is that of the decoder; rows of random states are tried alone and padded beside another, on either side.
     """
-    drawn = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for name, pool in poolings.items():
-        states = torch.randn(2, 7, width, generator=drawn)
+        states = torch.randn(2, 7, width, generator=generator)
         for side in (slice(0, 4), slice(3, 7)):
             is_real = torch.zeros(2, 7, dtype=torch.bool)
             is_real[0, side], is_real[1] = True, True
@@ -404,33 +382,11 @@ def require_no_padding(poolings: Mapping[str, Callable[[Tensor, Any], Tensor]], 
                 )
 
 
-# Joining the windows of a long text: their pooled vectors, each over the tokens it represents, become one.
-
-
-def _by_count(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return counts
-
-
-def _by_rank(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    ends = np.cumsum(counts)
-    return np.diff(ends * (ends + 1) // 2, prepend=0)
-
-
-def _first_only(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    weights = np.zeros_like(counts)
-    weights[0] = 1
-    return weights
-
-
-def _last_only(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return _first_only(counts)[::-1]
-
-
-JOINS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.int64]] | None] = {
-    "last": _last_only,
-    "mean": _by_count,
-    "weighted-mean": _by_rank,
-    "first": _first_only,
+JOINS: dict[str, Callable[[NDArray[np.int64]], NDArray[Any]] | None] = {
+    "last": lambda counts: np.arange(len(counts)) == len(counts) - 1,
+    "mean": lambda counts: counts,
+    "weighted-mean": lambda counts: np.diff((ends := np.cumsum(counts)) * (ends + 1) // 2, prepend=0),
+    "first": lambda counts: np.arange(len(counts)) == 0,
     "max": None,
 }
 """Weights of a text's windows in each pooling, by the tokens each represents; None where the largest value counts."""
@@ -454,11 +410,9 @@ class Joiner:
         self._joined: Tensor | None = None
 
     def add(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> tuple[Batch, Float[Tensor, "L P M D"]] | None:
-        """Add the latents of a batch.
+        """Return a batch and its latents, if they are of whole texts or words; of windows, None up to the last one.
 
-        Returns:
-            Batch and latents as they are if they are of whole texts or words; the one row of a text with the last of
-            its windows; None before.
+        With the last window of a text its one row and joined latents are returned.
         """
         windows = batch.windows
         if windows is None:
@@ -490,4 +444,4 @@ class Joiner:
         weights = weigh(windows.counts)
         shares = torch.from_numpy((weights / weights.sum())[windows.first : windows.first + latents.shape[1]])
         shares = send(shares.to(torch.float32), latents.device)[:, None]
-        return (latents * shares).masked_fill(shares == 0, 0.0).sum(1)  # what does not count may not be finite
+        return (latents * shares).masked_fill(shares == 0, 0.0).sum(1)  # other windows may not be finite

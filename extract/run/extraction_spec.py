@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from extract.decoders.decoder_spec import split_layers
 from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA, RebaOptions, check_template, check_word_poolings, select_poolings
 from extract.records import GIVEN, given, remembers_given
@@ -110,7 +109,7 @@ class ExtractionSpec:
         """Refuse values outside the tables."""
         object.__setattr__(self, "layers", split_layers(self.layers))
         plan = self.mask_plan
-        if any(parse_kind(segment.kind).needs_spans for segment in plan.segments) and not self.template.spans:
+        if any(segment.kind.needs_spans for segment in plan.segments) and not self.template.spans:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
             )

@@ -37,7 +37,7 @@ from extract.run.session import Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force
-from extract.wiring.tree import Kinds, count_blocks, route_of, walk_plans
+from extract.wiring.tree import Route, count_blocks, route_of, walk_plans
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
 class _Branch:
     extraction: Extraction
     plan: MaskPlan
-    route: Kinds
+    route: Route
     was_done: NDArray[np.bool_]
 
     def prove(self, wiring: Wiring, *, is_closing: bool) -> None:
         """Prove batches, computed again without what plans share; as `BatchProof.prove`."""
         proof = self.extraction.proof
         if is_closing or proof.is_due:
-            wiring.set_kinds(self.plan.kinds(len(wiring.kinds)))
+            wiring.plan.kinds = list(self.plan.kinds(len(wiring.plan.kinds)))
             with rest_in_force(proof.decoder, wiring, self.plan):
                 proof.prove()
 
@@ -145,7 +145,7 @@ def sweep_latents(
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     certificates = []
     for branch in branches:
-        wiring.set_kinds(branch.plan.kinds(len(decoder.blocks)))
+        wiring.plan.kinds = list(branch.plan.kinds(len(decoder.blocks)))
         with rest_in_force(decoder, wiring, branch.plan):
             certificates.append(branch.extraction.certify())
     was_done = np.stack([branch.was_done for branch in branches])
@@ -176,12 +176,12 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
     with closing(Sink(lambda step: step())) as sink, closing(Ahead(first.batches(is_done_everywhere))) as batches:
         for batch in batches:
-            needed: dict[Kinds, list[_Branch]] = {}
+            needed: dict[Route, list[_Branch]] = {}
             for branch in branches:
                 if not branch.was_done[batch.rows].all():
                     needed.setdefault(branch.route, []).append(branch)
 
-            def emit(route: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
+            def emit(route: Route, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
                 for branch in needed[route]:
                     names = branch.extraction.poolings
                     pooled = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy

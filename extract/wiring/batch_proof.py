@@ -1,15 +1,14 @@
 """Prove batches of the extraction itself: probes of other shapes, or made earlier, say nothing about these.
 
-Rows of batches that were computed as usual are computed once more in a way that cannot be wrong as the batch could be,
-and their latents must agree.
+Rows of batches that were computed as usual are computed once more another way, and their latents must agree.
 
 - Under a plan, attention is replaced by the textbook formula under the plan's mask. Where masks go into arguments and
   it cannot be replaced, the scores of its softmax must be hidden exactly where the plan hides.
 - An untouched causal decoder is given other tokens after the row's own, which nothing before them may depend on.
 
 One row of the first batch of each shape class is proved, one of the last batch before rows are closed, and up to 64
-rows of the second batch and of each hundredth after it. Rows wait for others, so that they share a forward pass, and
-are proved at the latest before the rows of their process are closed.
+rows of the second batch and of each hundredth after it. Rows wait, so that several share a forward pass, and are
+proved at the latest before the rows of their process are closed.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
@@ -37,13 +37,19 @@ from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
 from extract.wiring.plan_wiring import DRIFT_ALLOWED
 from extract.wiring.states import Pooler
 
+Counts = NDArray[np.int64]
 EVERY = 100
 """Batches of which many rows of one are proved."""
-MOST_ROWS = 64  # of such a batch, evenly over it
-N_EXACT = 32  # rows up to so many tokens have a shape class for each length; longer ones for each eighth of an octave
-N_OTHER = 3  # tokens that follow a row of an untouched decoder
-N_WAITING = 2048  # tokens that wait for a pass at least
-N_SCORES = 1 << 24  # of the textbook formula at a time
+MOST_ROWS = 64
+"""Rows of such a batch, evenly over it."""
+N_EXACT = 32
+"""Rows of up to so many tokens have a shape class for each length; longer ones for each eighth of an octave."""
+N_OTHER = 3
+"""Tokens that follow a row of an untouched decoder."""
+N_WAITING = 2048
+"""Tokens that wait for a pass at least."""
+N_SCORES = 1 << 24
+"""Scores of the textbook formula in memory."""
 
 
 class ComputedRow(NamedTuple):
@@ -56,20 +62,7 @@ class ComputedRow(NamedTuple):
 
 @dataclass(eq=False)
 class BatchProof:
-    """Proves batches that one process computes for one cache.
-
-    Attributes:
-        decoder: The decoder.
-        plan: The plan; it is in force while `prove` runs.
-        poolings: Poolings of the latents.
-        layers: Layers of the latents.
-        reba: Options of their ReBA poolings.
-        storage: The dtype that they are stored in.
-        n_batches: Batches so far.
-        n_whole: Those of them of which up to 64 rows are proved.
-        n_rows: Rows proved.
-        largest_error: Largest difference so far, relative to the size of a latent.
-    """
+    """Proves batches that one process computes for one cache; the plan is in force while `prove` runs."""
 
     decoder: Decoder
     plan: MaskPlan
@@ -77,10 +70,14 @@ class BatchProof:
     layers: Sequence[str]
     reba: RebaOptions
     storage: str
+    """The dtype that latents are stored in."""
     n_batches: int = 0
     n_whole: int = 0
+    """Batches of which up to `MOST_ROWS` rows are proved."""
     n_rows: int = 0
+    """Rows proved so far."""
     largest_error: float = 0.0
+    """Largest difference so far, relative to the size of a latent."""
     _classes: set[tuple[int, int, bool]] = field(default_factory=set)
     _waiting: list[ComputedRow] = field(default_factory=list)
     _last: list[ComputedRow] = field(default_factory=list)
@@ -104,7 +101,7 @@ class BatchProof:
         return n_tokens >= max(self._most_tokens, N_WAITING)
 
     def add(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> None:
-        """Take note of a batch that was computed, before its windows are joined."""
+        """Register a batch that was computed, before its windows are joined."""
         self.n_batches += 1
         n_rows, n_tokens = batch.ids.shape
         self._most_tokens = max(self._most_tokens, batch.ids.numel())
@@ -125,8 +122,7 @@ class BatchProof:
     def prove(self, *, is_closing: bool = True) -> None:
         """Prove the rows that wait, and one of the last batch; unless rows are closed, only where many wait.
 
-        Raises:
-            CertificateError: Names the layer, the text and the batch whose latents are not those of the plan.
+        `CertificateError` names the layer, the text and the batch whose latents are not those of the plan.
         """
         if not (is_closing or self.is_due):
             return
@@ -204,7 +200,7 @@ class BatchProof:
 
 
 class _Formula:
-    """The plan's masks over one batch, put in the place of attention, or compared with what its softmax is given."""
+    """The textbook formula under the plan's masks over one batch: it replaces attention, or checks softmax inputs."""
 
     def __init__(self, decoder: Decoder, plan: MaskPlan, wiring: Wiring, batch: Batch, pooler: Pooler) -> None:
         self.decoder, self.plan, self.wiring, self.batch, self.pooler = decoder, plan, wiring, batch, pooler
@@ -245,7 +241,7 @@ class _Formula:
         allowed = self.mask(block, call.options.get("sliding_window")).unsqueeze(1)
         if block in self.literal.prefix:
             rows, last = torch.arange(len(allowed)), self.batch.last
-            key, value = (torch.cat([side[rows, :, last].unsqueeze(2), side], 2) for side in (call.key, call.value))
+            key, value = (torch.cat([x[rows, :, last].unsqueeze(2), x], 2) for x in (call.key, call.value))
             call = replace(call, key=key, value=value)
             allowed = torch.cat([torch.ones_like(allowed[..., :1]), allowed], dim=-1)
         n_rows, n_heads, n_tokens, _ = call.query.shape
@@ -259,9 +255,9 @@ class _Formula:
         return torch.cat(mixed, dim=1).to(call.mixed.dtype)
 
     def require_hidden(self, block: int, scores: Float[Tensor, "B Q T T"]) -> None:
-        """Check that the softmax of a block is given minus infinity exactly where the plan hides."""
-        allowed, is_real = self.mask(block, self.wiring.windows[block]), self.batch.is_real
-        allowed, is_real = (side.to(scores.device).unsqueeze(1) for side in (allowed, is_real))
+        """Check that scores before the softmax of a block are minus infinity exactly where the plan hides."""
+        allowed = self.mask(block, self.wiring.windows[block]).to(scores.device).unsqueeze(1)
+        is_real = self.batch.is_real.to(scores.device).unsqueeze(1)
         wrong = ((scores > HIDDEN) ^ allowed) & is_real.unsqueeze(-1)
         if bool(wrong.any()):
             row, head, i, j = wrong.nonzero()[0].tolist()
@@ -270,7 +266,7 @@ class _Formula:
             raise self.refuse(f"head {head + 1} of block {block + 1} {verb} token {j} at token {i} of text {text}")
 
     def mask(self, block: int, window: int | None) -> Bool[Tensor, "B T T"]:
-        """Build the mask of a block by its rule, which must say what the truth says at some tokens of every row."""
+        """Build the mask of a block by its rule, which must agree with `masks.truth` at some tokens of every row."""
         kind = self.literal.kind_of(block, is_again=self.is_again)
         if (kind, window) not in self.masks:
             is_real, spans = self.batch.is_real, self.batch.spans
@@ -278,21 +274,21 @@ class _Formula:
             mask = batch_mask(parse_kind(kind), is_real, spans=spans, window=window)
             for row, n in enumerate(self.batch.n_tokens.tolist()):
                 queries = sorted({0, min(1, n - 1), n // 2, n - 1})
-                wanted = literal_mask(kind, n, window=window, spans=spans[row, :n], queries=queries)
-                if not torch.equal(mask[row, queries, :n], wanted):
+                truth = literal_mask(kind, n, window=window, spans=spans[row, :n], queries=queries)
+                if not torch.equal(mask[row, queries, :n], truth):
                     raise self.refuse(f"the rule of {kind!r} is not that of the truth table in a row of {n} tokens")
             self.masks[kind, window] = mask
         return self.masks[kind, window]
 
-    def refuse(self, why: str) -> CertificateError:
+    def refuse(self, problem: str) -> CertificateError:
         """Build the error for a batch that is not as planned."""
-        return refuse_batch(self.decoder, self.plan, f"as its batches are computed: {why}")
+        return refuse_batch(self.decoder, self.plan, f"as its batches are computed: {problem}")
 
 
-def refuse_batch(decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+def refuse_batch(decoder: Decoder, plan: MaskPlan, problem: str) -> CertificateError:
     """Build the error for batches that are not as planned."""
     return CertificateError(
-        f"the plan {plan.text!r} did not take effect {what}. Rows that this run wrote since it last compared some do "
+        f"the plan {plan.text!r} did not take effect {problem}. Rows that this run wrote since its last proof do "
         f"not count; the family {decoder.description.family!r} cannot be extracted under this plan."
     )
 
@@ -341,23 +337,23 @@ def _join_rows(rows: Sequence[Batch], *, n_more: int) -> Batch:
     """Put unpadded batches of one row into one batch, padded on the right to `n_more` columns beyond the longest."""
     width = max(row.ids.shape[1] for row in rows) + n_more
 
-    def pad(sides: Sequence[Tensor], value: int | bool) -> Tensor:
-        return torch.cat([torch.nn.functional.pad(side, (0, width - side.shape[1]), value=value) for side in sides])
+    def pad(tensors: Sequence[Tensor], value: int | bool) -> Tensor:
+        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1]), value=value) for x in tensors])
 
-    def place(sides: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-        starts = [starts + number * width for number, (starts, _) in enumerate(sides)]
-        return np.concatenate(starts), np.concatenate([counts for _, counts in sides])
+    def join(ranges: Sequence[tuple[Counts, Counts]]) -> tuple[Counts, Counts]:
+        starts = [starts + number * width for number, (starts, _) in enumerate(ranges)]
+        return np.concatenate(starts), np.concatenate([counts for _, counts in ranges])
 
-    held = [row.words for row in rows if row.words is not None]
+    by_row = [row.words for row in rows if row.words is not None]
     words = None
-    if held:
-        echoes = [words.echo for words in held if words.echo is not None]
+    if by_row:
+        echoes = [words.echo for words in by_row if words.echo is not None]
         words = BatchWords(
-            *place([(words.starts, words.counts) for words in held]),
-            flags=np.concatenate([words.flags for words in held]),
-            n_words=np.concatenate([words.n_words for words in held]),
-            word_start=np.concatenate([words.word_start for words in held]),
-            echo=place(echoes) if echoes else None,
+            *join([(words.starts, words.counts) for words in by_row]),
+            flags=np.concatenate([words.flags for words in by_row]),
+            n_words=np.concatenate([words.n_words for words in by_row]),
+            word_start=np.concatenate([words.word_start for words in by_row]),
+            echo=join(echoes) if echoes else None,
         )
     spans = [row.spans for row in rows if row.spans is not None]
     placeholders = [row.placeholder for row in rows if row.placeholder is not None]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch
+from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import LiteralPlan, literal_mask, literal_plan
 from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, only_causal, wired_attention
@@ -20,42 +21,40 @@ from extract.wiring.forward import Visit, in_float32, plain_batch, probe_ids, pr
 from extract.wiring.plan_wiring import layer_drift, short_windows
 
 N_TOKENS = 8
-MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}  # smallest change, relative to a token's largest value
+MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}
+"""Smallest change that counts, relative to a token's largest value."""
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
+"""Of attention, relative to a head's largest value."""
+WHERE = (0, 1, 2, 3, 5, 8, 13)
+"""Tokens that are checked in long rows, counted from either end."""
 
 
 @runtime_checkable
 class Enter(Protocol):
-    """Receives what a block is about to be given."""
+    """Receives the input of a block before it runs."""
 
     def __call__(self, block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
-        """Return what the block is given instead."""
+        """Return the input to use instead."""
 
 
 @dataclass(eq=False)
 class BlockCall:
-    """One run of one block, looked at by itself.
-
-    Attributes:
-        block: Its position, from 0.
-        is_again: Whether the plan's architecture runs it a second time.
-        attention: The calls of its attention.
-        moved: `(T, T)` bool, true at `[i, j]` where the output at token `i` changed with token `j`.
-        entered: `(B, T, D)`, what it was given.
-        scores: What the softmax of its attention was given, `(B, heads, T, T)`, where masks go into arguments.
-    """
+    """One run of one block, observed by itself."""
 
     block: int
+    """Its position, from 0."""
     is_again: bool
+    """Whether the plan's architecture runs it a second time."""
     entered: Tensor
+    """`(B, T, D)`, its input."""
     attention: list[AttentionCall] = field(default_factory=list)
     moved: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    """`(T, T)` bool, true at `[i, j]` where the output at token `i` changed with token `j`."""
     scores: list[Tensor] = field(default_factory=list)
+    """Inputs of the softmax of its attention, `(B, heads, T, T)`, where masks go into arguments."""
 
     def measured(self, dtype: str) -> Bool[Tensor, "T T"]:
-        """Measure the block's mask: whether attention at token `i` changed with token `j`, in any head.
-
-        Where attention cannot be seen by itself, whether the block's output did.
-        """
+        """Measure the block's mask: whether attention at token `i`, or else the output, changed with token `j`."""
         if not self.attention:
             return self.moved
         return torch.stack([moved_tokens(call.mixed, dtype).any(-1) for call in self.attention]).any(0)
@@ -67,18 +66,18 @@ def look_at_blocks(
     *,
     n_tokens: int = N_TOKENS,
     holds_attention: bool = False,
-    instead: Sequence[Tensor] = (),
+    inputs: Sequence[Tensor] = (),
 ) -> list[BlockCall]:
     """Run every block of a wired decoder on rows that differ at one token each, in the order the plan runs them.
 
-    `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows. `instead`
-    holds what each run is given, where that is not to depend on the blocks below.
+    `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows. `inputs`
+    are those of the runs, where they must not depend on the blocks below.
     """
     calls: list[BlockCall] = []
     dtype = decoder.description.dtype
 
     def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
-        varied = instead[len(calls)] if instead else _varied(hidden, seed=block)
+        varied = inputs[len(calls)] if inputs else _varied(hidden, seed=block)
         calls.append(BlockCall(block, is_again, varied))
         return varied
 
@@ -110,7 +109,7 @@ def run_apart(
     see: Callable[[Tensor], None],
     visit: Visit = lambda *_: None,
 ) -> None:
-    """Run a batch, and show what goes into, out of and through the attention of every block; `enter` may change it."""
+    """Run a batch, and show the input, attention and output of every block; `enter` may change the input."""
 
     def around(block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         output = run(enter(block, hidden, is_again=True))
@@ -119,7 +118,7 @@ def run_apart(
 
     with ExitStack() as stack:
         for index, block in enumerate(decoder.blocks):
-            # In front of the hooks of architectures and skips: those keep and add what the isolated block was given.
+            # In front of the hooks of architectures and skips: those keep and add the input of the isolated block.
             hook = block.register_forward_pre_hook(_entering(index, enter), with_kwargs=True, prepend=True)
             stack.enter_context(hook)
             stack.enter_context(block.register_forward_hook(_leaving(leave), prepend=True))
@@ -132,7 +131,7 @@ def run_apart(
 def drift_when_watched(decoder: Decoder, wiring: Wiring) -> Float[Tensor, " L"]:
     """Run the probe as an extraction runs its batches, and again while it is watched; return the change per layer.
 
-    What is proved of watched blocks holds for latents only where nobody can tell the two apart.
+    What is proved of watched blocks holds for latents only where both give the same states.
     """
     n_tokens = min(N_TOKENS, decoder.description.window)
     rows = torch.stack([probe_ids(decoder, n_tokens, seed=seed) for seed in range(N_TOKENS)])
@@ -198,42 +197,28 @@ def _leaving(leave: Callable[[Tensor], None]) -> Callable[..., None]:
     return hook
 
 
-# Prove a plan block by block: every block gets rows that differ at one token, and only attention may spread it.
-
-TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}  # of attention, relative to a head's largest value
-WHERE = (0, 1, 2, 3, 5, 8, 13)  # tokens looked at in long rows, counted from either end
-
-
 def prove_blocks(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
-    """Certify the mask of every block, alone and in every head.
+    """Certify the mask of every block, alone and in every head, on short rows and in a batch as of the extraction.
 
-    Args:
-        decoder: The decoder, the plan in force.
-        wiring: Its wiring.
-        plan: The plan.
-        n_rows: Rows of a large batch of the extraction.
-        n_tokens: Tokens of its longest row.
-
-    Returns:
-        Plain values for the cache.
-
-    Raises:
-        CertificateError: Names the block, the head and the tokens where decoder and plan differ.
-        DecoderError: A block mixes tokens beside its attention, so that a plan would convert half of it.
+    Returns plain values for the cache. `CertificateError` names the block, the head and the tokens where decoder and
+    plan differ; `DecoderError` a block that mixes tokens beside its attention, of which a plan would convert half.
     """
     with short_windows(decoder), wiring.windows_apart():
         with in_float32(decoder) as wide:
             calls = look_at_blocks(wide, wiring)
-            held = look_at_blocks(wide, wiring, holds_attention=True)
+            fixed = look_at_blocks(wide, wiring, holds_attention=True)
         literal = require_runs(calls, decoder, plan)
-        for call, still in zip(calls, held, strict=True):
-            (_require_only_attention if call.attention else require_causal)(call, still, wide)
+        for call, fixed_call in zip(calls, fixed, strict=True):
+            if call.attention:
+                _require_only_attention(call, fixed_call, wide)
+            else:
+                require_causal(call, wide)
         worst = max(_check_call(call, decoder, wiring, plan, literal, (n_rows, n_tokens)) for call in calls)
     return {"n_calls": len(calls), "shape": [n_rows, n_tokens], "largest_error": worst}
 
 
 def require_runs(calls: list[BlockCall], decoder: Decoder, plan: MaskPlan) -> LiteralPlan:
-    """Check that the blocks ran that the plan runs, in its order; return the plan as its text reads."""
+    """Check that exactly the blocks of the plan ran, in its order; return the plan as its text reads."""
     literal = literal_plan(plan.text, len(decoder.blocks))
     runs = [(call.block, call.is_again) for call in calls]
     if runs != literal.runs:
@@ -256,8 +241,7 @@ def _check_call(
     errors = [0.0]
     for attention in call.attention:
         allowed = expected_mask(kind, attention.query.shape[2], window=attention.options.get("sliding_window"))
-        wanted = textbook_attention(attention, allowed, is_prefixed=is_prefixed)
-        error = _errors(attention.mixed, wanted)
+        error = _errors(attention.mixed, textbook_attention(attention, allowed, is_prefixed=is_prefixed))
         if float(error.max()) > TOLERANCE["float32"]:
             head = int(error.argmax())
             moved = moved_tokens(attention.mixed, "float32")[:, :, head]
@@ -276,42 +260,47 @@ def _check_call(
     return max(errors)
 
 
-def refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+def refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, problem: str) -> CertificateError:
     """Build the error for a block whose mask is not the plan's."""
     return CertificateError(
-        f"the plan {plan.text!r} did not take effect in block {call.block + 1}, planned as {kind!r}: {what}. "
+        f"the plan {plan.text!r} did not take effect in block {call.block + 1}, planned as {kind!r}: {problem}. "
         f"The family {decoder.description.family!r} cannot be extracted under this plan."
     )
 
 
 def _say_difference(moved: Bool[Tensor, "T T"], allowed: Bool[Tensor, "T T"], error: Tensor) -> str:
     for wrong, verb in ((moved & ~allowed, "depends on"), (allowed & ~moved, "ignores")):
-        if len(places := wrong.nonzero()):
-            return f"of token {int(places[0, 0])} {verb} token {int(places[0, 1])}"
+        if len(pairs := wrong.nonzero()):
+            return f"of token {int(pairs[0, 0])} {verb} token {int(pairs[0, 1])}"
     return f"differs by {float(error):.2g} of its largest value from softmax attention with its scale, cap and sinks"
 
 
-def _require_only_attention(call: BlockCall, held: BlockCall, decoder: Decoder) -> None:
-    """Check that nothing mixes tokens before attention, nor beside it."""
+def _require_only_attention(call: BlockCall, fixed: BlockCall, decoder: Decoder) -> None:
+    """Check that nothing mixes tokens before attention, nor beside it, where attention is held fixed."""
     others = ~torch.eye(len(call.moved), dtype=torch.bool)
-    sides = [side.transpose(1, 2) for found in call.attention for side in (found.query, found.key, found.value)]
-    for what, moved in (
-        ("before", torch.stack([moved_tokens(side, decoder.description.dtype).any(-1) for side in sides]).any(0)),
-        ("beside", held.moved),
-    ):
-        if len(places := (moved & others).nonzero()):
-            i, j = places[0].tolist()
-            raise only_causal(
-                decoder.description.family,
-                f"mixes tokens {what} its attention (block {call.block + 1}: token {i} depends on token {j}), where no "
-                "mask plan reaches",
-            )
+    inputs = [
+        x.transpose(1, 2) for attention in call.attention for x in (attention.query, attention.key, attention.value)
+    ]
+    before = torch.stack([moved_tokens(x, decoder.description.dtype).any(-1) for x in inputs]).any(0)
+    require_unmixed(call, before & others, "before", decoder)
+    require_unmixed(call, fixed.moved & others, "beside", decoder)
 
 
-def require_causal(call: BlockCall, _: BlockCall, decoder: Decoder) -> None:
+def require_unmixed(call: BlockCall, mixed: Bool[Tensor, "T T"], where: str, decoder: Decoder) -> None:
+    """Refuse a block that mixes pairs of tokens before or beside its attention (`DecoderError`)."""
+    if len(pairs := mixed.nonzero()):
+        i, j = pairs[0].tolist()
+        raise only_causal(
+            decoder.description.family,
+            f"mixes tokens {where} its attention (block {call.block + 1}: token {i} depends on token {j}), where no "
+            "mask plan reaches",
+        )
+
+
+def require_causal(call: BlockCall, decoder: Decoder) -> None:
     """Check that a recurrent block lets no token see a later one."""
-    if len(places := call.moved.triu(1).nonzero()):
-        i, j = places[0].tolist()
+    if len(pairs := call.moved.triu(1).nonzero()):
+        i, j = pairs[0].tolist()
         why = f"lets token {i} depend on the later token {j} in block {call.block + 1}, which has no attention to mask"
         raise only_causal(decoder.description.family, why)
 
@@ -328,31 +317,31 @@ def _error_at(
     """Run a block's attention on random vectors of another shape, and compare some of its tokens with the formula."""
     (n_rows, n_tokens), query = shape, attention.query
     kind = literal.kind_of(call.block, is_again=call.is_again)
-    sides = [
-        _random((n_rows, side.shape[1], n_tokens, side.shape[3]), seed).to(query)
-        for seed, side in enumerate((query, attention.key, attention.value))
-    ]
+    queries, keys, values = (
+        _random((n_rows, x.shape[1], n_tokens, x.shape[3]), seed).to(query)
+        for seed, x in enumerate((query, attention.key, attention.value))
+    )
     lengths = [n_tokens - (row * n_tokens // (2 * n_rows) if is_padded else 0) for row in range(n_rows)]
     is_real = torch.arange(n_tokens) < torch.tensor(lengths).unsqueeze(1)
     spans = probe_spans(n_tokens).repeat(n_rows, 1)
     wiring.begin(is_real.to(query.device), spans.to(query.device))
-    with wiring.converted(call.block, kind) if call.is_again else nullcontext(), torch.inference_mode():
-        mixed, _ = wired_attention(attention.module, sides[0], sides[1], sides[2], None, **attention.options)
+    with wiring.converted(call.block, parse_kind(kind)) if call.is_again else nullcontext(), torch.inference_mode():
+        mixed, _ = wired_attention(attention.module, queries, keys, values, None, **attention.options)
     wiring.end()
     worst = 0.0
     for row in sorted({0, n_rows // 2, n_rows - 1}):
         n = lengths[row]
-        at = torch.tensor(sorted({place % n for k in WHERE if k < n for place in (k, -1 - k)}))
+        at = torch.tensor(sorted({token % n for k in WHERE if k < n for token in (k, -1 - k)}))
         window = attention.options.get("sliding_window")
         allowed = expected_mask(kind, n, window=window, queries=at.tolist())
         one = replace(
             attention,
-            query=sides[0][row : row + 1, :, at],
-            key=sides[1][row : row + 1, :, :n],
-            value=sides[2][row : row + 1, :, :n],
+            query=queries[row : row + 1, :, at],
+            key=keys[row : row + 1, :, :n],
+            value=values[row : row + 1, :, :n],
         )
-        wanted = textbook_attention(one, allowed, is_prefixed=call.block in literal.prefix)
-        worst = max(worst, float(_errors(mixed[row : row + 1, at], wanted).max()))
+        formula = textbook_attention(one, allowed, is_prefixed=call.block in literal.prefix)
+        worst = max(worst, float(_errors(mixed[row : row + 1, at], formula).max()))
     return worst
 
 
@@ -372,15 +361,15 @@ def expected_mask(
 def textbook_attention(
     call: AttentionCall, allowed: Bool[Tensor, "*B I T"], *, is_prefixed: bool = False
 ) -> Float[Tensor, "B I Q V"]:
-    """Compute attention by its formula in float32, from what a block passed and a mask; slow and plain.
+    """Compute attention by its formula in float32, from the call of a block and a mask; slow and plain.
 
     Where it `is_prefixed`, every token also sees the key and the value of the last of these tokens once more.
     """
-    query, key, value = (side.float() for side in (call.query, call.key, call.value))
+    query, key, value = (x.float() for x in (call.query, call.key, call.value))
     n_groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(n_groups, 1), value.repeat_interleave(n_groups, 1)
     if is_prefixed:
-        key, value = (torch.cat([side[:, :, -1:], side], dim=2) for side in (key, value))
+        key, value = (torch.cat([x[:, :, -1:], x], dim=2) for x in (key, value))
         allowed = torch.cat([torch.ones_like(allowed[:, :1]), allowed], dim=1)
     scaling, softcap, sinks = (call.options.get(name) for name in ("scaling", "softcap", "s_aux"))
     scores = torch.einsum("bqih,bqjh->bqij", query, key) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -395,7 +384,7 @@ def textbook_attention(
     return torch.einsum("bqij,bqjv->biqv", weights / total, value)
 
 
-def _errors(found: Float[Tensor, "B T Q V"], wanted: Float[Tensor, "B T Q V"]) -> Float[Tensor, " Q"]:
+def _errors(mixed: Float[Tensor, "B T Q V"], formula: Float[Tensor, "B T Q V"]) -> Float[Tensor, " Q"]:
     """Largest difference of each head, relative to its largest value; infinite where it is NaN."""
-    scale = wanted.abs().amax(dim=(0, 1, 3)).clamp(min=1e-6)
-    return ((found.float() - wanted).abs().amax(dim=(0, 1, 3)) / scale).nan_to_num(nan=float("inf"))
+    scale = formula.abs().amax(dim=(0, 1, 3)).clamp(min=1e-6)
+    return ((mixed.float() - formula).abs().amax(dim=(0, 1, 3)) / scale).nan_to_num(nan=float("inf"))

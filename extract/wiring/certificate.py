@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, collate
-from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
+from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import expected_reach, literal_plan, require_truth
-from extract.wiring.attention import HIDDEN, Wiring, only_causal, require_attention, wiring_of
+from extract.wiring.attention import HIDDEN, Wiring, require_attention, wiring_of
 from extract.wiring.block_proofs import (
     MOVED,
     N_TOKENS,
@@ -28,6 +29,7 @@ from extract.wiring.block_proofs import (
     refuse,
     require_causal,
     require_runs,
+    require_unmixed,
     run_apart,
 )
 from extract.wiring.forward import (
@@ -43,24 +45,32 @@ from extract.wiring.forward import (
 from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
 from extract.wiring.states import Pooler, pool_batch
 
-# Prove a plan block by block where masks go into arguments: attention is seen only as the scores of its softmax.
-
-ITSELF = f"nosink{N_TOKENS}-causal"  # of at most so many tokens, each sees itself alone
+ITSELF = MaskKind("nosink-causal", N_TOKENS)
+"""Under which each of at most `N_TOKENS` tokens sees itself alone."""
+PLACEHOLDER = 0
+"""Column of the placeholder in the rows of certificates."""
+PROBE_LENGTHS = (2, 5, 9)
+"""Rows of the batch-invariance check, in tokens; the last one pads the others."""
+DRIFT_SHOWN = 1e6
+"""Stands for what is not finite, which JSON cannot hold."""
 
 
 def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
-    """Certify the mask of every block, alone and in every head; arguments, result and errors of `prove_blocks`."""
+    """Certify the mask of every block as `prove_blocks` does, where attention shows only the scores of its softmax."""
     shape = n_rows, n_tokens
     with wiring.windows_apart():
         with short_windows(decoder), in_float32(decoder) as wide:
             calls = look_at_blocks(wide, wiring)
-            with wiring.all_as(CAUSAL):
-                causal = look_at_blocks(wide, wiring, instead=[call.entered for call in calls])
+            with wiring.all_as(CAUSAL_KIND):
+                causal = look_at_blocks(wide, wiring, inputs=[call.entered for call in calls])
             with wiring.all_as(ITSELF):
                 alone = look_at_blocks(wide, wiring)
             literal = require_runs(calls, decoder, plan)
-            for call, single in zip(calls, alone, strict=True):
-                (_require_apart if call.scores else require_causal)(call, single, wide)
+            for call, call_alone in zip(calls, alone, strict=True):
+                if call.scores:
+                    _require_apart(call, call_alone, wide)
+                else:
+                    require_causal(call, wide)
             n_probed = calls[0].entered.shape[1]
             everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
             errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
@@ -82,17 +92,14 @@ def _require_apart(call: BlockCall, alone: BlockCall, decoder: Decoder) -> None:
         largest = scores[0].masked_fill(scores[0] < HIDDEN, 0).abs().max()
         moved = (change / largest.clamp(min=1e-6) > MOVED[decoder.description.dtype]).cpu() & is_foreign
         before |= moved.any(2).T
-    for what, moved in (("before", before), ("beside", alone.moved & others)):
-        if len(places := moved.nonzero()):
-            i, j = places[0].tolist()
-            why = f"mixes tokens {what} its attention (block {call.block + 1}: token {i} depends on token {j})"
-            raise only_causal(decoder.description.family, f"{why}, where no mask plan reaches")
+    require_unmixed(call, before, "before", decoder)
+    require_unmixed(call, alone.moved & others, "beside", decoder)
 
 
 def _compare(
     calls: list[BlockCall],
     causal: list[BlockCall],
-    looked_at: tuple[Bool[Tensor, "b T"], Tensor],
+    rows: tuple[Bool[Tensor, "b T"], Tensor],
     decoder: Decoder,
     wiring: Wiring,
     plan: MaskPlan,
@@ -100,27 +107,27 @@ def _compare(
 ) -> list[float]:
     """Compare scores with the plan's mask and with causal ones, at some queries of some rows; return the errors."""
     errors = []
-    is_real, queries = looked_at
+    is_real, queries = rows
     literal = literal_plan(plan.text, len(decoder.blocks))
-    for call, own in zip(calls, causal, strict=True):
+    for call, causal_call in zip(calls, causal, strict=True):
         kind = literal.kind_of(call.block, is_again=call.is_again)
         if not call.scores and call.block not in wiring.silent:
             raise refuse(call, kind, decoder, plan, f"{where}the scores of its attention cannot be seen")
-        for scores, reference in zip(call.scores, own.scores, strict=True):
+        for scores, reference in zip(call.scores, causal_call.scores, strict=True):
             for row, real in enumerate(is_real):
                 n, at = int(real.sum()), queries[row]
                 allowed = torch.zeros(len(at), len(real), dtype=torch.bool)
                 allowed[:, :n] = expected_mask(kind, n, window=wiring.windows[call.block], queries=at.tolist())
                 seen = scores[row] > HIDDEN
                 for wrong, verb in ((seen & ~allowed, "depends on"), (~seen & allowed, "ignores")):
-                    if len(places := wrong.nonzero()):
-                        head, i, j = places[0].tolist()
-                        what = f"{where}head {head + 1} of token {int(at[i])} {verb} token {j}"
-                        raise refuse(call, kind, decoder, plan, what)
+                    if len(pairs := wrong.nonzero()):
+                        head, i, j = pairs[0].tolist()
+                        problem = f"{where}head {head + 1} of token {int(at[i])} {verb} token {j}"
+                        raise refuse(call, kind, decoder, plan, problem)
                 errors.append(_error(scores[row], reference[row], allowed))
                 if errors[-1] > TOLERANCE[decoder.description.dtype]:
-                    what = f"{where}scores differ by {errors[-1]:.2g} from those of the same tokens under a causal mask"
-                    raise refuse(call, kind, decoder, plan, what)
+                    problem = f"{where}scores differ by {errors[-1]:.2g} from those of the same tokens, causally masked"
+                    raise refuse(call, kind, decoder, plan, problem)
     return errors
 
 
@@ -140,9 +147,9 @@ def _errors_at(
     batch = collate([encode_ids(probe_ids(decoder, n, seed=row)) for row, n in enumerate(lengths)], range(n_rows))
     batch = replace(batch, spans=probe_spans(n_tokens).repeat(n_rows, 1))
     rows = sorted({0, n_rows // 2, n_rows - 1})
-    places = [[place % lengths[row] for k in WHERE if k < lengths[row] for place in (k, -1 - k)] for row in rows]
-    most = max(map(len, places))
-    queries = torch.tensor([(found + found[:1] * most)[:most] for found in places])
+    tokens = [[token % lengths[row] for k in WHERE if k < lengths[row] for token in (k, -1 - k)] for row in rows]
+    most = max(map(len, tokens))
+    queries = torch.tensor([(some + some[:1] * most)[:most] for some in tokens])
 
     def look() -> list[BlockCall]:
         calls: list[BlockCall] = []
@@ -159,29 +166,18 @@ def _errors_at(
         run_apart(decoder, wiring, batch, enter=enter, leave=lambda _: None, watch=lambda *_: None, see=see)
         return calls
 
-    found = look()
-    with wiring.all_as(CAUSAL):
+    planned = look()
+    with wiring.all_as(CAUSAL_KIND):
         causal = look()
     where = f"in {n_rows} {'padded' if is_padded else 'unpadded'} rows of {n_tokens} tokens, "
-    return _compare(found, causal, (batch.is_real[rows], queries), decoder, wiring, plan, where)
-
-
-# Prove the range of Token Prepending by states: what reaches a layer is the same however long a state is copied.
+    return _compare(planned, causal, (batch.is_real[rows], queries), decoder, wiring, plan, where)
 
 
 def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder: int) -> None:
     """Certify that the placeholder takes the last token's state after the blocks of the plan, and after no other.
 
-    What a block itself computed is compared with what the next one is given.
-
-    Args:
-        decoder: The decoder, the plan in force.
-        plan: The plan, with a placeholder.
-        n_tokens: Tokens of the row that is looked at.
-        placeholder: Its column.
-
-    Raises:
-        CertificateError: Names the first layer where the placeholder holds another state than planned.
+    The output of a block is compared with the input of the next one, in a row of `n_tokens` whose placeholder is at the
+    column `placeholder`.
     """
     copied = literal_plan(plan.text, len(decoder.blocks)).prepend or range(0)
     computed: list[Tensor] = []
@@ -190,15 +186,17 @@ def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder
         computed.append((output[0] if isinstance(output, tuple) else output)[0].clone())
 
     def visit(position: int, hidden: Tensor) -> None:
-        if position == 0:  # drawn, by seed; that it depends on no token is seen in its influence
+        if position == 0:  # random; that it depends on no token shows in `influence`
             return
-        own, state = computed[-1], hidden[0]
+        output, state = computed[-1], hidden[0]
         holds_last = torch.equal(state[placeholder], state[-1])
         if position - 1 in copied:
             if not holds_last:
-                raise _refuse(decoder, plan, position, "does not hold the last token's state")
-        elif holds_last and not torch.equal(own[placeholder], own[-1]):
-            raise _refuse(decoder, plan, position, "holds the last token's state, which the plan does not copy there")
+                raise _refuse_copy(decoder, plan, position, "does not hold the last token's state")
+        elif holds_last and not torch.equal(output[placeholder], output[-1]):
+            raise _refuse_copy(
+                decoder, plan, position, "holds the last token's state, which the plan does not copy there"
+            )
 
     ids = probe_ids(decoder, n_tokens, seed=0).unsqueeze(0)
     batch = replace(plain_batch(ids, spans=probe_spans(n_tokens)), placeholder=torch.tensor([placeholder]))
@@ -208,16 +206,11 @@ def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder
         run_batch(wide, batch, visit, depth=len(wide.blocks))
 
 
-def _refuse(decoder: Decoder, plan: MaskPlan, position: int, what: str) -> CertificateError:
+def _refuse_copy(decoder: Decoder, plan: MaskPlan, position: int, problem: str) -> CertificateError:
     return CertificateError(
-        f"the plan {plan.text!r} did not take effect: the placeholder of {decoder.layers[position]} {what}. "
+        f"the plan {plan.text!r} did not take effect: the placeholder of {decoder.layers[position]} {problem}. "
         f"The family {decoder.description.family!r} cannot be extracted under this plan."
     )
-
-
-PLACEHOLDER = 0  # its column in the rows of certificates
-PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
-DRIFT_SHOWN = 1e6  # stands for what is not finite, which JSON cannot hold
 
 
 def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Tensor, "L T T"]:
@@ -248,16 +241,10 @@ def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Ten
 
 
 def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tokens: int = 64) -> dict[str, Any]:
-    """Certify a plan in force: the mask of every block by itself, and that what it reaches moves at every layer.
+    """Certify a plan in force: the mask of every block by itself, and which inputs move which outputs at every layer.
 
-    Args:
-        decoder: The decoder.
-        plan: The plan; blocks of an unwired decoder are left to transformers and not looked at by themselves.
-        n_rows: Rows of a large batch of the extraction.
-        n_tokens: Tokens of its longest row.
-
-    Returns:
-        Plain values for the cache.
+    `n_rows` and `n_tokens` are those of a large batch of the extraction. Blocks of an unwired decoder are left to
+    transformers and not checked by themselves. Returns plain values for the cache.
 
     Raises:
         CertificateError: Names the first layer and position where plan and decoder differ.
@@ -288,11 +275,11 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
         placeholder=PLACEHOLDER if plan.prepend else None,
     )
     for position, layer in enumerate(decoder.layers):
-        # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
-        # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
+        # A position outside the plan that moves proves a wrong mask. One inside it that does not may only be too weak
+        # to see in rounding: where blocks are proved one by one, a few of those do not matter.
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
-        if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
+        if wiring is None:  # the untouched causal path does not reveal its windows, so only neighbours are required
             deaf = deaf.triu(-1).tril(1)
         elif is_recurrent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
             deaf = deaf.triu().tril()
@@ -323,17 +310,14 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     """Certify that a text's latents do not depend on its neighbours or on padding on the right, as extraction pads.
 
     Returns the largest drift per padding side, relative to the largest latent of the layer; that of the left is only
-    reported. Decoders with experts are looked at in float32, where rounding does not flip their routers.
-
-    Raises:
-        CertificateError: A drift beyond rounding; names side, layer and size.
+    reported. Decoders with experts are checked in float32, where rounding does not flip their routers.
     """
     if has_experts(decoder) and decoder.description.dtype != "float32":
         with in_float32(decoder) as wide:
             return check_batch_invariance(wide)
     lengths = [min(n, decoder.description.window) for n in PROBE_LENGTHS]
-    place = PLACEHOLDER if _prepends(decoder) else None
-    encoded = [replace(encode_ids(probe_ids(decoder, n, seed=n)), placeholder=place) for n in lengths]
+    placeholder = PLACEHOLDER if _prepends(decoder) else None
+    encoded = [replace(encode_ids(probe_ids(decoder, n, seed=n)), placeholder=placeholder) for n in lengths]
     short, n_short = encoded[:-1], len(encoded) - 1
     alone = torch.cat([_latents(decoder, collate([text], [0])) for text in short], dim=2)
     # One batch pads every short row on either side: whatever each row's padding is, its latents must be its own.
@@ -343,8 +327,8 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     by_side = {"right": together[:, :, :n_short], "left": together[:, :, len(encoded) :]}
     allowed = DRIFT_ALLOWED[decoder.description.dtype]
     result: dict[str, Any] = {"allowed": allowed}
-    for side, found in by_side.items():
-        drift = layer_drift(found, alone)
+    for side, latents in by_side.items():
+        drift = layer_drift(latents, alone)
         worst = int(drift.argmax())
         # Extraction pads on the right; some families count positions from the left whatever is padding there.
         if side == "right" and float(drift[worst]) > allowed:
@@ -360,12 +344,9 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
 def check_devices(decoder: Decoder) -> dict[str, Any]:
     """Certify that hidden states and latents are the same after they moved between the devices of a decoder's blocks.
 
-    On some machines a copy from one GPU to another arrives as zeros, and nobody is told (transformers issue 36636).
-    Every layer is copied to every device, pooled there, and compared with itself read straight from where it was
+    On some machines a copy from one GPU to another silently arrives as zeros (transformers issue 36636).
+    Every layer is copied to every device, pooled there, and compared with itself as read from where it was
     computed. Other certificates prove the blocks, each on its own device.
-
-    Raises:
-        CertificateError: Names the layer and both devices.
     """
     devices = list(dict.fromkeys((decoder.device, *decoder.devices)))
     batch = plain_batch(probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0).unsqueeze(0))
@@ -373,14 +354,11 @@ def check_devices(decoder: Decoder) -> dict[str, Any]:
 
     def visit(position: int, hidden: Tensor) -> None:
         pooler(position, hidden)
-        straight = hidden.cpu()
-        arrived = [(device, hidden.to(device).cpu()) for device in devices]
-        pooled = pooler.latents[position].cpu(), straight[:, -1:].float().transpose(0, 1)
-        for device, found, wanted in [
-            *((device, found, straight) for device, found in arrived),
-            (decoder.device, *pooled),
-        ]:
-            if not torch.equal(found, wanted):
+        direct = hidden.cpu()
+        copies = [(device, hidden.to(device).cpu(), direct) for device in devices]
+        pooled = decoder.device, pooler.latents[position].cpu(), direct[:, -1:].float().transpose(0, 1)
+        for device, copy, original in (*copies, pooled):
+            if not torch.equal(copy, original):
                 raise CertificateError(
                     f"layer {decoder.layers[position]} changes on its way from {hidden.device} to {device}. Copies "
                     "between these devices cannot be trusted on this machine: use one of them (decoder.device, or "
@@ -394,13 +372,13 @@ def check_devices(decoder: Decoder) -> dict[str, Any]:
 def _prepends(decoder: Decoder) -> bool:
     """Whether the plan in force has a placeholder before every text."""
     wiring = wiring_of(decoder.blocks)
-    return wiring is not None and wiring.prepends
+    return wiring is not None and wiring.plan.prepends
 
 
 def _joined(one: Batch, other: Batch) -> Batch:
     """Put two batches of one width into one."""
     rows = np.arange(len(one.rows) + len(other.rows))
-    places = [side.placeholder for side in (one, other) if side.placeholder is not None]
+    placeholders = [side.placeholder for side in (one, other) if side.placeholder is not None]
     return Batch(
         rows=rows,
         positions=rows,
@@ -409,7 +387,7 @@ def _joined(one: Batch, other: Batch) -> Batch:
         roles=torch.cat((one.roles, other.roles)),
         copies=torch.cat((one.copies, other.copies)),
         last=torch.cat((one.last, other.last)),
-        placeholder=torch.cat(places) if places else None,
+        placeholder=torch.cat(placeholders) if placeholders else None,
         n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
         is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
     )

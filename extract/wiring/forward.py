@@ -24,6 +24,7 @@ from extract.wiring.attention import wiring_of
 FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 """What the code of a family raises where it cannot run as it is configured."""
 Visit = Callable[[int, Tensor], None]
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 class _EnoughError(Exception):
@@ -33,27 +34,18 @@ class _EnoughError(Exception):
 def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None = None) -> None:
     """Run a batch through a decoder and show every layer's hidden states to a visitor.
 
-    Args:
-        decoder: The frozen decoder.
-        batch: The batch, on any device.
-        visit: Called bottom up with the position of the layer (0 is the embedding, `L + 1` the final norm) and
-            its hidden states `(B, T, D)`; it must not keep them.
-        depth: Topmost position to visit; blocks above it are not computed. The final norm when absent.
-
-    Raises:
-        DecoderError: A block that does not hand on one `(B, T, D)` tensor.
+    `visit` is called bottom up with the position of the layer (0 is the embedding, `L + 1` the final norm) and its
+    hidden states `(B, T, D)`, which it must not keep. Blocks above the position `depth` are not computed.
     """
     top = len(decoder.blocks) + 1
-    wanted = top if depth is None else depth
     wiring = wiring_of(decoder.blocks)
     if wiring is not None:
         device = decoder.device
-        spans, places = (None if side is None else send(side, device) for side in (batch.spans, batch.placeholder))
         wiring.begin(
             send(batch.is_real, device),
-            spans,
+            None if batch.spans is None else send(batch.spans, device),
             last=send(batch.last, device),
-            placeholder=places,
+            placeholder=None if batch.placeholder is None else send(batch.placeholder, device),
             is_padded=batch.is_padded,
         )
     flags = decoder.description.bidirectional or {}
@@ -61,7 +53,7 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
         torch.inference_mode(),
         QuickLinear(varied=True),
         flags_off(decoder.module, decoder.blocks, flags),
-        _tapped(decoder, visit, wanted, tuple(batch.ids.shape)),
+        _tapped(decoder, visit, top if depth is None else depth, tuple(batch.ids.shape)),
     ):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
@@ -107,7 +99,7 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         if not isinstance(hidden, Tensor) or tuple(hidden.shape[:2]) != shape or hidden.dim() != 3:
             got = f"a tensor {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
             raise DecoderError(
-                f"a block of the {decoder.description.family!r} decoder hands on {got}, not one tensor "
+                f"a block of the {decoder.description.family!r} decoder returns {got}, not one tensor "
                 f"({shape[0]}, {shape[1]}, D); this family cannot be read layer by layer."
             )
         return hidden
@@ -133,42 +125,40 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         yield
 
 
-# Certificates in float32 for decoders in half precision: rounding flips no router, and hides no small influence.
-
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-
-
 @contextmanager
 def in_float32(decoder: Decoder) -> Iterator[Decoder]:
     """Compute in float32 until the `with` block ends, and yield the decoder as one of that dtype.
 
-    Weights are widened, which is exact, one module at a time while it runs, and are their old tensors again afterwards.
+    Certificates need it: rounding then flips no router and hides no small influence. Weights are widened,
+    which is exact, one module at a time while it runs, and are their old tensors again afterwards.
     """
     if decoder.description.dtype == "float32":
         yield decoder
         return
     with ExitStack() as stack:
         for part in decoder.module.modules():
-            held = {name: p for name, p in part.named_parameters(recurse=False) if p.is_floating_point()}
-            if held:
-                before, after = _widening(part, held)
+            narrow_weights = {name: p for name, p in part.named_parameters(recurse=False) if p.is_floating_point()}
+            if narrow_weights:
+                before, after = _widening(part, narrow_weights)
                 stack.callback(after)
                 stack.enter_context(part.register_forward_pre_hook(before, with_kwargs=True))
                 stack.enter_context(part.register_forward_hook(after, always_call=True))
         yield replace(decoder, description=replace(decoder.description, dtype="float32"))
 
 
-def _widening(part: nn.Module, held: dict[str, nn.Parameter]) -> tuple[Callable[..., Any], Callable[..., None]]:
+def _widening(
+    part: nn.Module, narrow_weights: dict[str, nn.Parameter]
+) -> tuple[Callable[..., Any], Callable[..., None]]:
     # Parameters are replaced and not changed: accelerate puts others in their place while an offloaded module runs, in
     # the dtype that it finds.
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for name, narrow in held.items():
-            setattr(part, name, nn.Parameter(narrow.data.float(), requires_grad=False))
+        for name, weight in narrow_weights.items():
+            setattr(part, name, nn.Parameter(weight.data.float(), requires_grad=False))
         return tuple(map(_wide, args)), {name: _wide(value) for name, value in kwargs.items()}
 
     def after(*_: object) -> None:
-        for name, narrow in held.items():
-            setattr(part, name, narrow)
+        for name, weight in narrow_weights.items():
+            setattr(part, name, weight)
 
     return before, after
 
@@ -184,9 +174,6 @@ def has_experts(decoder: Decoder) -> bool:
     return any((getattr(text_config, name, None) or 0) > 1 for name in EXPERTS)
 
 
-# Rows of random tokens that certificates are made on.
-
-
 def vocabulary_size(decoder: Decoder) -> int:
     """Return how many tokens a decoder knows."""
     config: Any = decoder.module.config
@@ -200,7 +187,7 @@ def probe_ids(decoder: Decoder, n_tokens: int, *, seed: int) -> Int[Tensor, " T"
 
 
 def encode_ids(ids: Int[Tensor, " T"]) -> EncodedText:
-    """Take tokens for those of a text without specials."""
+    """Make a text without specials of tokens."""
     return EncodedText(ids.numpy(), np.full(len(ids), TEXT, np.int8), is_truncated=False)
 
 

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
-from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
+from extract.masks.mask_plan import MaskPlan
 from extract.wiring.attention import Wiring, only_causal, require_attention, require_windows, wired, wired_by_argument
 from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch
 
-# The untouched decoder as a reference: what wiring it, causal at every block, must leave as it was.
-
+Blocks = tuple[nn.Module, ...]
 INFLUENCE_TOKENS = 6
-DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}  # relative to the largest latent of the layer
+"""Tokens of the rows that a decoder is tried on."""
+DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}
+"""Relative to the largest latent of the layer."""
 SHORT_WINDOW = 4
 WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
 
@@ -33,15 +35,13 @@ def short_windows(decoder: Decoder) -> Iterator[None]:
     """Shorten every sliding window to `SHORT_WINDOW` tokens until the `with` block ends."""
     config: Any = decoder.module.config
     owners = [config, config.get_text_config(), *decoder.module.modules()]
-    found = {(id(owner), name): owner for owner in owners for name in WINDOW_NAMES if _is_long(vars(owner).get(name))}
-    before = {key: vars(owner)[key[1]] for key, owner in found.items()}
-    try:
-        for (_, name), owner in found.items():
+    unique = {id(owner): owner for owner in owners}.values()
+    long = [(owner, name) for owner in unique for name in WINDOW_NAMES if _is_long(vars(owner).get(name))]
+    with ExitStack() as stack:
+        for owner, name in long:
+            stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, SHORT_WINDOW)
         yield
-    finally:
-        for key, owner in found.items():
-            setattr(owner, key[1], before[key])
 
 
 def _is_long(window: object) -> bool:
@@ -51,11 +51,11 @@ def _is_long(window: object) -> bool:
 def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
     """Compute hidden states of one short row in float32, from the embedding to the last block, on the CPU."""
     ids = probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0)
-    found: list[Tensor] = []
+    states: list[Tensor] = []
     top = len(decoder.blocks)
     with in_float32(decoder):
-        run_batch(decoder, plain_batch(ids.unsqueeze(0)), lambda _, h: found.append(h[0].float().cpu()), depth=top)
-    return torch.stack(found)
+        run_batch(decoder, plain_batch(ids.unsqueeze(0)), lambda _, h: states.append(h[0].float().cpu()), depth=top)
+    return torch.stack(states)
 
 
 def looks_ahead(decoder: Decoder) -> bool:
@@ -88,28 +88,20 @@ def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D
         )
 
 
-def layer_drift(found: Float[Tensor, "L *N"], wanted: Float[Tensor, "L *N"]) -> Float[Tensor, " L"]:
-    """Largest difference per layer, relative to the largest wanted value; infinite where it is NaN."""
-    scale = wanted.abs().flatten(1).amax(1).clamp(min=1e-6)
-    return ((found - wanted).abs().flatten(1).amax(1) / scale).nan_to_num(nan=float("inf"))
-
-
-Blocks = tuple[nn.Module, ...]
+def layer_drift(states: Float[Tensor, "L *N"], reference: Float[Tensor, "L *N"]) -> Float[Tensor, " L"]:
+    """Largest difference per layer, relative to the largest value of the reference; infinite where it is NaN."""
+    scale = reference.abs().flatten(1).amax(1).clamp(min=1e-6)
+    return ((states - reference).abs().flatten(1).amax(1) / scale).nan_to_num(nan=float("inf"))
 
 
 @dataclass(eq=False)
 class Replay:
-    """The blocks of a wired decoder, which can be run again with the arguments of the last forward pass.
-
-    Attributes:
-        blocks: The blocks, bottom up.
-        wiring: The wiring of the decoder.
-        inputs: Hidden states `(B, T, D)` each block received, by its position from 0.
-    """
+    """The blocks of a wired decoder, which can be run again with the arguments of the last forward pass."""
 
     blocks: Blocks
     wiring: Wiring
     inputs: dict[int, Tensor] = field(default_factory=dict)
+    """Hidden states `(B, T, D)` that each block received, by its position from 0."""
     _calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
 
     @contextmanager
@@ -122,7 +114,7 @@ class Replay:
             hooks.callback(self._calls.clear)
             yield
 
-    def run(self, index: int, hidden: Tensor, kind: str) -> Tensor:
+    def run(self, index: int, hidden: Tensor, kind: MaskKind) -> Tensor:
         """Run a block of the last forward pass once more, on other hidden states `(B, T, D)` and under a mask kind."""
         args, kwargs = self._calls[index]
 
@@ -152,7 +144,7 @@ class Skip:
 
     def __init__(self, stride: int, first: int) -> None:
         self.stride, self.first = stride, first
-        self.kept: Tensor | None = None
+        self.state: Tensor | None = None
 
     @classmethod
     def of(cls, plan: MaskPlan) -> "Skip | None":
@@ -167,12 +159,12 @@ class Skip:
         """Return what a block receives instead of the hidden states before it."""
         if not self.acts_at(index):
             return hidden
-        self.kept = hidden if self.kept is None or index == self.first else add_across(hidden, self.kept)
-        return self.kept
+        self.state = hidden if self.state is None or index == self.first else add_across(hidden, self.state)
+        return self.state
 
     def on_top(self, hidden: Tensor) -> Tensor:
-        """Return what the final norm receives where the kept state is added once more."""
-        return hidden if self.kept is None else add_across(hidden, self.kept)
+        """Return what the final norm receives: the hidden states plus the skipped state once more."""
+        return hidden if self.state is None else add_across(hidden, self.state)
 
 
 @contextmanager
@@ -208,7 +200,7 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
         changes = {last: second_stack}
     with ExitStack() as hooks:
         for index, change in changes.items():
-            hooks.enter_context(blocks[index].register_forward_hook(_changing(change)))
+            hooks.enter_context(blocks[index].register_forward_hook(_changing_output(change)))
         with stack.noting():
             yield
 
@@ -218,8 +210,8 @@ def add_across(hidden: Tensor, other: Tensor) -> Tensor:
     return hidden + other.to(hidden.device)
 
 
-def _given(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    """Make a hook that changes the hidden states a block is given."""
+def _changing_input(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Make a hook that changes the hidden states that a block receives."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
@@ -229,7 +221,7 @@ def _given(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return hook
 
 
-def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+def _changing_output(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         if isinstance(output, tuple):
             return (change(output[0]), *output[1:])
@@ -254,11 +246,11 @@ def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator
     with ExitStack() as hooks:
         for index in filter(skip.acts_at, range(n_own)):
             # In front of other hooks: a block that an architecture runs again starts from the same input.
-            hook = _given(partial(skip.before, index))
+            hook = _changing_input(partial(skip.before, index))
             handle = blocks[index].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
             hooks.enter_context(handle)
         if plan.architecture in ("inplace", "extend"):
-            hooks.enter_context(blocks[-1].register_forward_hook(_changing(skip.on_top)))
+            hooks.enter_context(blocks[-1].register_forward_hook(_changing_output(skip.on_top)))
         yield
 
 
@@ -271,45 +263,46 @@ def draw_placeholder(width: int, seed: int) -> Float[Tensor, " D"]:
 def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
     """Let the placeholder of every row take the last token's state after some blocks (Token Prepending).
 
-    The state it enters the first block with is drawn. States of blocks that are seen hold the copy already; no pooling
-    reads the placeholder. Rows without one are left alone.
+    The state that it enters the first block with is random. The outputs of those blocks hold the copy already; no
+    pooling reads the placeholder.
     """
     if plan.prepend is None:
         yield
         return
     first, last, seed = plan.prepend
     draw = draw_placeholder(decoder.description.width, seed)
-    placed: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # the draw, copied once
+    copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def put(hidden: Tensor, *, is_drawn: bool) -> Tensor:
-        if wiring.placeholder is None or wiring.last is None:
+        batch = wiring.batch
+        if batch is None or batch.placeholder is None:
             return hidden
-        rows = torch.arange(len(hidden), device=hidden.device)
-        place, end = (wiring.placed(side, hidden.device) for side in (wiring.placeholder, wiring.last))
+        device = hidden.device
+        rows = torch.arange(len(hidden), device=device)
+        placeholder, end = batch.on_device(batch.placeholder, device), batch.on_device(batch.last, device)
+        if is_drawn and (device, hidden.dtype) not in copies:
+            copies[device, hidden.dtype] = draw.to(hidden)
         changed = hidden.clone()
-        if is_drawn and (key := (hidden.device, hidden.dtype)) not in placed:
-            placed[key] = draw.to(hidden)
-        changed[rows, place] = placed[hidden.device, hidden.dtype] if is_drawn else hidden[rows, end]
+        changed[rows, placeholder] = copies[device, hidden.dtype] if is_drawn else hidden[rows, end]
         return changed
 
     with ExitStack() as hooks:
-        wiring.prepends = True
-        hooks.callback(setattr, wiring, "prepends", False)
-        hook = _given(lambda hidden: put(hidden, is_drawn=True))
+        wiring.plan.prepends = True
+        hooks.callback(setattr, wiring.plan, "prepends", False)
+        hook = _changing_input(lambda hidden: put(hidden, is_drawn=True))
         hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(hook, with_kwargs=True))
+        hook = _changing_output(lambda hidden: put(hidden, is_drawn=False))
         for block in decoder.blocks[first - 1 : last]:
-            hooks.enter_context(block.register_forward_hook(_changing(lambda hidden: put(hidden, is_drawn=False))))
+            hooks.enter_context(block.register_forward_hook(hook))
         yield
 
 
 @contextmanager
-def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
+def masks_in_force(decoder: Decoder, kinds: Sequence[MaskKind]) -> Iterator[Wiring]:
     """Wire a decoder with a mask kind per block, bottom up, after checking that wired causal masks change nothing.
 
-    The library's attention interface is tried first, then the mask argument of its attention modules.
-
-    Raises:
-        DecoderError: The family does not let its attention be chosen, or computes something else through ours.
+    The library's attention interface is tried first, then the mask argument of its attention modules. `DecoderError`
+    where the family does not let its attention be chosen, or computes something else through ours.
     """
     refusals: list[DecoderError] = []
     family = decoder.description.family
@@ -318,7 +311,7 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
     for wire in (wired, wired_by_argument):
         with ExitStack() as stack:
             try:
-                causal = [CAUSAL] * len(decoder.blocks)
+                causal = [CAUSAL_KIND] * len(decoder.blocks)
                 wiring = stack.enter_context(wire(decoder.module, decoder.blocks, causal, family=family))
                 with short_windows(decoder), wiring.windows_apart():
                     require_equal(untouched, probe_layers(decoder), decoder)
@@ -329,7 +322,7 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
                 refusals.append(error)
                 continue
             wiring.end()
-            wiring.set_kinds(kinds)
+            wiring.plan.kinds = list(kinds)
             yield wiring
             return
     if looks_ahead(decoder):
@@ -345,10 +338,6 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = Fals
 
     A plan that is causal at every block leaves the decoder alone, on the path of transformers itself, and yields None;
     unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block.
-
-    Raises:
-        UnknownNameError: The plan does not fit the number of blocks.
-        DecoderError: The family does not let its attention be chosen; says which plan works.
     """
     kinds = plan.kinds(len(decoder.blocks))
     if plan.is_untouched and not looks_inside:
@@ -363,11 +352,7 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = Fals
 
 @contextmanager
 def rest_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
-    """Put what a plan is beside masks in force on a wired decoder, until the `with` block ends.
-
-    Raises:
-        DecoderError: Attention past the library's interface, where no key can be prepended.
-    """
+    """Put the parts of a plan other than its masks in force on a wired decoder, until the `with` block ends."""
     skip = Skip.of(plan)
     with ExitStack() as stack:
         if plan.architecture != "inplace":
@@ -377,6 +362,6 @@ def rest_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[
         if plan.prefix is not None:
             if wiring.by_argument:
                 raise only_causal(decoder.description.family, "computes attention where no key can be prepended")
-            wiring.prefixed = range(plan.prefix[0] - 1, plan.prefix[1])
-            stack.callback(setattr, wiring, "prefixed", ())
+            wiring.plan.prefixed = range(plan.prefix[0] - 1, plan.prefix[1])
+            stack.callback(setattr, wiring.plan, "prefixed", range(0))
         yield

@@ -1,14 +1,13 @@
-"""States inside blocks: where a family computes them, found once by a forward pass, and hooks that read them.
+"""States of a forward pass: taps inside blocks, fused attention, and everything pooled on the device.
 
-The attention module of a block is the one that asks for its mask. The state between attention and MLP is the first
-that a module after it is given and that is the block's input plus something of what attention brought: modules, norms
-and scales in between differ between families. Where there is none, as in parallel blocks, it is refused.
+Where the taps of a family are is seen in one forward pass. The attention module of a block is the one that asks for
+its mask. The state between attention and MLP (`mid`) is the first input of a later module that is the block's own input
+plus an output since attention: modules, norms and scales in between differ between families. Parallel blocks have none.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,13 +16,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.decoder_spec import FINAL_NORM, TAPS, layer_names, split_tap
+from extract.decoders.decoder_spec import FINAL_NORM, TAPS, split_tap
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch
-from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.masks.mask_kinds import CAUSAL_KIND
+from extract.masks.mask_plan import MaskPlan
 from extract.poolings.memory import empty_in_pages, send
 from extract.poolings.pooling_table import REBA, WORD_POOLINGS, RebaOptions, find_pooling
-from extract.poolings.poolings import backward_weights, index_rows, index_words, place_index
+from extract.poolings.poolings import backward_weights, index_rows, index_words, move_index
 from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, wiring_of
 from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch
 from extract.wiring.plan_wiring import masks_in_force
@@ -32,26 +32,22 @@ N_TOKENS = 6
 PARALLEL = 1e-2  # what is left of a sum beside its part, relative to the sum
 Tap = tuple[int, str]
 """Position of a block from 0, and a name from `TAPS`."""
-_found: "WeakKeyDictionary[Decoder, TapPlaces]" = WeakKeyDictionary()
+_taps: "WeakKeyDictionary[Decoder, TapModules]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
-class TapPlaces:
-    """Where the taps of a decoder are, by block and tap.
-
-    Attributes:
-        family: The family of the decoder.
-        width: `D` of its hidden states.
-        modules: Names inside the block: of the attention module, and of the module that the state `mid` is given to.
-        values: Width of the values, key heads side by side.
-        refusals: Why a tap cannot be read.
-    """
+class TapModules:
+    """Where the taps of a decoder can be read."""
 
     family: str
-    hidden: int
+    width: int
+    """`D` of the hidden states."""
     modules: dict[Tap, str] = field(default_factory=dict)
-    values: dict[int, int] = field(default_factory=dict)
+    """Names inside the block: of its attention module, and of the module whose input is the state `mid`."""
+    value_widths: dict[int, int] = field(default_factory=dict)
+    """Width of the values of each block, key heads side by side."""
     refusals: dict[Tap, str] = field(default_factory=dict)
+    """Why a tap cannot be read."""
 
     def require(self, tap: Tap) -> Tap:
         """Return a tap that can be read; `DecoderError` for others."""
@@ -62,17 +58,16 @@ class TapPlaces:
             )
         return tap
 
-    def width(self, tap: Tap) -> int:
+    def width_of(self, tap: Tap) -> int:
         """Return the width of a tap; `DecoderError` for one that cannot be read."""
         block, name = self.require(tap)
-        return self.values[block] if name == "value" else self.hidden
+        return self.value_widths[block] if name == "value" else self.width
 
 
 def layer_widths(decoder: Decoder, plan: MaskPlan, layers: Sequence[str]) -> dict[str, int]:
-    """Find the widths of those layers that are not as wide as hidden states; a decoder without taps is not run.
+    """Find the widths of those layers that are not as wide as hidden states; the decoder runs only if there are taps.
 
-    Raises:
-        DecoderError: A tap that this family does not show, or a plan that runs blocks twice.
+    `DecoderError` for a tap that this family does not show, or a plan that runs blocks twice.
     """
     tapped = [layer for layer in layers if split_tap(layer)[1]]
     if not tapped:
@@ -82,80 +77,75 @@ def layer_widths(decoder: Decoder, plan: MaskPlan, layers: Sequence[str]) -> dic
             f"the plan {plan.text!r} runs blocks twice, so the tap {tapped[0]!r} has no one state; allowed with taps: "
             "plans that swap masks only."
         )
-    places, names = find_taps(decoder), layer_names(len(decoder.blocks))
-    widths = {}
-    for layer in tapped:
-        block, tap = split_tap(layer)
-        widths[layer] = places.width((names.index(block) - 1, tap))
+    taps = find_taps(decoder)
+    widths = {layer: taps.width_of(tap) for layer in tapped if isinstance(tap := state_of(decoder, layer), tuple)}
     return {layer: width for layer, width in widths.items() if width != decoder.description.width}
 
 
-def find_taps(decoder: Decoder) -> TapPlaces:
+def state_of(decoder: Decoder, layer: str) -> int | Tap:
+    """Return the position of a layer, from 0 for the embedding, or the tap that a layer's name stands for."""
+    name, tap = split_tap(layer)
+    position = decoder.layers.index(name)
+    return (position - 1, tap) if tap else position
+
+
+def find_taps(decoder: Decoder) -> TapModules:
     """Find the taps of a decoder, once, by a forward pass of a short row; `DecoderError` where it cannot be wired."""
-    if decoder not in _found:
+    if decoder not in _taps:
         with ExitStack() as stack:
             wiring = wiring_of(decoder.blocks)
             if wiring is None:
                 try:
-                    wiring = stack.enter_context(masks_in_force(decoder, [CAUSAL] * len(decoder.blocks)))
+                    wiring = stack.enter_context(masks_in_force(decoder, [CAUSAL_KIND] * len(decoder.blocks)))
                 except DecoderError as error:
                     raise DecoderError(f"states inside blocks cannot be read: {error}") from error
-            _found[decoder] = _look(decoder, wiring)
+            _taps[decoder] = _look(decoder, wiring)
             wiring.end()
-    return _found[decoder]
+    return _taps[decoder]
 
 
 @contextmanager
 def tapping(decoder: Decoder, taps: Collection[Tap], see: Callable[[Tap, Tensor], None]) -> Iterator[None]:
-    """Show the states `(B, T, D)` of taps, in every run of their block, until the `with` block ends.
-
-    Raises:
-        DecoderError: A tap that the family does not show, or a decoder that is not wired.
-    """
+    """Show the states `(B, T, D)` of taps, in every run of their block, until the `with` block ends."""
     if not taps:
         yield
         return
     wiring = wiring_of(decoder.blocks)
     if wiring is None:
         raise DecoderError("states inside blocks are read from a wired decoder; put its plan in force for that.")
-    places = find_taps(decoder)
-    wanted = {places.require(tap) for tap in taps}
+    modules = find_taps(decoder)
+    readable = {modules.require(tap) for tap in taps}
 
     def show(tap: Tap, state: Any) -> None:
         hidden = _first(state)
-        see(tap, hidden.reshape(*wiring.batch_shape, -1))  # OPT flattens rows before its MLP
+        see(tap, hidden.reshape(*wiring.current.shape, -1))  # OPT flattens rows before its MLP
+
+    def on_input(tap: Tap) -> Callable[..., None]:
+        return lambda _, args, kwargs: show(tap, args or tuple(kwargs.values()))
+
+    def on_output(tap: Tap) -> Callable[..., None]:
+        return lambda _, __, output: show(tap, output)
 
     def watch(block: int, call: AttentionCall) -> None:
-        if (block, "value") in wanted:
+        if (block, "value") in readable:
             see((block, "value"), _values(call))
 
     with ExitStack() as stack:
-        for tap in wanted:
-            block, name = tap
+        for block, name in readable:
             if name != "value":
-                module = decoder.blocks[block].get_submodule(places.modules[tap])
-                stack.enter_context(_reading(module, partial(show, tap), is_input=name == "mid"))
+                module = decoder.blocks[block].get_submodule(modules.modules[block, name])
+                if name == "mid":
+                    hook = module.register_forward_pre_hook(on_input((block, name)), with_kwargs=True)
+                else:
+                    hook = module.register_forward_hook(on_output((block, name)))
+                stack.enter_context(hook)
         stack.enter_context(wiring.watched(watch))
         yield
 
 
-def _reading(module: nn.Module, see: Callable[[Any], None], *, is_input: bool) -> Any:
-    """Hook what a module is given first, or what it returns."""
-
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        see(args or tuple(kwargs.values()))
-
-    def after(_: nn.Module, __: Any, output: Any) -> None:
-        see(output)
-
-    if is_input:
-        return module.register_forward_pre_hook(before, with_kwargs=True)
-    return module.register_forward_hook(after)
-
-
 def _first(value: Any) -> Tensor:
-    found: Tensor = value[0] if isinstance(value, tuple) else value
-    return found
+    hidden: Tensor = value[0] if isinstance(value, tuple) else value
+    return hidden
 
 
 def _values(call: AttentionCall) -> Tensor:
@@ -163,99 +153,101 @@ def _values(call: AttentionCall) -> Tensor:
 
 
 class _Event(NamedTuple):
-    """One module of a block that is called, or done."""
+    """The call or the return of one module of a block."""
 
-    what: Literal["called", "done"]
+    step: Literal["call", "return"]
     module: nn.Module
     state: Tensor
-    others: tuple[Tensor, ...] = ()  # what it is called with beside its first argument
+    others: tuple[Tensor, ...] = ()
+    """Arguments of a call beside the first."""
 
 
-def _look(decoder: Decoder, wiring: Wiring) -> TapPlaces:
-    """Run a short row and see what every module of every block is given and returns."""
-    places = TapPlaces(decoder.description.family, decoder.description.width)
+def _look(decoder: Decoder, wiring: Wiring) -> TapModules:
+    """Run a short row and record the inputs and outputs of every module of every block."""
+    taps = TapModules(decoder.description.family, decoder.description.width)
     events: list[list[_Event]] = [[] for _ in decoder.blocks]
 
     def note(block: int) -> tuple[Callable[..., None], Callable[..., None]]:
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            if given:
-                events[block].append(_Event("called", module, given[0].cpu(), tuple(each.cpu() for each in given[1:])))
+            tensors = [value.cpu() for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            if tensors:
+                events[block].append(_Event("call", module, tensors[0], tuple(tensors[1:])))
 
         def after(module: nn.Module, _: Any, output: Any) -> None:
             if isinstance(_first(output), Tensor):
-                events[block].append(_Event("done", module, _first(output).cpu()))
+                events[block].append(_Event("return", module, _first(output).cpu()))
 
         return before, after
 
     def watch(block: int, call: AttentionCall) -> None:
-        places.values[block] = _values(call).shape[-1]
+        taps.value_widths[block] = _values(call).shape[-1]
 
     n_tokens = min(N_TOKENS, decoder.description.window)
     row = plain_batch(probe_ids(decoder, n_tokens, seed=0).unsqueeze(0))
     with ExitStack() as stack:
-        for block, parts in enumerate(decoder.blocks):
+        for block, module in enumerate(decoder.blocks):
             before, after = note(block)
-            for part in parts.modules():
+            for part in module.modules():
                 stack.enter_context(part.register_forward_pre_hook(before, with_kwargs=True))
                 stack.enter_context(part.register_forward_hook(after))
         stack.enter_context(wiring.watched(watch))
         stack.enter_context(wiring.windows_apart())
         stack.enter_context(in_float32(decoder))
         run_batch(decoder, row, lambda *_: None, depth=len(decoder.blocks))
-    for block, seen in enumerate(events):
-        _place(places, block, seen, wiring.carriers.get(block), decoder.blocks[block])
-    return places
+    for block, module in enumerate(decoder.blocks):
+        _locate(taps, block, events[block], wiring.carriers.get(block), module)
+    return taps
 
 
-def _place(places: TapPlaces, block: int, seen: Sequence[_Event], carrier: nn.Module | None, parts: nn.Module) -> None:
-    """Work out the taps of one block from what its modules were seen to do."""
+def _locate(
+    taps: TapModules, block: int, events: Sequence[_Event], carrier: nn.Module | None, module: nn.Module
+) -> None:
+    """Work out the taps of one block from the calls and returns of its modules."""
     if carrier is None:
-        places.refusals.update({(block, tap): "has no attention in this block" for tap in TAPS})
+        taps.refusals.update({(block, tap): "has no attention in this block" for tap in TAPS})
         return
-    if block not in places.values:
-        places.refusals[block, "value"] = "computes attention past the library's interface, which hides its values"
-    names = {module: name for name, module in parts.named_modules()}
-    entered = seen[0].state
-    call = next(event for event in seen if event.module is carrier)
+    if block not in taps.value_widths:
+        taps.refusals[block, "value"] = "computes attention past the library's interface, which hides its values"
+    names = {part: name for name, part in module.named_modules()}
+    entered = events[0].state
+    call = next(event for event in events if event.module is carrier)
+    # BLOOM's attention is given the residual and adds it; elsewhere the block does.
     keeps_residual = any(torch.equal(other, entered) for other in call.others if other.shape == entered.shape)
     if keeps_residual:
-        places.refusals[block, "attention"] = "adds the residual inside its attention"
+        taps.refusals[block, "attention"] = "adds the residual inside its attention"
     else:
-        places.modules[block, "attention"] = names[carrier]
-    done = next(k for k, event in enumerate(seen) if event.what == "done" and event.module is carrier)
-    brought = [seen[done].state]
-    for event in seen[done + 1 :]:
-        if event.what == "done":
-            brought.append(event.state)
+        taps.modules[block, "attention"] = names[carrier]
+    returned = next(k for k, event in enumerate(events) if event.step == "return" and event.module is carrier)
+    attention = events[returned].state
+    outputs = [attention]
+    for event in events[returned + 1 :]:
+        if event.step == "return":
+            outputs.append(event.state)
         elif event.state.numel() == entered.numel():
             state = event.state.reshape(entered.shape)
-            if torch.equal(state, brought[0]) if keeps_residual else _is_sum(state, entered, brought):
-                places.modules[block, "mid"] = names[event.module]
+            is_mid = torch.equal(state, attention) if keeps_residual else _is_sum(state, entered, outputs)
+            if is_mid:
+                taps.modules[block, "mid"] = names[event.module]
                 return
-    places.refusals[block, "mid"] = "computes attention and MLP side by side, with no state between them"
+    taps.refusals[block, "mid"] = "computes attention and MLP side by side, with no state between them"
 
 
-def _is_sum(state: Tensor, entered: Tensor, parts: Sequence[Tensor]) -> bool:
-    """Whether a state is what entered the block plus one of several parts, perhaps scaled."""
+def _is_sum(state: Tensor, entered: Tensor, outputs: Sequence[Tensor]) -> bool:
+    """Whether a state is the block's input plus one of several outputs, perhaps scaled."""
     added = (state - entered).flatten()
     if not bool(added.any()):
         return False
-    for part in (each.reshape(-1) for each in parts if each.numel() == added.numel()):
-        scale = (added @ part) / (part @ part).clamp(min=1e-12)
-        if float((added - scale * part).norm()) < PARALLEL * float(added.norm()):
+    for output in (output.reshape(-1) for output in outputs if output.numel() == added.numel()):
+        scale = (added @ output) / (output @ output).clamp(min=1e-12)
+        if float((added - scale * output).norm()) < PARALLEL * float(added.norm()):
             return True
     return False
 
 
-# Attention fused over blocks and heads while a batch is computed: the running maximum, never a stack of maps.
-
-
 class FusedAttention:
-    """The largest attention weight of each pair of tokens, over heads, and over blocks unless only the last counts.
+    """The running maximum of attention weights, over heads, and over blocks unless only the last counts.
 
-    Attributes:
-        largest: `(B, T, T)` float32, at `[b, i, j]` that of token i on token j.
+    `largest`, `(B, T, T)` float32, holds at `[b, i, j]` the weight of token i on token j.
     """
 
     def __init__(self, batch: Batch, options: RebaOptions, *, n_blocks: int, device: torch.device) -> None:
@@ -265,33 +257,30 @@ class FusedAttention:
 
     @contextmanager
     def watching(self, wiring: Wiring) -> Iterator[None]:
-        """Take in the attention of a wired decoder until the `with` block ends."""
+        """Gather the attention of a wired decoder until the `with` block ends."""
         with wiring.watched(self._watch):
             if not wiring.by_argument:
                 yield
                 return
-            with ScoreWatch(wiring, lambda block, _scores, weights: self._take(block, weights)):
+            with ScoreWatch(wiring, lambda block, _scores, weights: self._gather(block, weights)):
                 yield
 
     def _watch(self, block: int, call: AttentionCall) -> None:
         if block in self._blocks:
             for weights in call.weights_by_key_head():
-                self._take(block, weights)
+                self._gather(block, weights)
 
-    def _take(self, block: int, weights: Tensor) -> None:
+    def _gather(self, block: int, weights: Tensor) -> None:
         if block in self._blocks:
             torch.maximum(self.largest, weights.float().amax(1).to(self.largest.device), out=self.largest)
 
 
-# One forward pass, pooled at every layer on the device: only pooled vectors leave it.
-
-
 class Pooler:
-    """Pools the hidden states that it is shown, each on its own device, into `latents`.
+    """Pools the hidden states of a forward pass, each on its own device, into `latents`; only those leave the device.
 
-    Poolings are `P` names that `find_pooling` knows, or from `WORD_POOLINGS` where the batch has words; layers are `L`
-    names of the decoder's and its taps, bottom up. The decoder is wired where there are taps or ReBA poolings. For
-    these the states of a batch are kept until the attention of every block is known.
+    Poolings are `P` names that `find_pooling` accepts, or from `WORD_POOLINGS` where the batch has words; layers are
+    `L` names of the decoder's and its taps, bottom up. The decoder is wired where there are taps or ReBA poolings. For
+    these the states of a batch are kept until the attention of every block has been computed.
 
     Attributes:
         latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch; beyond
@@ -308,13 +297,10 @@ class Pooler:
         layers: Sequence[str],
         reba: RebaOptions = RebaOptions(),  # noqa: B008 - frozen
     ) -> None:
-        places = {layer: decoder.layers.index(split_tap(layer)[0]) for layer in layers}
-        self._slots: dict[int | Tap, int] = {
-            (place - 1, tap) if (tap := split_tap(layer)[1]) else place: slot
-            for slot, (layer, place) in enumerate(places.items())
-        }
-        self.depth = None if FINAL_NORM in layers else max(places.values())
-        self.taps = [tap for tap in self._slots if isinstance(tap, tuple)]
+        self._slots = {state_of(decoder, layer): slot for slot, layer in enumerate(layers)}
+        self.taps = [state for state in self._slots if isinstance(state, tuple)]
+        top = max(state[0] + 1 if isinstance(state, tuple) else state for state in self._slots)
+        self.depth = None if FINAL_NORM in layers else top
         self._pools: list[Callable[[Tensor, Any], Tensor]]
         device = decoder.device
         with torch.inference_mode():
@@ -327,58 +313,53 @@ class Pooler:
                 n_pooled = len(batch.words.flags)
                 index = index_words(batch.words, device)
                 self._pools = [WORD_POOLINGS[name][0] for name in poolings]
-            widths = [find_taps(decoder).width(tap) for tap in self.taps]
+            widths = [find_taps(decoder).width_of(tap) for tap in self.taps]
             shape = (len(layers), len(poolings), n_pooled, max(decoder.description.width, *widths, 0))
             self.latents = empty_in_pages(shape, torch.float32, device=device)
             if set(widths) - {decoder.description.width}:
                 self.latents.zero_()
         self._indices: dict[torch.device, Any] = {device: index}
-        self._late = [p for p, name in enumerate(poolings) if name in REBA]
-        self._kept: dict[int, Tensor] = {}
+        self._reba = [p for p, name in enumerate(poolings) if name in REBA]
+        self._plain = [p for p in range(len(poolings)) if p not in self._reba]
+        self._states: dict[int, Tensor] = {}  # for ReBA, by slot
         self._device, self._copies, self._direction = device, send(batch.copies, device), reba.direction
-        self._fused = None
-        if self._late:
+        self._attention = None
+        if self._reba:
             self.depth = None
-            self._fused = FusedAttention(batch, reba, n_blocks=len(decoder.blocks), device=device)
+            self._attention = FusedAttention(batch, reba, n_blocks=len(decoder.blocks), device=device)
 
-    def _index_on(self, device: torch.device) -> Any:
-        if device not in self._indices:
-            self._indices[device] = place_index(self._indices[self._device], device)
-        return self._indices[device]
-
-    def __call__(self, place: int | Tap, hidden: Tensor) -> None:
-        """Pool the hidden states `(B, T, D)` of a layer or tap, if it is wanted; place 0 is the embedding."""
-        slot = self._slots.get(place)
-        if slot is not None:
-            index = self._index_on(hidden.device)
-            for p, pool in enumerate(self._pools):
-                if p not in self._late:
-                    self.latents[slot, p, :, : hidden.shape[-1]] = pool(hidden, index)
-            if self._late:
-                self._kept[slot] = hidden
+    def __call__(self, state: int | Tap, hidden: Tensor) -> None:
+        """Pool the hidden states `(B, T, D)` of a layer, by its position from 0, or a tap, if it is selected."""
+        slot = self._slots.get(state)
+        if slot is None:
+            return
+        self._pool(slot, hidden, self._plain)
+        if self._reba:
+            self._states[slot] = hidden
 
     @contextmanager
     def watching(self, decoder: Decoder) -> Iterator[None]:
-        """Take in what is read inside blocks until the `with` block ends, and then pool what needs all of it."""
+        """Read states inside blocks until the `with` block ends, and then compute the ReBA poolings."""
         wiring = wiring_of(decoder.blocks)
         with tapping(decoder, self.taps, self), ExitStack() as stack:
-            if self._fused is not None:
+            if self._attention is not None:
                 if wiring is None:
                     raise DecoderError("ReBA reads the attention of a wired decoder; put its plan in force for that.")
-                stack.enter_context(self._fused.watching(wiring))
+                stack.enter_context(self._attention.watching(wiring))
             yield
-        if self._fused is not None:
-            self._finish(self._fused.largest)
+        if self._attention is not None:
+            with torch.inference_mode():
+                weights = backward_weights(self._attention.largest, self._copies, direction=self._direction)
+                self._indices = {self._device: replace(self._indices[self._device], reba=weights)}
+                for slot, hidden in self._states.items():
+                    self._pool(slot, hidden, self._reba)
+            self._states.clear()
 
-    def _finish(self, largest: Tensor) -> None:
-        with torch.inference_mode():
-            weights = backward_weights(largest, self._copies, direction=self._direction)
-            self._indices = {self._device: replace(self._indices[self._device], reba=weights)}
-            for slot, hidden in self._kept.items():
-                index = self._index_on(hidden.device)
-                for p in self._late:
-                    self.latents[slot, p, :, : hidden.shape[-1]] = self._pools[p](hidden, index)
-        self._kept.clear()
+    def _pool(self, slot: int, hidden: Tensor, poolings: Sequence[int]) -> None:
+        if hidden.device not in self._indices:
+            self._indices[hidden.device] = move_index(self._indices[self._device], hidden.device)
+        for p in poolings:
+            self.latents[slot, p, :, : hidden.shape[-1]] = self._pools[p](hidden, self._indices[hidden.device])
 
 
 def pool_batch(

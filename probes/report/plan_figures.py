@@ -139,7 +139,7 @@ def _axes_of(plan: MaskPlan) -> dict[str, Any]:
         form = "causal"
     elif len(plan.segments) == 1 and segment.first is not None and not (plan.is_list or plan.skip):
         if segment.last is None:
-            form, line, x = "over k", segment.kind, segment.first
+            form, line, x = "over k", segment.kind.text, segment.first
         else:
             size = segment.last - segment.first + 1
             form, line, x = "window", f"{segment.kind}, {size} block{'s' * (size > 1)}", segment.last

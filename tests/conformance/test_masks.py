@@ -46,8 +46,8 @@ def test_a_row_says_what_it_does_and_where_it_is_from(name: str) -> None:
 @pytest.mark.parametrize("kind", VARIANTS, ids=lambda kind: kind.text)
 def test_the_text_form_round_trips(kind: MaskKind) -> None:
     assert parse_kind(kind.text) == kind
-    assert parse_plan(f"{kind.text}:2").kinds(3)[1:] == (kind.text, kind.text)
-    assert parse_plan(parse_plan(f"{kind.text}@1-2").text).kinds(3)[:2] == (kind.text, kind.text)
+    assert parse_plan(f"{kind.text}:2").kinds(3)[1:] == (kind, kind)
+    assert parse_plan(parse_plan(f"{kind.text}@1-2").text).kinds(3)[:2] == (kind, kind)
 
 
 @pytest.mark.parametrize("kind", VARIANTS, ids=lambda kind: kind.text)

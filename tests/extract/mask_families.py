@@ -13,6 +13,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
 from extract.inputs.spans import CONTEXT, TEXT
 from extract.inputs.tokens import EncodedText
+from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.forward import run_batch
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
@@ -166,7 +167,7 @@ def hidden_under(decoder: Decoder, batch: Batch, plan: str) -> Tensor:
 
 def hidden_through_wiring(decoder: Decoder, batch: Batch, kinds: Sequence[str]) -> Tensor:
     """Run a batch through the wiring whatever the kinds; a causal plan in force would go past it."""
-    with masks_in_force(decoder, kinds):
+    with masks_in_force(decoder, [parse_kind(kind) for kind in kinds]):
         return run_layers(decoder, batch)
 
 

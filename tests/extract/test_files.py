@@ -101,7 +101,7 @@ def test_a_folder_with_a_link_is_refused(place: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "error", "message"),
     [
-        (errno.ENOSPC, DiskFullError, r"no space for '.*a.txt' \(No space left on device\); what was there is kept"),
+        (errno.ENOSPC, DiskFullError, r"no space for '.*a.txt' \(No space left on device\); the old content is kept"),
         (errno.EFBIG, DiskFullError, r"no space for '.*a.txt' \(File too large\)"),
         (errno.EROFS, ConfigError, r"file '.*a.txt' cannot be written \(Read-only file system\); allowed"),
     ],

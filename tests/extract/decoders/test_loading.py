@@ -126,9 +126,9 @@ def test_a_model_in_memory_is_taken_as_it_is(folder: Path) -> None:
     assert taken.description.weight_digest == loaded.description.weight_digest
     assert not any(parameter.requires_grad for parameter in taken.module.parameters())
     for arguments, message in (
-        ((model,), "no tokenizer was given; give that of the model"),
+        ((model,), "there is no tokenizer; give that of the model"),
         ((torch.nn.Linear(2, 2), tokenizer), "the model is a Linear; allowed: a causal language model of transformers"),
-        ((str(folder), tokenizer), "a tokenizer was given for '.*'; it is for a model in memory"),
+        ((str(folder), tokenizer), "there is a tokenizer beside '.*'; it is for a model in memory"),
     ):
         with pytest.raises(DecoderError, match=message):
             load_decoder(*arguments)
@@ -336,7 +336,7 @@ def test_an_adapter_with_a_tensor_that_has_no_place_is_refused(
     more = edited(
         adapter, tmp_path / "more", lambda tensors: {**tensors, f"base_model.model.{surplus}": torch.ones(2, 2)}
     )
-    with pytest.raises(DecoderError, match=rf"no place for, 1 tensors, such as .*{surplus.rpartition('.')[0]}"):
+    with pytest.raises(DecoderError, match=rf"does not take, 1 tensors, such as .*{surplus.rpartition('.')[0]}"):
         load_decoder(DecoderSpec(str(folder), adapter=more, device="cpu"))
 
 

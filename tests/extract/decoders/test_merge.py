@@ -125,7 +125,7 @@ def test_settings_are_read_back_as_they_were_written(folders: list[str]) -> None
 def test_what_cannot_be_merged_is_named(folders: list[str], tmp_path: Path) -> None:
     with pytest.raises(DecoderError, match=r"weights of decoder\.merge are \[0\.5, 0\.4\], in all 0\.9; .* sum to 1"):
         merged(folders, 0.5, 0.4)
-    with pytest.raises(DecoderError, match=r"decoder\.merge is given beside decoder\.adapter"):
+    with pytest.raises(DecoderError, match=r"decoder\.merge is set beside decoder\.adapter"):
         merged(folders, 1.0, adapter="mine")
     with pytest.raises(DecoderError, match=r"'nam': 'a'.*allowed: name and weight"):
         read_plain_decoder({"merge": [{"nam": "a", "weight": 1}]})

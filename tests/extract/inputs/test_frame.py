@@ -342,7 +342,7 @@ def test_old_records_stay_and_only_what_has_an_effect_is_recorded() -> None:
         ({"chat": "user", "bos": "none"}, "the BOS policy is 'none', but a chat template is made of special tokens"),
         ({"system": "Be brief."}, "there is a system message but no chat; set chat to 'user'"),
         ({"answer": "So", "chat": "user"}, "there is an answer but no turn of the assistant"),
-        ({"name": "instruct"}, "template 'instruct' says what the task is; set template.task"),
+        ({"name": "instruct"}, "template 'instruct' needs a task; set template.task"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: str) -> None:

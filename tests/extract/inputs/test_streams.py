@@ -62,7 +62,7 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a Parquet file a batch at a time, of which the next is read when the one before is used up."""
-    monkeypatch.setattr(streams, "BATCH_ROWS", 2)
+    monkeypatch.setattr(streams, "PARQUET_ROWS", 2)
     read: list[int] = []
     inner = pq.ParquetFile.iter_batches
 

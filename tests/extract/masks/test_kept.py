@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.masks import mask_rules as kept
+from extract.masks import mask_rules
 from extract.masks.mask_kinds import MaskKind, parse_kind
 from extract.masks.mask_plan import parse_plan
 from extract.masks.mask_rules import additive, batch_mask
-from extract.wiring import attention as interface
-from extract.wiring.attention import Wiring
+from extract.wiring import attention
+from extract.wiring.attention import WiredPlan, Wiring
 from extract.wiring.forward import plain_batch
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import pool_batch
@@ -38,8 +38,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
         found[kind.text, tuple(is_real.shape), how.get("window")] += 1
         return batch_mask(kind, is_real, **how)
 
-    monkeypatch.setattr(kept, "batch_mask", build)
-    monkeypatch.setattr(interface, "batch_mask", build)
+    monkeypatch.setattr(mask_rules, "batch_mask", build)
+    monkeypatch.setattr(attention, "batch_mask", build)
     return found
 
 
@@ -55,7 +55,7 @@ def masks_of(wiring: Wiring, *batches: Tensor, window: int | None = None) -> lis
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mask_is_built_once_for_each_length(built: Counter[Any], kind: str, window: int | None) -> None:
-    wiring = Wiring([parse_kind(kind)])
+    wiring = Wiring(WiredPlan([parse_kind(kind)]))
     lengths = (5, 7, 5, 5, 7)
     found = masks_of(wiring, *(real(k + 1, n) for k, n in enumerate(lengths)), window=window)
     assert dict(built) == {(kind, (1, 5), window): 1, (kind, (1, 7), window): 1}
@@ -65,18 +65,18 @@ def test_a_mask_is_built_once_for_each_length(built: Counter[Any], kind: str, wi
 
 
 def test_padded_rows_and_other_kinds_get_masks_of_their_own(built: Counter[Any]) -> None:
-    wiring = Wiring([parse_kind("nosink-causal")])
+    wiring = Wiring(WiredPlan([parse_kind("nosink-causal")]))
     whole, padded, other = masks_of(wiring, real(2, 6), real(2, 6, n_padding=2), real(2, 6, n_padding=1))
     assert not torch.equal(torch.as_tensor(padded), torch.as_tensor(other))
-    wiring.set_kinds(["local"])
+    wiring.plan.kinds = [parse_kind("local")]
     (local,) = masks_of(wiring, real(2, 6))
     assert not torch.equal(torch.as_tensor(whole), torch.as_tensor(local))
     assert sum(built.values()) == 4
 
 
 def test_what_is_kept_is_bounded(built: Counter[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "KEPT_BYTES", 5 * 5 + 6 * 6)
-    wiring = Wiring([parse_kind("nosink-causal")])
+    monkeypatch.setattr(mask_rules, "CACHED_BYTES", 5 * 5 + 6 * 6)
+    wiring = Wiring(WiredPlan([parse_kind("nosink-causal")]))
     masks_of(wiring, real(1, 5), real(1, 6), real(1, 5), real(1, 4), real(1, 5))
     assert [n_tokens for (_, (_, n_tokens), _) in built.elements()] == [5, 6, 4]
     masks_of(wiring, real(1, 6), real(1, 50), real(1, 50))  # 6 was not used for longest; 50 is too large alone
@@ -91,11 +91,11 @@ def test_the_bias_of_a_mask_is_made_once_for_all_blocks(monkeypatch: pytest.Monk
         made.append(additive(mask, dtype))
         return made[-1]
 
-    monkeypatch.setattr(interface, "additive", make)
-    wiring = Wiring([parse_kind("nosink-causal")])
+    monkeypatch.setattr(attention, "additive", make)
+    wiring = Wiring(WiredPlan([parse_kind("nosink-causal")]))
     (mask,) = masks_of(wiring, real(2, 6))
     assert isinstance(mask, Tensor)
-    first, second, wide = (wiring.bias(mask, dtype) for dtype in (torch.float32, torch.float32, torch.float64))
+    first, second, wide = (wiring.current.bias(mask, dtype) for dtype in (torch.float32, torch.float32, torch.float64))
     assert first is second
     assert (len(made), wide.dtype) == (2, torch.float64)
     assert torch.equal(first, additive(mask, torch.float32))

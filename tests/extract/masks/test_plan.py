@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
+from extract.masks.mask_kinds import CAUSAL_KIND, parse_kind
 from extract.masks.mask_plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
 
 TEXTS = (
@@ -72,7 +73,7 @@ def test_kinds_are_counted_from_the_top(parts: Parts, rest: str, n_below: int) -
     n_blocks = sum(count for _, count in parts) + n_below
     top_down = [kind for kind, count in parts for _ in range(count)] + [rest or "causal"] * n_below
     plan = parse_plan(text)
-    assert plan.kinds(n_blocks) == tuple(top_down[::-1])
+    assert plan.kinds(n_blocks) == tuple(map(parse_kind, top_down[::-1]))
     assert parse_plan(plan.text) == plan
     assert parse_plan(plan.text).kinds(n_blocks) == plan.kinds(n_blocks)
     assert plan.is_untouched == (set(top_down) <= {"causal"} and rest in ("", "causal"))
@@ -84,7 +85,7 @@ def test_windows_and_lists_say_the_same(kinds: list[str], data: st.DataObject) -
     order = data.draw(st.permutations(range(len(kinds))))
     windows = parse_plan("+".join(f"{kinds[block]}@{block + 1}-{block + 1}" for block in order))
     explicit = parse_plan(f"[{','.join(kinds)}]")
-    assert windows.kinds(len(kinds)) == explicit.kinds(len(kinds)) == tuple(kinds)
+    assert windows.kinds(len(kinds)) == explicit.kinds(len(kinds)) == tuple(map(parse_kind, kinds))
     assert parse_plan(windows.text) == windows
     assert parse_plan(explicit.text) == explicit
 
@@ -100,14 +101,14 @@ def test_architectures_and_skips_read_back(name: str, kind: str, count: int, str
     if name == "inplace" or count == 0:
         assert plan.architecture == "inplace"
     else:
-        assert (plan.architecture, plan.converted) == (name, (kind, count))
-        assert plan.kinds(count + 1) == ("causal",) * (count + 1)
+        assert (plan.architecture, plan.converted) == (name, (parse_kind(kind), count))
+        assert plan.kinds(count + 1) == (CAUSAL_KIND,) * (count + 1)
         assert not plan.is_untouched  # not even with causal copies
 
 
 def test_the_plain_plan_leaves_the_decoder_alone() -> None:
     assert MaskPlan().is_untouched
-    assert MaskPlan((Segment("causal"),)) == parse_plan("causal")
+    assert MaskPlan((Segment(CAUSAL_KIND),)) == parse_plan("causal")
     assert parse_plan("[causal,causal]").is_untouched
     assert not parse_plan("causal~skip3@2").is_untouched
 
@@ -142,7 +143,7 @@ def test_every_form_of_the_table_is_a_plan(form: str) -> None:
         "PLAN": "causal",
         "SEED": "7",
     }
-    text = re.sub("|".join(names), lambda found: names[found[0]], form.replace("...", "causal"))
+    text = re.sub("|".join(names), lambda match: names[match[0]], form.replace("...", "causal"))
     assert parse_plan(text).text == text
 
 

@@ -110,8 +110,8 @@ def test_names_with_other_arguments_are_unknown(name: str) -> None:
     [
         ({"poolings": ("echo-mean",)}, "'echo-mean' reads a further copy of a text; set template.repeat to 2"),
         ({"words": WordSpec(poolings=("echo",))}, "'echo' reads a further copy of a text; set template.repeat"),
-        ({"poolings": ("span",)}, "'span' reads spans and none are given; set template.spans"),
-        ({"poolings": ("span:1",)}, "'span:1' reads spans and none are given; set template.spans"),
+        ({"poolings": ("span",)}, "'span' reads spans, and the template has none; set template.spans"),
+        ({"poolings": ("span:1",)}, "'span:1' reads spans, and the template has none; set template.spans"),
     ],
 )
 def test_poolings_that_a_template_has_no_tokens_for_are_refused(spec: dict[str, Any], message: str) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
+from extract.masks.mask_kinds import CAUSAL_KIND
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
@@ -174,12 +175,12 @@ def test_architectures_in_a_sweep_equal_separate_runs_and_share_their_trunk(fami
     swept: dict[Any, Any] = {}
     n_passes = []
     handles = [part.register_forward_hook(lambda *_: n_passes.append(1)) for part in mlps(decoder)]
-    with masks_in_force(decoder, ("causal",) * n_blocks) as wiring:
+    with masks_in_force(decoder, [CAUSAL_KIND] * n_blocks) as wiring:
         n_passes.clear()
         walk_plans(
             decoder, wiring, batch, list(plans), emit=lambda r, latents: swept.update({r: latents.clone()}), **how
         )
-        assert len(n_passes) == count_blocks([*plans, ("causal",) * n_blocks])
+        assert len(n_passes) == count_blocks([*plans, route_of(parse_plan("causal"), n_blocks)])
     for handle in handles:
         handle.remove()
     assert swept.keys() == plans.keys()

@@ -23,7 +23,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.spans import CONTEXT
 from extract.masks import mask_plan as plan_reader
-from extract.masks.mask_kinds import KINDS, parse_kind
+from extract.masks.mask_kinds import CAUSAL_KIND, KINDS, MaskKind, parse_kind
 from extract.masks.mask_plan import MaskPlan, Segment, parse_plan
 from extract.masks.mask_rules import batch_mask
 from extract.wiring import plan_wiring as applied
@@ -61,17 +61,16 @@ def _table(wiring: Wiring, mask: Mask) -> Tensor:
     """Write a shortcut out as a mask `(1 or B, 1, T, T)`."""
     if isinstance(mask, Tensor):
         return mask
-    assert wiring._is_real is not None
-    n_tokens = wiring._is_real.shape[1]
+    n_tokens = wiring.current.is_real.shape[1]
     full = torch.ones(1, 1, n_tokens, n_tokens, dtype=torch.bool)
     return {"none": full, "causal": full.tril(), "backward": full.triu()}[mask]
 
 
 def _of_kind(wiring: Wiring, kind: str, window: int | None) -> Tensor:
     """Build the mask that another kind would have given."""
-    assert wiring._is_real is not None
-    spans = wiring._spans if parse_kind(kind).needs_spans else None
-    return batch_mask(parse_kind(kind), wiring._is_real, spans=spans, window=window).unsqueeze(1)
+    batch, mask_kind = wiring.current, parse_kind(kind)
+    spans = batch.spans if mask_kind.needs_spans else None
+    return batch_mask(mask_kind, batch.is_real, spans=spans, window=window).unsqueeze(1)
 
 
 @contextmanager
@@ -108,11 +107,11 @@ def kind_in(kind: str, *blocks: int) -> Callable[[], Any]:
 
 
 def _has_plan(wiring: Wiring) -> bool:
-    return any(kind.name != "causal" for kind in wiring.kinds)
+    return any(kind.name != "causal" for kind in wiring.plan.kinds)
 
 
 def _is_converted(wiring: Wiring, block: int) -> bool:
-    return wiring.kinds[block].name != "causal"
+    return wiring.plan.kinds[block].name != "causal"
 
 
 def heads_causal(keep: int, blocks: tuple[int, ...]) -> Callable[[], Any]:
@@ -206,13 +205,12 @@ def _padding_seen(_: Wiring, __: int, mask: Tensor) -> Tensor:
 
 
 def _spans_as_context(wiring: Wiring, _: int, __: Tensor) -> Tensor:
-    assert wiring._is_real is not None
-    spans = torch.full(wiring._is_real.shape, CONTEXT)
-    return batch_mask(parse_kind("hybrid"), wiring._is_real, spans=spans).unsqueeze(1)
+    spans = torch.full(wiring.current.is_real.shape, CONTEXT)
+    return batch_mask(parse_kind("hybrid"), wiring.current.is_real, spans=spans).unsqueeze(1)
 
 
 def _spans_both_ways(wiring: Wiring, _: int, mask: Tensor) -> Tensor:
-    spans = wiring._spans
+    spans = wiring.current.spans
     assert spans is not None
     own = (spans.unsqueeze(-1) == spans.unsqueeze(-2)) & (spans.unsqueeze(-1) != CONTEXT)
     return mask | own.unsqueeze(1)
@@ -221,7 +219,9 @@ def _spans_both_ways(wiring: Wiring, _: int, mask: Tensor) -> Tensor:
 def again_as(kind: str) -> Callable[[], Any]:
     """Run the blocks that an architecture runs again under another kind."""
     run = applied.Replay.run
-    return lambda: patch.object(applied.Replay, "run", lambda self, index, hidden, _: run(self, index, hidden, kind))
+    return lambda: patch.object(
+        applied.Replay, "run", lambda self, index, hidden, _: run(self, index, hidden, parse_kind(kind))
+    )
 
 
 def mixer(strength: float) -> Callable[[], Any]:
@@ -310,12 +310,12 @@ def _previous_hidden(i: Tensor, j: Tensor, _: int, spans: Tensor | None) -> Tens
     return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i) & (j != i - 1))
 
 
-def _one_block_less(plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
+def _one_block_less(plan: MaskPlan, n_blocks: int) -> tuple[MaskKind, ...]:
     """Expand a plan with K read as K - 1."""
     kinds = list(EXPAND(plan, n_blocks))
-    lowest = next((block for block, kind in enumerate(kinds) if kind != "causal"), None)
+    lowest = next((block for block, kind in enumerate(kinds) if kind != CAUSAL_KIND), None)
     if lowest is not None:
-        kinds[lowest] = "causal"
+        kinds[lowest] = CAUSAL_KIND
     return tuple(kinds)
 
 
@@ -360,8 +360,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("causal in rows of more than nine tokens", NOSINK, where(lambda w: _shape(w)[1] > 9)),
     Mutation("causal in batches of more than nine rows", NOSINK, where(lambda w: _shape(w)[0] > 9)),
     Mutation("sink seen in rows of more than 20 tokens", NOSINK, where(lambda w: _shape(w)[1] > 20, "bidirectional")),
-    Mutation("causal in padded batches", NOSINK, where(lambda w: w._is_padded)),
-    Mutation("causal in unpadded batches", NOSINK, where(lambda w: not w._is_padded)),
+    Mutation("causal in padded batches", NOSINK, where(lambda w: w.current.is_padded)),
+    Mutation("causal in unpadded batches", NOSINK, where(lambda w: not w.current.is_padded)),
     Mutation("scale dropped in masked calls", NOSINK, without("scaling")),
     Mutation("soft cap dropped in masked calls", NOSINK, without("softcap")),
     Mutation("learned sinks dropped in masked calls", NOSINK, without("sinks")),
@@ -421,8 +421,7 @@ def _hide(mask: Tensor, column: int) -> Tensor:
 
 
 def _shape(wiring: Wiring) -> tuple[int, ...]:
-    assert wiring._is_real is not None
-    return tuple(wiring._is_real.shape)
+    return wiring.current.shape
 
 
 def change_of(mutation: Mutation, family: str) -> float:

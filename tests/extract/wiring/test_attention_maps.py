@@ -58,5 +58,5 @@ def test_the_sink_role_goes_to_a_forced_bos() -> None:
 def test_maps_are_refused_for_blocks_that_run_twice_and_without_texts(decoder: Decoder) -> None:
     with pytest.raises(ConfigError, match="'extend/backward:1' is more than masks"):
         attention_maps(decoder, TEXTS, parse_plan("extend/backward:1"))
-    with pytest.raises(ConfigError, match="no text was given to draw"):
+    with pytest.raises(ConfigError, match="there is no text to draw"):
         attention_maps(decoder, [], parse_plan("causal"))

@@ -70,7 +70,7 @@ class Cheat:
 
         def by_argument(wiring: Wiring, block: int, own: Tensor, *rest: Any, **options: Any) -> Tensor:
             masked = mask_argument(wiring, block, own, *rest, **options)
-            return own if self.acts(*wiring.batch_shape) else masked
+            return own if self.acts(*wiring.current.shape) else masked
 
         def untouched(query: Tensor, *rest: Any, **options: Any) -> Tensor:
             if self.is_untouched and self.acts(len(query), query.shape[2]):

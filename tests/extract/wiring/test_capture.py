@@ -176,7 +176,7 @@ def test_a_block_that_hands_on_no_tensor_is_refused() -> None:
     body.layers[0] = _Pairs(body.layers[0])
     made = make_decoder()
     decoder = Decoder(body, tuple(body.layers), made.tokenizer, made.description)
-    message = r"a block of the 'llama' decoder hands on a list, not one tensor \(1, 9, D\)"
+    message = r"a block of the 'llama' decoder returns a list, not one tensor \(1, 9, D\)"
     with pytest.raises(DecoderError, match=message):
         run_batch(decoder, encode_batch(decoder, [SENTENCES[0]]), lambda *_: None)
 

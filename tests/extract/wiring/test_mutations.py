@@ -147,7 +147,7 @@ def test_one_head_that_differs_when_it_is_not_watched_is_refused(family: str) ->
 
 
 def kinds_of(wiring: Wiring) -> list[str]:
-    return [kind.name for kind in wiring.kinds]
+    return [kind.name for kind in wiring.plan.kinds]
 
 
 def test_an_attention_block_of_a_hybrid_left_causal_is_caught() -> None:

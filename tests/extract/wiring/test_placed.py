@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_kinds import CAUSAL_KIND
 from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_words
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.wiring.attention import Wiring
+from extract.wiring.attention import WiredBatch
 from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
 from extract.wiring.states import pool_batch
-from extract.wiring.tree import route_of, walk_plans
+from extract.wiring.tree import Route, route_of, walk_plans
 from tests.extract.pretended import spread
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 
@@ -106,14 +107,14 @@ def test_a_tree_of_plans_follows_too() -> None:
     plain, other = make_decoder(), make_decoder()
     plans = [route_of(parse_plan(text), 3) for text in ("backward:1", "extra/backward:2", "inter-block/backward:2")]
 
-    def walk(decoder: Decoder) -> dict[tuple[str, ...], Tensor]:
-        found: dict[tuple[str, ...], Tensor] = {}
+    def walk(decoder: Decoder) -> dict[Route, Tensor]:
+        found: dict[Route, Tensor] = {}
         batch = encode_batch(decoder, SENTENCES)
 
-        def emit(plan: tuple[str, ...], latents: Tensor) -> None:
+        def emit(plan: Route, latents: Tensor) -> None:
             found[plan] = latents.cpu().clone()
 
-        with masks_in_force(decoder, ["causal"] * 3) as wiring:
+        with masks_in_force(decoder, [CAUSAL_KIND] * 3) as wiring:
             walk_plans(decoder, wiring, batch, plans, poolings=("mean",), layers=decoder.layers, emit=emit)
         return found
 
@@ -156,10 +157,7 @@ def test_an_extraction_is_certified_on_every_device(tmp_path: Path) -> None:
 
 
 def test_a_mask_that_stays_on_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stay(_: Wiring, side: Tensor, __: torch.device) -> Tensor:
-        return side
-
-    monkeypatch.setattr(Wiring, "placed", stay)
+    monkeypatch.setattr(WiredBatch, "on_device", lambda _, tensor, __: tensor)
     decoder = make_decoder()
     with (
         spread(decoder.module, places("llama")),

@@ -11,7 +11,7 @@ from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
-from extract.masks.mask_kinds import parse_kind
+from extract.masks.mask_kinds import CAUSAL_KIND, parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.masks.mask_rules import kind_matrix
 from extract.masks.truth import expected_reach
@@ -105,10 +105,10 @@ def assert_reach(decoder: Decoder, *plans: str) -> None:
             wrong = (moved != expected).nonzero()
             assert not len(wrong), (plan.text, is_padded, wrong[:3].tolist())
 
-    with masks_in_force(decoder, ["causal"] * n_blocks) as wiring:  # once for all that swap masks and no more
+    with masks_in_force(decoder, [CAUSAL_KIND] * n_blocks) as wiring:  # once for all that swap masks and no more
         for plan in parsed:
             if plan.architecture == "inplace":
-                wiring.set_kinds(plan.kinds(n_blocks))
+                wiring.plan.kinds = list(plan.kinds(n_blocks))
                 compare(plan, wiring)
     for plan in parsed:
         if plan.architecture != "inplace":
@@ -197,12 +197,17 @@ def test_no_converted_block_is_causal(name: str) -> None:
         assert torch.equal(hidden_under(decoder, batch, plan), hidden_under(decoder, batch, "causal"))
 
 
+def as_trained(decoder: Decoder) -> Decoder:
+    """Leave the flag by which a checkpoint attends to both sides on while the decoder runs."""
+    return replace(decoder, description=replace(decoder.description, bidirectional=None))
+
+
 @pytest.mark.parametrize("name", WORKING)
 def test_bidirectional_everywhere_is_the_library_s_own_mode(name: str) -> None:
     family, config = WORKING[name]
     # The library bounds a window in both directions by `<=`, and causal ones by `<`.
     window = {"sliding_window": config["sliding_window"] - 1} if "sliding_window" in config else {}
-    own = make_decoder(family, **{**config, **window, "is_causal": False, "attn_implementation": "eager"})
+    own = as_trained(make_decoder(family, **{**config, **window, "is_causal": False, "attn_implementation": "eager"}))
     decoder = family_decoder(name)
     assert own.description.weight_digest == decoder.description.weight_digest
     for batch in (id_batch(ROWS[:1]), *(id_batch(ROWS, side=side) for side in SIDES)):
@@ -222,7 +227,7 @@ def with_flags(decoder: Decoder) -> Decoder:
 def test_gemma3_attends_as_its_embedding_models_do() -> None:
     family, config = WORKING["gemma3_text"]
     decoder = make_decoder(family, **{**config, "sliding_window": 5})
-    own = make_decoder(family, **{**config, "sliding_window": 8, "use_bidirectional_attention": True})
+    own = as_trained(make_decoder(family, **{**config, "sliding_window": 8, "use_bidirectional_attention": True}))
     batch = id_batch(ROWS, side="left")
     both = (hidden_under(decoder, batch, "bidirectional"), run_layers(with_flags(own), batch))
     for one, other in zip(*(real_rows(hidden, batch) for hidden in both), strict=True):
