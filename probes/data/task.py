@@ -470,8 +470,6 @@ def _column(table: RawTable, column: str) -> list[str]:
     return [str(row.values[column]) for row in table.rows if not row.problem and row.values[column] is not None]
 
 
-
-
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corpus":
     """Load the first `n_texts` texts of a corpus, or of a task of any kind.
 

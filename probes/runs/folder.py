@@ -275,7 +275,7 @@ class RunFolder:
     def n_blocks(self) -> int:
         """Blocks of the decoder."""
         if "n_layers" not in self.values["decoder"]:
-            raise HeadError(f"scores.json of run {self.values['name']!r} has no decoder.n_layers; run its config again.")
+            raise HeadError(f"run {self.values['name']!r} does not state its decoder.n_layers; run its config again.")
         return int(self.values["decoder"]["n_layers"])
 
     @cached_property

@@ -16,7 +16,7 @@ from extract.registry import describe_own, import_own
 from extract.run.extraction import own_names, unique_texts
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over, whole_caches
-from extract.store.reader import INDEX
+from extract.store.shard_index import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
 from probes.runs.folder import RunFolder
