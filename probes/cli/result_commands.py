@@ -504,9 +504,12 @@ def _certificate_text(cache: LatentCache) -> str:
     certificate = cache.certificate
     if not certificate:
         return "none yet (written when the extraction ends)"
-    drift = certificate["batch_invariance"]
-    return (
-        f"influence as planned at {certificate['influence']['n_layers']} layers; "
-        f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
-        "weights bit-identical"
-    )
+    try:
+        drift = certificate["batch_invariance"]
+        return (
+            f"influence as planned at {certificate['influence']['n_layers']} layers; "
+            f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
+            "weights bit-identical"
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        return f"not one that this version writes ({type(error).__name__}: {first_line(error)})"

@@ -332,11 +332,13 @@ class KindScoring:
         fields: Names what a scored row holds, from the row and its prediction: a value, or a list of as many values as
             every other list of the row.
         n_texts: Counts the texts of a row, from the record of a head.
+        check: Reads what scoring takes from the record of a head; any error says that it cannot.
     """
 
     score: ScoreRows
     fields: Callable[[Any, Any], dict[str, Any]]
     n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
+    check: Callable[[dict[str, Any]], object] = lambda _: None
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:

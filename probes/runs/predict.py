@@ -209,6 +209,13 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
             f"a head of {str(folder.path)!r} is not the one that was scored: {listing}. Run it again: icecore run "
             f"{folder.path / CONFIG}."
         )
+    try:
+        KINDS[folder.scores.header.kind].scoring.check(saved.record)
+    except UNREADABLE as error:
+        raise HeadError(
+            f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
+            f"({first_line(error)}); run its config again."
+        ) from error
 
 
 def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedHead[FittedModule]]) -> None:
