@@ -51,7 +51,7 @@ for run in (sentences, words):
 # %% [markdown]
 # ## Every layer alone, and the set that holds the best
 #
-# The shade marks the layers that cannot be told from the best one. It is found by one paired bootstrap for all layers,
+# The shade marks the layers that are statistically tied with the best, by one paired bootstrap for all layers,
 # so that the best layer is in it 95 times of 100, however many layers there are. `selectivity` is what is left of a
 # score when the same probe is fitted on labels that mean nothing.
 

@@ -25,7 +25,7 @@ SHOWN = {
         4,
         ("cosine-mlp", "no-sink is better than causal", "token-logistic"),
     ),  # rows enough to tell them apart
-    "layers": (2, ("cannot be told from the best", "logistic-probe")),
+    "layers": (2, ("statistically tied with the best", "logistic-probe")),
     "masks": (6, ("nosink-bidirectional", "causal")),
     "freeze_ladder": (1, ("siamese-cosine", "cosine-mlp")),
 }

@@ -63,41 +63,41 @@ def find_neighbours(x: Float[np.ndarray, "N D"], *, n_nearest: int = N_NEAREST) 
         block = slice(start, start + BLOCK)
         apart = squares - 2 * rows[block] @ rows.T  # squared distances, but for a constant of each row
         apart[np.arange(len(apart)), np.arange(start, start + len(apart))] = np.inf
-        found = np.argpartition(apart, k - 1, axis=1)[:, :k]
+        candidates = np.argpartition(apart, k - 1, axis=1)[:, :k]
         # Differences are exact where those of squares would have cancelled.
-        exact = np.stack([np.linalg.norm(rows[block] - rows[column], axis=1) for column in found.T], axis=1)
+        exact = np.stack([np.linalg.norm(rows[block] - rows[column], axis=1) for column in candidates.T], axis=1)
         order = np.argsort(exact, axis=1)
-        nearest[block] = np.take_along_axis(found, order, axis=1)
+        nearest[block] = np.take_along_axis(candidates, order, axis=1)
         distances[block] = np.take_along_axis(exact, order, axis=1)
     return Neighbours(points, nearest, distances)
 
 
 def two_nn(
-    found: Neighbours, *, keep: Bool[np.ndarray, " M"] | None = None, fit: Literal["likelihood", "line"] = "likelihood"
+    near: Neighbours, *, keep: Bool[np.ndarray, " M"] | None = None, fit: Literal["likelihood", "line"] = "likelihood"
 ) -> float:
     """Estimate the intrinsic dimension from the ratio of the distances to the second and the first neighbour.
 
     Args:
-        found: Distinct points with their neighbours.
-        keep: Which points there are; all when absent.
+        near: Distinct points with their neighbours.
+        keep: Which points count; all when absent.
         fit: `likelihood`: d = N / sum ln(r2 / r1), of all points. `line`: the paper's line through the origin,
             -ln(1 - F) over ln(r2 / r1), without the tenth of the points whose ratios are largest.
 
     Returns:
         The dimension; NaN for fewer than `FEWEST_POINTS` points.
     """
-    is_there = np.ones(len(found.points), np.bool_) if keep is None else keep
-    if np.count_nonzero(is_there) < FEWEST_POINTS:
+    is_used = np.ones(len(near.points), np.bool_) if keep is None else keep
+    if np.count_nonzero(is_used) < FEWEST_POINTS:
         return float("nan")
-    order = np.argsort(~is_there[found.nearest], axis=1, kind="stable")[:, :2]  # neighbours that are there come first
-    first, second = np.take_along_axis(found.distances, order, axis=1)[is_there].T
+    order = np.argsort(~is_used[near.nearest], axis=1, kind="stable")[:, :2]  # used neighbours come first
+    first, second = np.take_along_axis(near.distances, order, axis=1)[is_used].T
     logs = np.sort(np.log(second / first))
     n = len(logs)
     if fit == "likelihood":
         return float(n / logs.sum()) if logs.sum() else float("nan")
-    kept = logs[: int(0.9 * n)]
-    heights = -np.log1p(-np.arange(1, len(kept) + 1) / n)
-    return float(kept @ heights / (kept @ kept)) if kept @ kept else float("nan")
+    smaller = logs[: int(0.9 * n)]
+    heights = -np.log1p(-np.arange(1, len(smaller) + 1) / n)
+    return float(smaller @ heights / (smaller @ smaller)) if smaller @ smaller else float("nan")
 
 
 # Measures of a cloud of latents: directions, norms, massive dimensions, and how many dimensions it fills.
@@ -174,9 +174,9 @@ def massive_dimensions(x: Points, *, multiple: float = MASSIVE) -> Int[np.ndarra
 
 def massive_share(x: Points, *, multiple: float = MASSIVE) -> Measured:
     """Count massive dimensions, and give their share of the squared norm of all rows (Sun et al. 2024)."""
-    found = massive_dimensions(x, multiple=multiple)
+    massive = massive_dimensions(x, multiple=multiple)
     squares = np.square(x).sum(axis=0)
-    return {"massive-dimensions": float(len(found)), "massive-share": float(squares[found].sum() / squares.sum())}
+    return {"massive-dimensions": float(len(massive)), "massive-share": float(squares[massive].sum() / squares.sum())}
 
 
 def ranks(x: Points) -> Measured:
@@ -206,18 +206,18 @@ def _ranks_without(x: Points, groups: Groups) -> list[Measured]:
         return [ranks(x), *(ranks(x[~part]) for part in parts)]
     centred = x - x.mean(axis=0)
     gram = centred.T @ centred
-    found = [_ranks_of(gram)]
+    measured = [_ranks_of(gram)]
     for part in parts:
         rows, total = centred[part], centred[part].sum(axis=0)
-        found.append(_ranks_of(gram - rows.T @ rows - np.outer(total, total) / np.count_nonzero(~part)))
-    return found
+        measured.append(_ranks_of(gram - rows.T @ rows - np.outer(total, total) / np.count_nonzero(~part)))
+    return measured
 
 
 def _dimension_without(x: Points, groups: Groups) -> list[Measured]:
     """Estimate the intrinsic dimension of all rows and without each group, from one search for neighbours."""
     near = find_neighbours(x)
-    kept = [np.ones(len(x), np.bool_), *(groups != number for number in np.unique(groups))]
-    return [{"intrinsic-dimension": two_nn(near, keep=mask[near.points])} for mask in kept]
+    masks = [np.ones(len(x), np.bool_), *(groups != number for number in np.unique(groups))]
+    return [{"intrinsic-dimension": two_nn(near, keep=mask[near.points])} for mask in masks]
 
 
 def _without(measure: Callable[[Points], Measured]) -> Callable[[Points, Groups], list[Measured]]:
@@ -236,7 +236,7 @@ FAMILIES: Mapping[str, Callable[[Points, Groups], list[Measured]]] = {
 
 
 def jackknife(value: float, without: Float[np.ndarray, " G"]) -> Estimate:
-    """Give a value its interval: Student's t on the spread of the values without each of `G` groups of rows.
+    """Return a value with its interval: Student's t on the spread of the values without each of `G` groups of rows.
 
     This is the delete-a-group jackknife (Kott 2001). There is no interval where a value is NaN.
     """
@@ -249,13 +249,13 @@ def jackknife(value: float, without: Float[np.ndarray, " G"]) -> Estimate:
 def measure_rows(x: Float[np.ndarray, "N D"], groups: Groups, families: Iterable[str]) -> dict[str, Estimate]:
     """Measure rows by every family; intervals follow from leaving out each of the `groups` of rows in turn."""
     points = x.astype(np.float64)
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     for family in families:
         whole, *parts = FAMILIES[family](points, groups)
         for name, value in whole.items():
             without = np.array([part[name] for part in parts])
-            found[name] = jackknife(value, without) if MEASURES[name].has_interval else Estimate(value)
-    return found
+            estimates[name] = jackknife(value, without) if MEASURES[name].has_interval else Estimate(value)
+    return estimates
 
 
 # Which latents of a cache the geometry looks at: a seeded sample, in groups of whole texts, and where layers are.
@@ -269,25 +269,25 @@ FEWEST_ROWS = 3 * N_GROUPS
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Latents of a cache that were drawn: places in ascending order, and the group of each, for intervals."""
+    """A sample of the latents of a cache: their rows in ascending order, and the group of each, for intervals."""
 
     cache: LatentCache
-    places: Int[np.ndarray, " N"]
+    rows: Int[np.ndarray, " N"]
     groups: Int[np.ndarray, " N"]
     is_standardised: bool = False
     """Whether every dimension is brought to mean 0 and variance 1 over the drawn latents."""
 
     def __len__(self) -> int:
         """Number of latents."""
-        return len(self.places)
+        return len(self.rows)
 
     def read(self, pooling: str, layer: str) -> Float[np.ndarray, "N D"]:
         """Read one layer of the drawn latents."""
-        found: NDArray[np.float32] = self.cache.gather(self.places, pooling, layers=[layer])[0].numpy()
+        latents: NDArray[np.float32] = self.cache.gather(self.rows, pooling, layers=[layer])[0].numpy()
         if self.is_standardised:
-            scale = found.std(axis=0, dtype=np.float64)
-            found = ((found - found.mean(axis=0, dtype=np.float64)) / np.where(scale > 0, scale, 1)).astype(np.float32)
-        return found
+            mean, scale = latents.mean(axis=0, dtype=np.float64), latents.std(axis=0, dtype=np.float64)
+            latents = ((latents - mean) / np.where(scale > 0, scale, 1)).astype(np.float32)
+        return latents
 
     def describe(self, pooling: str, layer: str) -> dict[str, Any]:
         """Name a layer in the columns `WHERE` of a frame."""
@@ -316,16 +316,15 @@ def draw_sample(
         CacheError: Fewer than `FEWEST_ROWS` latents, or a text that the cache does not hold.
     """
     is_wanted = np.zeros(len(cache.has_latent), np.bool_)
-    is_wanted[_places_of(cache, texts) if texts else slice(None)] = True
-    [places] = np.nonzero(is_wanted & cache.has_latent)
-    return replace(_draw(cache, places, cache.keys[places], most_rows, seed), is_standardised=standardise)
+    is_wanted[_rows_of(cache, texts) if texts else slice(None)] = True
+    [rows] = np.nonzero(is_wanted & cache.has_latent)
+    return replace(_draw(cache, rows, cache.keys[rows], most_rows, seed), is_standardised=standardise)
 
 
-def _places_of(cache: LatentCache, texts: Texts) -> Int[np.ndarray, " P"]:
+def _rows_of(cache: LatentCache, texts: Texts) -> Int[np.ndarray, " P"]:
     if cache.is_words:
         return cache.words_of([text for text in texts if isinstance(text, JoinedText)]).positions
-    places: NDArray[np.int64] = cache.rows_of([text for text in texts if isinstance(text, str)]).numpy()
-    return places
+    return np.asarray(cache.rows_of([text for text in texts if isinstance(text, str)]).numpy())
 
 
 def draw_shared(
@@ -337,19 +336,19 @@ def draw_shared(
         CacheError: They share fewer than `FEWEST_ROWS`.
     """
     keys, others = (_as_values(cache.keys) for cache in (one, other))
-    _, places, other_places = np.intersect1d(keys, others, return_indices=True)
-    both = one.has_latent[places] & other.has_latent[other_places]
-    places, other_places = places[both], other_places[both]
-    if len(places) < FEWEST_ROWS:
+    _, rows, other_rows = np.intersect1d(keys, others, return_indices=True)
+    both = one.has_latent[rows] & other.has_latent[other_rows]
+    rows, other_rows = rows[both], other_rows[both]
+    if len(rows) < FEWEST_ROWS:
         noun = "words" if one.is_words else "texts"
         raise CacheError(
-            f"caches {one.path.name!r} and {other.path.name!r} share {len(places)} {noun}; needed: {FEWEST_ROWS} or "
+            f"caches {one.path.name!r} and {other.path.name!r} share {len(rows)} {noun}; needed: {FEWEST_ROWS} or "
             "more. Compare caches of the same texts, or of the same words."
         )
-    sample = replace(_draw(one, places, one.keys[places], most_rows, seed), is_standardised=standardise)
-    order = np.argsort(places)
-    partners = other_places[order][np.searchsorted(places[order], sample.places)]
-    return sample, replace(sample, cache=other, places=partners)
+    sample = replace(_draw(one, rows, one.keys[rows], most_rows, seed), is_standardised=standardise)
+    order = np.argsort(rows)
+    partners = other_rows[order][np.searchsorted(rows[order], sample.rows)]
+    return sample, replace(sample, cache=other, rows=partners)
 
 
 def choose_poolings(cache: LatentCache, wanted: str) -> tuple[str, ...]:
@@ -360,18 +359,18 @@ def choose_poolings(cache: LatentCache, wanted: str) -> tuple[str, ...]:
 
 
 def _draw(
-    cache: LatentCache, places: Int[np.ndarray, " P"], keys: NDArray[np.uint64], most_rows: int, seed: int
+    cache: LatentCache, rows: Int[np.ndarray, " P"], keys: NDArray[np.uint64], most_rows: int, seed: int
 ) -> Sample:
-    if min(len(places), most_rows) < FEWEST_ROWS:
+    if min(len(rows), most_rows) < FEWEST_ROWS:
         raise CacheError(
-            f"{min(len(places), most_rows)} latents of cache {cache.path.name!r} would be drawn; needed: "
+            f"{min(len(rows), most_rows)} latents of cache {cache.path.name!r} would be drawn; needed: "
             f"{FEWEST_ROWS} or more, for most_rows too."
         )
     rng = np.random.default_rng(seed)
-    drawn = np.sort(rng.permutation(len(places))[:most_rows])
+    drawn = np.sort(rng.permutation(len(rows))[:most_rows])
     _, texts = np.unique(keys[drawn, :2], axis=0, return_inverse=True)
     turn = rng.permutation(texts.max() + 1) % N_GROUPS  # words of a text go together
-    return Sample(cache, places[drawn], turn[texts.ravel()])
+    return Sample(cache, rows[drawn], turn[texts.ravel()])
 
 
 def _as_values(keys: NDArray[np.uint64]) -> NDArray[Any]:
@@ -435,14 +434,15 @@ def measure_geometry(
     opened = open_cache(cache)
     sample = draw_sample(opened, texts=texts, most_rows=most_rows, seed=seed, standardise=standardise)
 
-    def measure(place: tuple[str, str]) -> list[dict[str, Any]]:
-        found = measure_rows(sample.read(*place), sample.groups, families)
-        return [_row(sample, *place, name, found[name]) for name in MEASURES if name in wanted]
+    def measure(channel: tuple[str, str]) -> list[dict[str, Any]]:
+        estimates = measure_rows(sample.read(*channel), sample.groups, families)
+        return [_row(sample, *channel, name, estimates[name]) for name in MEASURES if name in wanted]
 
-    places = [(each, name) for each in choose_poolings(opened, pooling) for name in select_from(layers, opened.layers)]
+    names = select_from(layers, opened.layers)
+    channels = [(name, layer) for name in choose_poolings(opened, pooling) for layer in names]
     # One BLAS thread each: eigenvalues of small matrices get slower with more.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        rows = [row for found in pool.map(measure, places) for row in found]
+        rows = [row for channel_rows in pool.map(measure, channels) for row in channel_rows]
     return pd.DataFrame(rows, columns=list(GEOMETRY_COLUMNS))
 
 
@@ -486,15 +486,15 @@ def cosine_with_gold(
     gold, groups = np.array(cast("PairTask", task).gold01(split)), task.units(split)
     tail = (1 - resampling.confidence) / 2
     rows = []
-    for each in choose_poolings(opened, pooling):
+    for name_of_pooling in choose_poolings(opened, pooling):
         names = select_from(layers, opened.layers)
-        cosines = np.stack([_cosines(sample.read(each, name)) for name in names])
+        cosines = np.stack([_cosines(sample.read(name_of_pooling, name)) for name in names])
         values = CORRELATIONS[metric](cosines, np.broadcast_to(gold, cosines.shape))
         resampled = resample_correlations(cosines, gold, metric=metric, groups=groups, resampling=resampling)
-        for name, value, drawn in zip(names, values, resampled, strict=True):
-            known = drawn[np.isfinite(drawn)]
-            ends = np.quantile(known, [tail, 1 - tail]) if len(known) else (np.nan, np.nan)
-            row = _row(sample, each, name, f"gold-{metric}", Estimate(float(value), float(ends[0]), float(ends[1])))
+        for name, value, draws in zip(names, values, resampled, strict=True):
+            finite = draws[np.isfinite(draws)]
+            ends = np.quantile(finite, [tail, 1 - tail]) if len(finite) else (np.nan, np.nan)
+            row = _row(sample, name_of_pooling, name, f"gold-{metric}", Estimate(float(value), *map(float, ends)))
             rows.append({**row, "n_rows": len(gold)})
     return pd.DataFrame(rows, columns=list(GEOMETRY_COLUMNS))
 
@@ -512,8 +512,8 @@ def _cosines(stacked: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " N"]:
     return np.asarray(np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0))
 
 
-def _row(sample: Sample, pooling: str, layer: str, measure: str, found: Estimate) -> dict[str, Any]:
-    return {**sample.describe(pooling, layer), "measure": measure, **found._asdict(), "n_rows": len(sample)}
+def _row(sample: Sample, pooling: str, layer: str, measure: str, estimate: Estimate) -> dict[str, Any]:
+    return {**sample.describe(pooling, layer), "measure": measure, **estimate._asdict(), "n_rows": len(sample)}
 
 
 # How alike layers are: linear CKA with the unbiased estimator of HSIC, of one cache or between two.
@@ -528,8 +528,7 @@ def kernel(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N N"]:
     centred = x - x.mean(axis=0, dtype=np.float64)
     scale = np.sqrt(np.square(centred).sum() / len(x))
     centred = centred / scale if scale else centred
-    found: Float[np.ndarray, "N N"] = (centred @ centred.T).astype(np.float32)
-    return found
+    return np.asarray((centred @ centred.T).astype(np.float32))
 
 
 def unit_kernel(products: Float[np.ndarray, "N N"]) -> Float[np.ndarray, " P"]:
@@ -639,9 +638,9 @@ def _all_cka(
     kernels: Sequence[Sequence[Float[np.ndarray, "N N"]]], groups: Int[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, "L M"], Float[np.ndarray, "G L M"]]:
     """Compare every layer of the first list with every layer of the last, on all rows and without each group."""
-    found = []
+    similarities = []
     for number in (-1, *range(N_GROUPS)):
-        kept = np.flatnonzero(groups != number)
-        units = [np.stack([unit_kernel(each[np.ix_(kept, kept)]) for each in part]) for part in kernels]
-        found.append(units[0] @ units[-1].T)
-    return found[0].astype(np.float64), np.stack(found[1:]).astype(np.float64)
+        rest = np.flatnonzero(groups != number)
+        units = [np.stack([unit_kernel(layer[np.ix_(rest, rest)]) for layer in part]) for part in kernels]
+        similarities.append(units[0] @ units[-1].T)
+    return similarities[0].astype(np.float64), np.stack(similarities[1:]).astype(np.float64)

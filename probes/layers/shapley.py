@@ -1,4 +1,4 @@
-"""Shapley values of layers: what each adds to a score, averaged over all orders in which layers can come."""
+"""Shapley values of layers, control labels with the selectivity of a head, and baselines without a decoder."""
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
@@ -28,9 +28,11 @@ from probes.metrics.significance import joint_intervals
 from probes.metrics.span_metrics import convert_tags, split_tag
 
 Worth = Callable[[Bool[np.ndarray, "M L"]], Float[np.ndarray, "M *R"]]
-"""Scores `M` sets of players; further axes are resamples or seeds of the same score."""
+"""Scores `M` sets of players; further axes are seeds and resamples of the same score."""
+UNREAD_RESAMPLES = 2
+"""Resamples for intervals that are not reported."""
 MOST_EXACT = 12
-"""Players up to which all sets are scored."""
+"""Most players for which all sets are scored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +42,9 @@ class Shapley:
     Attributes:
         values: `(L, ...)` values; they sum to what all players have over none.
         errors: Standard errors of the draw of orders; 0 where all sets were scored.
-        none: The worth of no player.
-        all: The worth of all.
-        n_sets: Sets that were scored.
+        none: The score of no player.
+        all: The score of all.
+        n_sets: Number of sets that were scored.
     """
 
     values: Float[np.ndarray, "L *R"]
@@ -55,12 +57,12 @@ class Shapley:
 def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: int = 0) -> Shapley:
     """Compute the Shapley value of every player: exactly up to 12 of them, else from drawn orders.
 
-    Orders are drawn in pairs, each with its reverse, which takes out most of the noise (Castro et al. 2009 for drawn
+    Orders are drawn in pairs, each with its reverse, which removes most of the noise (Castro et al. 2009 for drawn
     orders; Mitchell et al. 2022 for antithetic ones).
 
     Args:
         worth: Scores sets of players.
-        n_players: How many there are.
+        n_players: Number of players.
         n_orders: Orders to draw, an even number.
         seed: Seed of the draw.
 
@@ -77,19 +79,18 @@ def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: i
     if n_players <= MOST_EXACT:
         return _exact(worth, n_players)
     rng = np.random.default_rng(seed)
-    drawn = [rng.permutation(n_players) for _ in range(n_orders // 2)]
-    orders = np.array([order for one in drawn for order in (one, one[::-1])])
+    permutations = [rng.permutation(n_players) for _ in range(n_orders // 2)]
+    orders = np.array([order for one in permutations for order in (one, one[::-1])])
     ranks = orders.argsort(1)
     masks = ranks[:, None, :] < np.arange(n_players + 1)[:, None]  # orders, sizes, players
-    unique, places = np.unique(masks.reshape(-1, n_players), axis=0, return_inverse=True)
-    scores = worth(unique)
-    found = scores[places.reshape(len(orders), n_players + 1)]
-    gains = np.diff(found, axis=1)  # orders, steps, ...
+    unique, rows = np.unique(masks.reshape(-1, n_players), axis=0, return_inverse=True)
+    scores = worth(unique)[rows.reshape(len(orders), n_players + 1)]
+    gains = np.diff(scores, axis=1)  # orders, steps, ...
     steps = ranks.reshape(*ranks.shape, *[1] * (gains.ndim - 2))
     by_player = np.take_along_axis(gains, np.broadcast_to(steps, gains.shape), axis=1)
     pairs = (by_player[::2] + by_player[1::2]) / 2
     errors = pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
-    return Shapley(pairs.mean(0), errors, np.asarray(found[0, 0]), np.asarray(found[0, -1]), len(unique))
+    return Shapley(pairs.mean(0), errors, np.asarray(scores[0, 0]), np.asarray(scores[0, -1]), len(unique))
 
 
 def _exact(worth: Worth, n: int) -> Shapley:
@@ -101,8 +102,8 @@ def _exact(worth: Worth, n: int) -> Shapley:
         without = np.flatnonzero(~masks[:, player])
         gains = scores[without | (1 << player)] - scores[without]
         values.append(np.tensordot(weights[sizes[without]], gains, 1))
-    found = np.stack(values)
-    return Shapley(found, np.zeros_like(found), np.asarray(scores[0]), np.asarray(scores[-1]), len(masks))
+    stacked = np.stack(values)
+    return Shapley(stacked, np.zeros_like(stacked), np.asarray(scores[0]), np.asarray(scores[-1]), len(masks))
 
 
 def group_layers(layers: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -117,21 +118,19 @@ def group_layers(layers: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     order = sorted(blocks, key=lambda k: (names[k], k))
     thirds = np.array_split(np.array(order, int), 3)
     labelled = zip(("lower third", "middle third", "upper third"), thirds, strict=True)
-    found = {"embedding": tuple(k for k, name in enumerate(names) if name == "embedding")}
-    found |= {label: tuple(sorted(part.tolist())) for label, part in labelled}
-    found |= {"final_norm": tuple(k for k, name in enumerate(names) if name == "final_norm")}
-    return {label: part for label, part in found.items() if part}
+    groups = {"embedding": tuple(k for k, name in enumerate(names) if name == "embedding")}
+    groups |= {label: tuple(sorted(part.tolist())) for label, part in labelled}
+    groups |= {"final_norm": tuple(k for k, name in enumerate(names) if name == "final_norm")}
+    return {label: part for label, part in groups.items() if part}
 
 
 def worth_of_groups(worth: Worth, groups: tuple[tuple[int, ...], ...], n_layers: int) -> Worth:
-    """Make a worth of layers one of groups of layers."""
+    """Turn a score of sets of layers into one of sets of groups."""
     table = np.zeros((len(groups), n_layers), bool)
     for row, layers in zip(table, groups, strict=True):
         row[list(layers)] = True
     return lambda masks: worth(masks @ table)
 
-
-# Control tasks: rows with labels that mean nothing, to tell what a probe reads from what it memorises.
 
 CONTROLS = {
     "type": "the label of a word type: of the word itself, of the first word of a text, of those of a pair",
@@ -143,7 +142,7 @@ GOLD = {"pairs": "score", "classes": "label", "numbers": "number", "words": "tag
 
 
 def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
-    """Give the rows of a task other labels, which say nothing about the texts (Hewitt and Liang 2019).
+    """Replace the labels of a task by ones that say nothing about the texts (Hewitt and Liang 2019).
 
     Under `type` and `text` a label is drawn from the gold of train, as often as it occurs there, by the seed and the
     type or text alone: it is the same in every split and on every machine. Spans of a control are of one word each,
@@ -173,24 +172,24 @@ def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
     if "train" not in task.splits:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
     gold = GOLD[task.kind]
-    made = _shuffled(task, seed) if how == "shuffled" else _drawn(task, how, seed)
-    columns = {split: {**rows[:], gold: made.get(split, rows[gold])} for split, rows in task.splits.items()}
+    labels = _shuffled(task, seed) if how == "shuffled" else _random_labels(task, how, seed)
+    columns = {split: {**rows[:], gold: labels.get(split, rows[gold])} for split, rows in task.splits.items()}
     splits = hold_columns(columns, task.rows("train").features)
     name = f"{task.name}, control by {how} (seed {seed})"
     return task.replace_splits(splits, note=f"a control: {CONTROLS[how]} (seed {seed})", name=name)
 
 
-def _drawn(task: Task, how: str, seed: int) -> dict[str, list[Any]]:
+def _random_labels(task: Task, how: str, seed: int) -> dict[str, list[Any]]:
     """Draw the label of every type or text."""
     gold = task.rows("train")[GOLD[task.kind]]
     if task.kind != "words":
         pool = sorted(gold)
         return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, how)] for split in task.splits}
     is_spans = task.metrics[0] == "span-f1"
-    pool = sorted(_alone(tag) if is_spans else tag for tags in gold for tag in tags)
+    pool = sorted(_as_one_word(tag) if is_spans else tag for tags in gold for tag in tags)
     return {
         split: [
-            [_draw(word if how == "type" else (place, *words), pool, seed) for place, word in enumerate(words)]
+            [_draw(word if how == "type" else (position, *words), pool, seed) for position, word in enumerate(words)]
             for words in rows["words"]
         ]
         for split, rows in task.splits.items()
@@ -198,12 +197,12 @@ def _drawn(task: Task, how: str, seed: int) -> dict[str, list[Any]]:
 
 
 def _shuffled(task: Task, seed: int) -> dict[str, list[Any]]:
-    """Permute the gold of train, words over all of train."""
+    """Permute the gold of train; tags are permuted over all its words."""
     rng, gold = np.random.default_rng(seed), list(task.rows("train")[GOLD[task.kind]])
     if task.kind != "words":
-        return {"train": [gold[place] for place in rng.permutation(len(gold))]}
+        return {"train": [gold[row] for row in rng.permutation(len(gold))]}
     flat = [tag for tags in gold for tag in tags]
-    mixed = iter([flat[place] for place in rng.permutation(len(flat))])
+    mixed = iter([flat[row] for row in rng.permutation(len(flat))])
     rows = [[next(mixed) for _ in tags] for tags in gold]
     return {"train": [convert_tags(tags) for tags in rows] if task.metrics[0] == "span-f1" else rows}
 
@@ -222,15 +221,9 @@ def _draw(key: Hashable, pool: Sequence[Any], seed: int) -> Any:
     return pool[int.from_bytes(digest[:8], "big") * len(pool) >> 64]
 
 
-def _alone(tag: str) -> str:
+def _as_one_word(tag: str) -> str:
     """Turn a tag into that of a span of one word."""
     return tag if tag == "O" else f"B-{split_tag(tag)[1]}"
-
-
-# What a head reads of every layer beyond what it would memorise: its score minus that on labels that mean nothing.
-
-QUIETLY = 2
-"""Resamples of intervals that nobody reads."""
 
 
 def selectivity(
@@ -249,7 +242,7 @@ def selectivity(
     Args:
         resolved: The head and its options.
         setting: What all heads of the run share; fits on controls stay in its folder, under `controls`.
-        result: What came of the head on the task.
+        result: The result of the head on the task.
         split: The split that is scored, on its own labels and on those of the controls.
         watch: Receives epochs.
         how: A key of `CONTROLS`.
@@ -273,14 +266,14 @@ def selectivity(
     columns = {"control": controls.mean(0), "selectivity": scores - controls.mean(0)}
     spread = controls[..., 0].std(0, ddof=1) if len(seeds) > 1 else np.zeros(0)
     curves = []
-    for view, found in columns.items():
+    for view, scored in columns.items():
         low, high = joint_intervals(
-            found[:, 0],
-            found[:, 1:],
+            scored[:, 0],
+            scored[:, 1:],
             confidence=resampling.confidence,
             is_correlation=view == "control" and parts.scorer.metric in CORRELATIONS,
         )
-        values, lows, highs, spreads = (tuple(each.tolist()) for each in (found[:, 0], low, high, spread))
+        values, lows, highs, spreads = (tuple(column.tolist()) for column in (scored[:, 0], low, high, spread))
         curves.append(ViewCurve(view, parts.scorer.metric, parts.layers, values, lows, highs, spreads, how, note))
     return curves[0], curves[1]
 
@@ -289,25 +282,23 @@ def _control_parts(
     resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, how: str, seed: int
 ) -> HeadParts:
     task = control_task(setting.task, how, seed)
-    place = setting.folder / "controls" / f"{how}_{seed}"
-    control = replace(setting, task=task, folder=place, n_resamples=QUIETLY, has_details=False)
-    found = HEADS[resolved.name].evaluate(resolved, control, watch)
-    return take_apart(resolved, control, found, split, watch)
+    folder = setting.folder / "controls" / f"{how}_{seed}"
+    control = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
+    result = HEADS[resolved.name].evaluate(resolved, control, watch)
+    return take_apart(resolved, control, result, split, watch)
 
 
 def _scores(parts: HeadParts, resampling: Resampling) -> Float[np.ndarray, "L R"]:
     """Score every layer alone, the mean over seeds: on all rows in the first column, then on each resample.
 
-    A layer that says nothing, as one of constant predictions, has a correlation of 0.
+    Constant predictions have a correlation of 0.
     """
-    each = [
+    by_seed = [
         np.concatenate([parts.scorer.score(rows)[:, None], parts.scorer.resample(rows, resampling)], axis=1)
         for rows in parts.alone
     ]
-    return np.asarray(np.nan_to_num(each).mean(0))
+    return np.asarray(np.nan_to_num(by_seed).mean(0))
 
-
-# Baselines without a decoder: predictions in the form of a head's, so that they are scored and resampled like one.
 
 Predictions = dict[str, NDArray[Any]]
 """Split to `(N,)` predictions."""
@@ -340,14 +331,17 @@ def _of_classes(task: Any) -> dict[str, Predictions]:
         task,
         task.labels,
         lambda C: LogisticRegression(C=C, max_iter=1000),
-        lambda found, gold: float(score_classes(found, gold, metric=task.metric)),
+        lambda predicted, gold: float(score_classes(predicted, gold, metric=task.metric)),
     )
     return {"majority": {split: np.full(n, most) for split, n in task.n_rows().items()}, "bag-of-words": linear}
 
 
 def _of_numbers(task: Any) -> dict[str, Predictions]:
     linear = _fit_linear(
-        task, task.numbers, lambda C: Ridge(alpha=1 / C), lambda found, gold: float(np.nan_to_num(pearson(found, gold)))
+        task,
+        task.numbers,
+        lambda C: Ridge(alpha=1 / C),
+        lambda predicted, gold: float(np.nan_to_num(pearson(predicted, gold))),
     )
     return {"bag-of-words": linear}
 
@@ -369,7 +363,7 @@ def _fit_linear(
     if len(models) > 1:
         scores = [score(model.predict(vectors["validation"]), gold("validation")) for model in models]
         best = models[int(np.argmax(scores))]
-    return {split: np.asarray(best.predict(found)) for split, found in vectors.items()}
+    return {split: np.asarray(best.predict(rows)) for split, rows in vectors.items()}
 
 
 def _texts(task: Any, split: str) -> list[str]:
@@ -397,9 +391,9 @@ def _of_pairs(task: Any) -> dict[str, Predictions]:
 
 
 def _of_words(task: Any) -> dict[str, Predictions]:
-    known = {tag for tags in task.rows("train")["tags"] for tag in tags}
-    places = {tag: place for place, tag in enumerate(tag for tag in task.labels if tag in known)}
-    return {"majority": {split: np.array([places[tag] for tag in usual_tags(task, split)]) for split in task.splits}}
+    train = {tag for tags in task.rows("train")["tags"] for tag in tags}
+    codes = {tag: code for code, tag in enumerate(tag for tag in task.labels if tag in train)}
+    return {"majority": {split: np.array([codes[tag] for tag in usual_tags(task, split)]) for split in task.splits}}
 
 
 _BASELINES: dict[str, Callable[[Any], dict[str, Predictions]]] = {

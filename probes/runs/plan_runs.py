@@ -1,4 +1,4 @@
-"""The caches of a search: grown with its rows, so that the latents of fewer rows are never computed twice."""
+"""Runs under many mask plans: a search for a plan, and a sweep over all of them."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -66,17 +66,17 @@ class GrowingCaches:
         return [self.latest[plan].cache for plan in plans]
 
     def _find(self, plan: MaskPlan, texts: list[str]) -> int:
-        """Look for a whole cache of the texts, and tell how many of them the plan's latest cache holds."""
+        """Look for a whole cache of the texts, and count those that the plan's latest cache holds."""
         path = self._path(plan, texts)
         if path.exists():
             with suppress(CacheIncompleteError):
                 self.latest[plan] = CachePart(LatentCache(path), texts)
-        known = self.latest.get(plan)
-        return 0 if known is None else len(set(known.texts) & set(texts))
+        latest = self.latest.get(plan)
+        return 0 if latest is None else len(set(latest.texts) & set(texts))
 
     def _grow(self, plans: list[MaskPlan], texts: list[str]) -> None:
-        known = self.latest.get(plans[0])
-        had = set(known.texts) if known else set()
+        latest = self.latest.get(plans[0])
+        had = set(latest.texts) if latest else set()
         missing = [text for text in texts if text not in had]
         if not missing:
             return
@@ -90,7 +90,7 @@ class GrowingCaches:
                 grown = compose_cache(parts, manifest=manifest, folder=Path(self.config.caches))
                 self.latest[plan] = CachePart(grown, texts)
                 if cache.path in made:
-                    cache.path.unlink()  # its rows stand in the grown one
+                    cache.path.unlink()  # its rows are in the grown one
 
     def _describe(self, plan: MaskPlan, texts: list[str]) -> Manifest:
         return describe_extraction(self.decoder, texts, self.config.extraction.with_plan(plan))
@@ -103,9 +103,6 @@ class GrowingCaches:
         return sweep_latents(
             self.decoder, texts, plans, spec=self.config.extraction, folder=self.config.caches, progress=progress
         )
-
-
-# Plans of a sweep or a search: the heads of a configuration on each, and what choosing among them gained.
 
 
 def load_for_plans(config: RunConfig) -> Task:
@@ -126,9 +123,9 @@ def require_unread_test(config: RunConfig) -> None:
 
 def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: Any) -> Path:
     """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
-    wanted = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
+    settings = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
     name = f"{config.name.removesuffix(f'-{what}')}-{what}"
-    return open_folder(config.runs, name, wanted, sources=describe_sources(config))
+    return open_folder(config.runs, name, settings, sources=describe_sources(config))
 
 
 def report_plans(
@@ -145,14 +142,14 @@ def report_plans(
 def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
     """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
 
-    The fitted heads are kept in the run folder.
+    The fitted heads stay in the run folder.
     """
     kind = KINDS[config.task.kind]
     if kind.zero_shot_head:
         first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
         config = replace(config, heads={**first, **config.heads})
-    place = folder / "heads" / cache.manifest.short_id
-    heads = evaluate_heads(config, make_setting(config, task, cache, place, has_details=False))
+    head_folder = folder / "heads" / cache.manifest.short_id
+    heads = evaluate_heads(config, make_setting(config, task, cache, head_folder, has_details=False))
     zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
     return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
 
@@ -209,9 +206,6 @@ def headline(row: PlanScores) -> str:
     return ", ".join(parts)
 
 
-# A run that searches for a mask plan: on more and more rows of train and validation, and on test once, at the end.
-
-
 def run_search(
     config: RunConfig,
     plans: Sequence[MaskPlan],
@@ -239,9 +233,9 @@ def run_search(
     folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
     caches = GrowingCaches(decoder, config, watcher)
     scorer = _Scorer(config, judged, space, caches, folder)
-    found = search_plans(strategy, space, scorer, budget=budget)
-    watcher.say(f"{found.chosen.text} was found for {found.share:.2f} of what all {len(plans)} plans would cost")
-    rows = _on_everything(config, task, found, caches, folder)
+    search = search_plans(strategy, space, scorer, budget=budget)
+    watcher.say(f"{search.chosen.text} was found for {search.share:.2f} of what all {len(plans)} plans would cost")
+    rows = _on_everything(config, task, search, caches, folder)
     return report_plans(
         config,
         "search",
@@ -252,7 +246,7 @@ def run_search(
         test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
         plans=tuple(rows),
         chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
-        search=describe_search(found, space, strategy=strategy, budget=budget, by=scorer.head),
+        search=describe_search(search, space, strategy=strategy, budget=budget, by=scorer.head),
     )
 
 
@@ -279,11 +273,11 @@ class _Scorer:
 
 
 def _on_everything(
-    config: RunConfig, task: Task, found: Search, caches: GrowingCaches, folder: Path
+    config: RunConfig, task: Task, search: Search, caches: GrowingCaches, folder: Path
 ) -> list[PlanScores]:
     """Fit every head on the chosen plan, and on the causal one beside it: the only look at test."""
-    causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL]
-    plans = tuple(dict.fromkeys([found.chosen, *causal]))
+    causal = [plan for step in search.steps for plan in step.trial.plans if plan.text == CAUSAL]
+    plans = tuple(dict.fromkeys([search.chosen, *causal]))
     rows = []
     for plan, cache in zip(plans, caches.obtain(plans, task), strict=True):
         rows.append(evaluate_plan(config, task, plan, cache, folder))
@@ -314,8 +308,6 @@ def describe_search(search: Search, space: PlanSpace, *, strategy: str, budget: 
         tuple(trials),
     )
 
-
-# A run over many plans: one cache per plan, the same heads on each, the plan chosen on validation, then test read.
 
 TEST_READS = ("chosen", "all")
 """Plans that test is read for: that of every head with causal (or the first plan) beside it, or every plan."""
@@ -398,9 +390,9 @@ class _Comparison:
         return row
 
     def _read_test(self, row: PlanScores, heads: Iterable[str]) -> PlanScores:
-        """Score heads of one plan on test as well; those that are kept are not fitted again."""
+        """Score heads of one plan on test as well; saved ones are not fitted again."""
         part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
         self.watcher.say(f"{row.plan.text}: reading test")
-        found = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
-        zero_shot = found.zero_shot if ZERO_SHOT in part.heads else row.zero_shot
-        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: found.heads[name] for name in heads}})
+        tested = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
+        zero_shot = tested.zero_shot if ZERO_SHOT in part.heads else row.zero_shot
+        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: tested.heads[name] for name in heads}})

@@ -1,7 +1,7 @@
 """Finding a good mask plan without scoring every plan on all rows (Look Both Ways leaves open how to choose k and k0).
 
 A strategy is a generator: it yields the plans to score next and on how many rows, is sent their validation scores, and
-returns the plan it found. It computes nothing itself.
+returns the plan it chose. It computes nothing itself.
 """
 
 import math
@@ -19,8 +19,6 @@ from extract.wiring.tree import count_blocks, route_of
 from probes.data.task import Task
 from probes.runs.task_kinds import KINDS
 
-# What a search for a mask plan chooses from, and what every trial costs: block passes times texts.
-
 FEWEST_ROWS = 16
 """With fewer rows per split a validation score says next to nothing."""
 
@@ -35,7 +33,7 @@ class PlanSpace:
     n_rows: int
     """Rows per split at which nothing is left out."""
     n_texts: Callable[[int], int]
-    """Gives for a number of rows per split the different texts that must go through the decoder."""
+    """Counts the different texts of so many rows per split, which the decoder must read."""
     fewest_rows: int = 1
     """Fewest rows per split on which a plan can be scored."""
     keeps_rows: bool = True
@@ -49,7 +47,7 @@ class PlanSpace:
     @cached_property
     def points(self) -> dict[tuple[int, int], MaskPlan]:
         """The plans by k and k0; refuses a plan that is no point of a (k, k0) grid."""
-        found = {}
+        points = {}
         for plan in self.plans:
             point = k_and_k0(plan)
             if point is None:
@@ -57,8 +55,8 @@ class PlanSpace:
                     f"the plan {plan.text!r} is no point of a (k, k0) grid, along whose axes a coordinate search goes; "
                     "give --k with --k0, or search by halving."
                 )
-            found[point] = plan
-        return found
+            points[point] = plan
+        return points
 
     def block_passes(self, plans: Iterable[MaskPlan]) -> int:
         """Count the block passes of some plans for one text, when what they share is computed once."""
@@ -106,44 +104,44 @@ class Ledger:
     """The budget, as a share of scoring every plan on all rows."""
     spent: int = 0
     """Block passes times texts so far."""
-    known: dict[MaskPlan, int] = field(default_factory=dict)
-    """How many texts each plan was computed for."""
+    n_computed: dict[MaskPlan, int] = field(default_factory=dict)
+    """Number of texts that each plan was computed for."""
 
     def price(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
         """Price plans on some rows per split, in block passes times texts that are not computed yet."""
         n_texts = self.space.n_texts(n_rows)
         alike: dict[int, list[MaskPlan]] = {}
         for plan in plans:
-            alike.setdefault(self._kept(plan, n_texts), []).append(plan)
-        return sum(self.space.block_passes(group) * (n_texts - kept) for kept, group in alike.items())
+            alike.setdefault(self._n_reusable(plan, n_texts), []).append(plan)
+        return sum(self.space.block_passes(group) * (n_texts - n_reusable) for n_reusable, group in alike.items())
 
-    def _kept(self, plan: MaskPlan, n_texts: int) -> int:
+    def _n_reusable(self, plan: MaskPlan, n_texts: int) -> int:
         """Return how many of some texts need not be computed again."""
-        known = self.known.get(plan, 0)
-        return min(known, n_texts) if self.space.keeps_rows or known >= n_texts else 0
+        n_computed = self.n_computed.get(plan, 0)
+        return min(n_computed, n_texts) if self.space.keeps_rows or n_computed >= n_texts else 0
 
     def charge(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
         """Note that plans were computed for some rows per split, and return the price."""
         cost, n_texts = self.price(plans, n_rows), self.space.n_texts(n_rows)
         self.spent += cost
-        self.known.update({plan: max(n_texts, self.known.get(plan, 0)) for plan in plans})
+        self.n_computed.update({plan: max(n_texts, self.n_computed.get(plan, 0)) for plan in plans})
         return cost
 
     def affordable_rows(self, plans: Sequence[MaskPlan], *, n_passes: int | None = None, part: float = 1.0) -> int:
-        """Tell on how many rows per split plans can be scored, so that the best can still be computed for all rows.
+        """Return on how many rows per split plans can be scored so that the best can still be computed for all rows.
 
         The plans were computed for the same texts so far; `part` is the share of what is left that may be spent, and
         `n_passes` the block passes per text, if more will follow on the same rows than those of the plans.
         """
         everything, one = self.space.n_texts(self.space.n_rows), self.space.n_blocks
-        kept = self._kept(plans[0], everything)
+        n_reusable = self._n_reusable(plans[0], everything)
         passes = n_passes or self.space.block_passes(plans)
-        spare = self.share * self.space.full_cost - self.spent - one * (everything - kept)
+        spare = self.share * self.space.full_cost - self.spent - one * (everything - n_reusable)
         if spare < 0:
             return 0
         if self.space.keeps_rows:
             passes -= one  # a text computed now is one less for the plan that will be completed in the end
-        return self.space.rows_within(kept + part * spare / passes) if passes > 0 else self.space.n_rows
+        return self.space.rows_within(n_reusable + part * spare / passes) if passes > 0 else self.space.n_rows
 
 
 SHRINK = 3
@@ -167,7 +165,7 @@ Score = Callable[[Trial], Sequence[float]]
 
 @dataclass(frozen=True)
 class Step:
-    """A trial with what came of it."""
+    """A trial with its scores."""
 
     trial: Trial
     scores: tuple[float, ...]
@@ -205,8 +203,8 @@ def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
         n_rows = ledger.affordable_rows(alive, part=1 / left)
         scores = yield Trial(alive, n_rows)
         n_kept = math.ceil(len(space.plans) ** ((left - 1) / n_rungs)) if n_rows < space.n_rows else 1
-        ranked = sorted(range(len(alive)), key=lambda place: -_comparable(scores[place]))
-        alive = tuple(alive[place] for place in sorted(ranked[:n_kept]))
+        ranked = sorted(range(len(alive)), key=lambda k: -_comparable(scores[k]))
+        alive = tuple(alive[k] for k in sorted(ranked[:n_kept]))
         if len(alive) == 1:
             break
     return alive[0]
@@ -308,8 +306,8 @@ def _passes_of_lines(space: PlanSpace) -> int:
     return first + sum(max(space.block_passes(line) for line in along) for along in lines)
 
 
-def _too_little(space: PlanSpace, ledger: Ledger, what: str, n_rows: int) -> ConfigError:
+def _too_little(space: PlanSpace, ledger: Ledger, plans: str, n_rows: int) -> ConfigError:
     return ConfigError(
-        f"a budget of {ledger.share:g} of the full grid leaves {n_rows} rows per split to score {what} on; at least "
+        f"a budget of {ledger.share:g} of the full grid leaves {n_rows} rows per split to score {plans} on; at least "
         f"{space.fewest_rows} are needed. Raise --budget, or sweep the {len(space.plans)} plans as they are."
     )

@@ -45,12 +45,10 @@ from probes.runs.run_caches import config_of, show_as
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
 
-# Obtaining what a run works with: its task and corpus, the caches of both, and encoders fitted on the corpus.
-
 
 @dataclass(frozen=True)
 class Watcher:
-    """Receives progress from a run. Silent by default."""
+    """Progress callbacks of a run; silent by default."""
 
     say: Callable[[str], None] = lambda _: None
     """Receives one-line remarks."""
@@ -73,19 +71,16 @@ CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
     "released-split": lambda task, _: task if task.name in MTEB_TASKS else look_both_ways_split(task),
     "every-token": _every_token,
 }
-"""What protocols do to a task, by name; reading the tokenizer does not load the decoder."""
+"""Changes that protocols make to a task, by name; reading the tokenizer does not load the decoder."""
 
 
 def load_run_task(config: RunConfig) -> Task:
-    """Load the task of a run, and do to it what the protocol of the run does.
-
-    Under `look-both-ways`, classes are split again and every token of a task of words is labelled.
-    """
+    """Load the task of a run with the changes of its protocol, such as other splits under `look-both-ways`."""
     protocol = find_protocol(config.protocol)
     task = config.task.load(protocol.task)
     cut = protocol.cut.get(config.task.kind, "")
-    found: Task = CUTS[cut](task, config) if cut else task
-    return found
+    changed: Task = CUTS[cut](task, config) if cut else task
+    return changed
 
 
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
@@ -132,9 +127,9 @@ def obtain_shards(
     n_on_ray: int | None = None,
     watcher: Watcher = SILENT,
 ) -> ShardedCache:
-    """Extract texts into shards in a folder, or go on there.
+    """Extract texts into shards in a folder, or resume there.
 
-    Processes that were launched together share the work; so do `n_on_ray` workers on a Ray cluster, where given.
+    The work is shared by processes that were launched together, or by `n_on_ray` workers on a Ray cluster.
     """
     title = f"extracting {name}"
     if n_on_ray is not None:
@@ -169,7 +164,7 @@ class Sides:
 
 
 def find_sides(config: RunConfig, task: Task) -> Sides | None:
-    """Tell queries and documents of a task apart, where the template does; None where one cache holds both."""
+    """Separate queries and documents of a task where the template does; None where one cache holds both."""
     template = config.extraction.template
     sides = task.sides()
     if sides is None or template.for_documents() == template:
@@ -187,19 +182,19 @@ class EncoderShelf:
 
     def __init__(self, config: RunConfig, cache: LatentCache | None, watcher: Watcher) -> None:
         self.config, self.cache, self.watcher = config, cache, watcher
-        self.found: dict[str, SavedHead[LayerAutoencoder]] = {}
+        self.fitted: dict[str, SavedHead[LayerAutoencoder]] = {}
 
     def __call__(self, pooling: str) -> SavedHead[LayerAutoencoder]:
         """Return the autoencoders of a pooling."""
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
-        if pooling not in self.found:
+        if pooling not in self.fitted:
             spec = self.config.pretraining
             device = str(choose_device(self.config.decoder.device))
-            what = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
+            pretraining = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
             report = self.watcher.epochs(f"{AUTOENCODER} ({pooling})", spec.seed)
-            self.found[pooling] = obtain_autoencoder(what, pooling=pooling, report=report)
-        return self.found[pooling]
+            self.fitted[pooling] = obtain_autoencoder(pretraining, pooling=pooling, report=report)
+        return self.fitted[pooling]
 
     def describe(self, corpus: Corpus | None) -> dict[str, Any]:
         """Describe them for scores.json."""
@@ -219,7 +214,7 @@ class EncoderShelf:
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},
             "autoencoders": {
-                pooling: {key: saved.record[key] for key in keys} for pooling, saved in self.found.items()
+                pooling: {key: saved.record[key] for key in keys} for pooling, saved in self.fitted.items()
             },
         }
 
@@ -243,8 +238,8 @@ class RunResult:
     @property
     def scores(self) -> dict[str, Any]:
         """The content of scores.json."""
-        found: dict[str, Any] = self.record.to_dict()
-        return found
+        values: dict[str, Any] = self.record.to_dict()
+        return values
 
     def table(self) -> str:
         """Write the results of a run as a Markdown table: a row per head and metric, scores times 100."""
@@ -267,7 +262,7 @@ def run(
         cache: Latents to use instead of extracting; must hold every text of the task. What they were extracted with is
             recorded in place of what the configuration says.
         corpus_cache: The same for the pretraining corpus.
-        watcher: Receives what happens.
+        watcher: Progress callbacks; silent by default.
         command: The command line, for the record.
 
     Returns:
@@ -386,7 +381,7 @@ def make_header(
 
 
 def _warn_of_notebook_parts(config: RunConfig) -> None:
-    """Warn where a part of the user lives in a notebook or a script, whose code no other process can import."""
+    """Warn where custom code is in a notebook or a script, which no other process can import."""
     names = [name for name, part in describe_own(_own_names(config)).items() if part["module"] == "__main__"]
     if names:
         warnings.warn(

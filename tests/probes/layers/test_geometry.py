@@ -44,7 +44,7 @@ def test_a_draw_is_the_same_for_every_layer_and_seed(cache: LatentCache) -> None
     assert one["value"].iloc[0] != other["value"].iloc[0]
     assert one["n_rows"].iloc[0] == 50
     sample = draw_sample(cache, most_rows=50, seed=0)
-    assert np.diff(sample.places).min() > 0
+    assert np.diff(sample.rows).min() > 0
     assert np.bincount(sample.groups).tolist() == [5] * 10
 
 
