@@ -256,7 +256,7 @@ class ClassTask(Task):
 
 
 def build_class_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold checked columns of each split as a `ClassTask` wants them."""
+    """Hold the columns of each split for a `ClassTask`."""
     from datasets import Value
 
     features = {name: Value("string") for name in (*TEXT, *PAIR)}
@@ -652,7 +652,7 @@ class NumberTask(GradedTask):
 
 
 def build_number_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `text`, `number` and perhaps `group` of each split as a `NumberTask` wants them."""
+    """Hold the columns `text`, `number` and perhaps `group` of each split for a `NumberTask`."""
     from datasets import Value
 
     return hold_columns(columns, {"text": Value("string"), "number": Value("float64"), "group": Value("string")})

@@ -315,7 +315,7 @@ def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, ba
     """Load SCOTUS: which of 13 issue areas an opinion of the Supreme Court of the United States is about.
 
     The official splits, 5,000 / 1,400 / 1,400 as published, scored by micro and macro F1. Opinions run to many thousand
-    tokens: what the decoder's window cuts is not seen. `hub_id` is LexGLUE on the hub, or a local folder laid out like
+    tokens, of which the decoder sees its window. `hub_id` is LexGLUE on the hub, or a local folder laid out like
     it (`scotus/*.parquet`); the default takes `$ICECORE_DATA/lex_glue` where it exists.
     """
     tables, source = _read_lexglue(hub_id, "scotus", revision)

@@ -356,7 +356,7 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
     Args:
         folder: Where the files are.
         name: Name of the task in reports; the folder's name when empty.
-        choose_on: `stsb` or `sts-sample`: the task whose train and validation are taken; not used for SICK-R.
+        choose_on: `stsb` or `sts-sample`: the task that gives train and validation; not used for SICK-R.
 
     Raises:
         TaskError: No such files, a file without its partner, files of unequal length, or a broken line.

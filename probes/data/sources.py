@@ -311,7 +311,7 @@ class LocalFolder:
 
 
 def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | None:
-    """Find a local copy of a dataset: the folder the user named, taken as it is, else that name in `$ICECORE_DATA`."""
+    """Find a local copy of a dataset: the folder that the user named, else that name in `$ICECORE_DATA`."""
     if folder is not None:
         return LocalFolder(Path(folder).expanduser(), str(folder))
     data = os.environ.get(DATA_VARIABLE)

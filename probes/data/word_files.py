@@ -50,7 +50,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         words: The list of words in JSON Lines.
         metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag, accuracy if none but O is one.
         scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and rejects mixtures; a name is trusted.
-        separator: `tab`, `space`, `whitespace` (both), or `auto`: what the first line of each file has.
+        separator: `tab`, `space`, `whitespace` (both), or `auto`: that of the first line of each file.
         has_comments: True skips lines of column files that start with #.
         split: `auto` draws the splits that are missing: all three (80/10/10, documents whole) from train or one file,
             validation where there is train and test. `given` draws none. None is `auto` for one file.
@@ -119,8 +119,8 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
         hub_id: A dataset of the hub, or a local folder laid out like one.
         config: Its configuration, where the repository keeps several.
         revision: Branch, tag or commit; None is the main branch.
-        splits: Split (train, validation, test) to what the repository calls it; None takes the usual names, and leaves
-            splits of other names alone.
+        splits: Split (train, validation, test) to its name in the repository; None takes the usual names and leaves
+            other splits out.
         words: Column of the lists of words.
         tags: Column of the lists of tags: texts, or whole numbers whose names the dataset declares.
         document: Column that names the document of a sentence; None where there is none.

@@ -131,9 +131,9 @@ def _quote(sentences: Sequence[Sequence[str]], where: tuple[int, int], locate: L
     return f"{locate(row, word)}: {sentences[row][word]!r} {before}"
 
 
-def _mixed(what: str) -> TaskError:
+def _mixed(problem: str) -> TaskError:
     return TaskError(
-        f"{what}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
+        f"{problem}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
         "rules of conlleval."
     )
 
@@ -152,7 +152,7 @@ def to_iob2(
     tolerance: float = 0.0,
     locate: Locate = _locate_by_number,
 ) -> tuple[list[list[str]], SchemeRecord]:
-    """Convert the span tags of a whole task to IOB2, and record what they were.
+    """Convert the span tags of a whole task to IOB2, and record their scheme.
 
     `auto` detects the scheme as `detect_scheme` does, and rejects mixtures; a name is trusted, and tags that break that
     scheme are read by the rules of conlleval.

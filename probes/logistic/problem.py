@@ -83,7 +83,7 @@ class Designs:
 
     With `X` the standardised rows and `V` orthonormal, `Z = X V` and `W V` give the same logits and the same penalty
     as `X` and `W`: the minimum is the same, and the curvature of every axis is known. With fewer rows than dimensions
-    `V` spans the rows, in which the minimum lies (representer theorem). The last column of `Z` is 1, for the intercept.
+    `V` spans the rows, which contain the minimum (representer theorem). The last column of `Z` is 1, for the intercept.
     """
 
     features: Float[Tensor, "A N P"]

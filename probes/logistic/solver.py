@@ -222,7 +222,7 @@ MARGIN = 0.95
 
 @dataclass(frozen=True)
 class Point:
-    """Where `G` problems stand."""
+    """The state of `G` problems."""
 
     weight: Float[Tensor, "G R P"]
     """Weights on turned features, intercept last."""
