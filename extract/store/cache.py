@@ -330,6 +330,11 @@ class LatentCache:
         return self.items.has_latent
 
     @property
+    def row_of_place(self) -> Int64[np.ndarray, " P"]:
+        """Row that each latent was read in."""
+        return self.items.row_of_latent
+
+    @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:
         """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
         return self.items.flags

@@ -128,6 +128,11 @@ def test_words_come_with_their_number_and_flags(word_cache: LatentCache, tmp_pat
         np.testing.assert_array_equal(np.stack(found[name].to_numpy()), latents_of(word_cache, name)[places])
 
 
+def test_plain_texts_are_not_looked_up_among_words(word_cache: LatentCache) -> None:
+    with pytest.raises(CacheError, match=f"does not hold the text {SENTENCES[0].text!r}"):
+        word_cache.to_frame([SENTENCES[0].text])
+
+
 def test_memory_stays_that_of_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "texts.h5"
     write_cache(path, [f"text {i}" for i in range(1000)], width=256)
