@@ -1,1 +1,1 @@
-"""Fitting: the Lightning loop, the best epoch kept, long fits that go on after a kill, protocols."""
+"""Fitting: the Lightning loop, the best epoch kept, fits that are resumed after a kill, protocols."""

@@ -76,24 +76,24 @@ class KeepBest(Callback):
         """From 1; 0 for a stack without a finite score."""
         self.is_done = np.zeros(n_stacks, dtype=bool)
         self.history: list[dict[str, Any]] = []
-        self.kept: list[Tensor] = []
+        self.best: list[Tensor] = []
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Begin with the initial weights, unless an earlier process left better ones."""
+        """Begin with the initial weights, unless the fit is resumed."""
         del trainer
-        self.kept = self.kept or [tensor.detach().cpu().clone() for tensor, _ in self.parts(pl_module)]
+        self.best = self.best or [tensor.detach().cpu().clone() for tensor, _ in self.parts(pl_module)]
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Look at the epoch that has ended."""
         epoch = len(self.history) + 1
         look = self.look(epoch, trainer, pl_module, self.is_done)
         is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done
-        for (tensor, stacks), kept in zip(self.parts(pl_module), self.kept, strict=True):
+        for (tensor, stacks), best in zip(self.parts(pl_module), self.best, strict=True):
             if stacks is None and is_better.all():
-                kept.copy_(tensor.detach())
+                best.copy_(tensor.detach())
             elif stacks is not None:
                 rows = torch.from_numpy(np.flatnonzero(is_better[list(stacks)]))
-                kept[rows] = tensor.detach()[rows.to(tensor.device)].cpu()
+                best[rows] = tensor.detach()[rows.to(tensor.device)].cpu()
         self.scores[is_better], self.best_epochs[is_better] = look.scores[is_better], epoch
         self.is_done = self.is_done | (epoch - self.best_epochs >= self.patience)
         self.history.append(look.history)
@@ -101,21 +101,21 @@ class KeepBest(Callback):
         trainer.should_stop = bool(self.is_done.all())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a fit needs to go on from here."""
+        """Return all that a fit needs to be resumed."""
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("scores", "best_epochs", "is_done")}
-        return {"kept": self.kept, "history": self.history, **arrays}
+        return {"kept": self.best, "history": self.history, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
-        self.kept, self.history = state_dict["kept"], state_dict["history"]
+        """Continue from a `state_dict`."""
+        self.best, self.history = state_dict["kept"], state_dict["history"]
         for name in ("scores", "best_epochs", "is_done"):
             setattr(self, name, state_dict[name].numpy())
 
     @torch.no_grad()
     def restore(self, module: lightning.LightningModule) -> None:
-        """Put the kept weights back."""
-        for (tensor, _), kept in zip(self.parts(module), self.kept, strict=True):
-            tensor.copy_(kept)
+        """Put the best weights back."""
+        for (tensor, _), best in zip(self.parts(module), self.best, strict=True):
+            tensor.copy_(best)
 
 
 @dataclass(frozen=True)

@@ -519,11 +519,11 @@ class _Report(Callback):
         self.report(len(self.history), dict(self.history[-1]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a fit needs to go on from here."""
+        """Return what a fit needs to be resumed."""
         return {"history": self.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from a `state_dict`."""
         self.history = state_dict["history"]
 
 

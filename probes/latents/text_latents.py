@@ -1,4 +1,4 @@
-"""Channels: what a head reads of a text, one latent per (pooling, layer); usually the layers of one pooling."""
+"""Latents of texts and pairs as heads read them: channels, features, standardisation, data modules and transforms."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from probes.latents.pooled_reads import JOIN, split_poolings
 
 @dataclass(frozen=True)
 class Channels:
-    """Which latents of a cache a head reads, in order: every pooling gives all of the layers, bottom up."""
+    """Which latents of a cache a head reads, in order: for each pooling all of the layers, bottom up."""
 
     poolings: tuple[str, ...]
     layers: tuple[str, ...]
@@ -36,7 +36,7 @@ class Channels:
 
     @property
     def pooling(self) -> str:
-        """The poolings as they stand in a config: `mean`, or `mean+last`."""
+        """The poolings as a config writes them: `mean`, or `mean+last`."""
         return JOIN.join(self.poolings)
 
     def gather(self, cache: LatentCache, rows: Tensor) -> Float[Tensor, "L B D"]:
@@ -100,8 +100,6 @@ def join_pair(a: Float[Tensor, "L N D"], b: Float[Tensor, "L N D"] | None = None
     return a if b is None else torch.cat([(a - b).abs(), a * b], dim=-1)
 
 
-# Per-layer standardisation, fitted on training rows only.
-
 CHUNK_ROWS = 1024
 
 
@@ -139,14 +137,14 @@ def standardise_chunks(chunks: Iterable[Float[Tensor, "L B D"]]) -> Standardiser
     return Standardiser(means.float(), scale.float())
 
 
-# The Lightning data module of single texts, and what it shares with that of pairs: a batch is gathered in one call.
+# Lightning data modules of texts and of pairs: a batch is gathered in one call.
 
 EVALUATION_ROWS = 512
 B = TypeVar("B")
 
 
 class GatheredRows(Dataset[B], ABC, Generic[B]):
-    """Rows that are gathered a batch at a time, so that a batch costs one read per layer."""
+    """Rows that are gathered a batch at a time: one read per layer."""
 
     @abstractmethod
     def __getitems__(self, indices: Sequence[int]) -> B:
@@ -164,7 +162,7 @@ def as_is(batch: Any) -> Any:
 
 def in_order(rows: Dataset[Any]) -> DataLoader[Any]:
     """Load rows in their order."""
-    # With a generator of its own a loader draws nothing from the global one.
+    # Without a generator, a loader would use the global one.
     return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=as_is, generator=torch.Generator())
 
 
@@ -194,7 +192,7 @@ class Shuffling(lightning.LightningDataModule):
         return {"order": self._generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Let the next loader go on from what `state_dict` gave."""
+        """Let the next loader continue from a `state_dict`."""
         self._next = state_dict["order"]
 
 
@@ -269,9 +267,6 @@ class TextLatents(Shuffling):
         return in_order(self.held_out_rows)
 
 
-# The Lightning data module that reads pairs of latents out of a cache.
-
-
 class PairBatch(NamedTuple):
     """Latents of the first and second texts of pairs, and gold in [0, 1]."""
 
@@ -281,7 +276,7 @@ class PairBatch(NamedTuple):
 
 
 class SimilarityBatch(NamedTuple):
-    """Pairs whose layer similarities are known already, and gold in [0, 1]."""
+    """Pairs by their layer similarities, and gold in [0, 1]."""
 
     similarities: Float[Tensor, "C B"]
     gold: Float[Tensor, " B"]
@@ -357,7 +352,7 @@ class PairLatents(Shuffling):
         """The pooling, or several joined by `+`, and the names of the `L` channels."""
         self.batch_size = batch_size
         self.fixed: dict[str, SimilarityRows] = {}
-        """Splits whose similarities a head has computed once and for all; Lightning's loop reads these instead."""
+        """Splits whose similarities a head has computed for all epochs; Lightning's loop reads these instead."""
         self.splits = {split: self._rows(split) for split in task.splits}
         n_train = len(self.splits["train"]) if "train" in self.splits else 0
         if n_train and not 1 <= batch_size <= n_train:
@@ -386,8 +381,7 @@ class PairLatents(Shuffling):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Training pairs, shuffled by the seed."""
-        rows = self.fixed.get("train", self.split("train"))
-        return self.shuffled(rows)
+        return self.shuffled(self.fixed.get("train", self.split("train")))
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Pairs of the split that epochs are chosen on."""
@@ -466,8 +460,8 @@ class Transform:
 
     def of(self, layer: int) -> "Transform":
         """Return the transform of one layer, by its position."""
-        here = slice(layer, layer + 1) if layer >= 0 else slice(layer, None)
-        return Transform(self.name, self.mean[here], self.scale[here], self.basis[here])
+        rows = slice(layer, layer + 1) if layer >= 0 else slice(layer, None)
+        return Transform(self.name, self.mean[rows], self.scale[rows], self.basis[rows])
 
 
 def no_transform(n_layers: int, width: int) -> Transform:
@@ -478,21 +472,17 @@ def no_transform(n_layers: int, width: int) -> Transform:
 def fit_transform(
     name: str, cache: LatentCache, rows: Tensor, *, channels: Channels, options: TransformOptions
 ) -> Transform:
-    """Fit a transform on rows of a cache, at least two, a layer and a chunk of rows at a time, in float64.
-
-    Raises:
-        HeadError: Fewer than two rows, a latent that is not finite, or more components than vary.
-    """
+    """Fit a transform on at least two rows of a cache, a layer and a chunk of rows at a time, in float64."""
     if name == "none":
         return no_transform(len(channels.names), cache.width_of(channels.layers))
     chunks = torch.unique(rows).split(CHUNK_ROWS)
     if sum(map(len, chunks)) < 2:
         raise HeadError(f"transform {name!r} is fitted on {sum(map(len, chunks))} texts; give at least 2.")
     fit = partial(_fit_layer, name, [part for part in chunks if len(part)], cache, options)
-    found = [fit(Channels((pooling,), (layer,))) for pooling in channels.poolings for layer in channels.layers]
-    most = max(each.basis.shape[2] for each in found)
-    bases = [torch.nn.functional.pad(each.basis, (0, most - each.basis.shape[2])) for each in found]
-    mean, scale = (torch.cat([getattr(each, key) for each in found]) for key in ("mean", "scale"))
+    layers = [fit(Channels((pooling,), (layer,))) for pooling in channels.poolings for layer in channels.layers]
+    most = max(layer.basis.shape[2] for layer in layers)
+    bases = [torch.nn.functional.pad(layer.basis, (0, most - layer.basis.shape[2])) for layer in layers]
+    mean, scale = (torch.cat([getattr(layer, key) for layer in layers]) for key in ("mean", "scale"))
     return Transform(name, mean, scale, torch.cat(bases))
 
 
@@ -524,13 +514,13 @@ def _fit_layer(
         covariance = (1 - share) * covariance + share * covariance.trace() / width * torch.eye(width).double()
     values, vectors = (part.flip(-1) for part in torch.linalg.eigh(covariance))
     n_vary = int((values > LEAST * values[0]).sum()) if values[0] > 0 else 0
-    n_kept = options.components or (max(1, width // 100) if name == "abtt" else n_vary)
-    if not 0 < n_kept <= n_vary:
+    n_used = options.components or (max(1, width // 100) if name == "abtt" else n_vary)
+    if not 0 < n_used <= n_vary:
         raise HeadError(
-            f"transform {name!r} takes {n_kept} components at {one.layers[0]}, but latents of {n_rows} texts vary in "
+            f"transform {name!r} takes {n_used} components at {one.layers[0]}, but latents of {n_rows} texts vary in "
             f"{n_vary} directions; give fewer components, more texts, or a shrinkage."
         )
-    basis = vectors[:, :n_kept] / (values[:n_kept].sqrt() if name == "whiten" else 1.0)
+    basis = vectors[:, :n_used] / (values[:n_used].sqrt() if name == "whiten" else 1.0)
     return Transform(name, mean, torch.ones_like(mean), basis.float()[None])
 
 

@@ -1,6 +1,6 @@
-"""Streaming word latents out of a cache: chunks in a random order, mixed in a buffer of bounded size, read ahead.
+"""Streaming latents of words from a cache: chunks in a random order, mixed in a buffer of bounded size, read ahead.
 
-Memory is reserved once and filled again and again: new memory costs more than reading.
+Memory is reserved once and reused: new memory costs more than reading.
 """
 
 import weakref
@@ -25,12 +25,10 @@ from extract.store.items import WordPlaces
 from probes.data.word_task import WordTask
 from probes.latents.text_latents import Channels, Standardiser, channels_of, standardise_chunks
 
-# The stretches of a word cache in which the words of a split are read, and the reader.
-
 PIECE_WORDS = 256
-"""A longer sentence is read in pieces of this many words, so that no sentence decides how much memory is used."""
+"""A longer sentence is read in pieces of this many words, so that memory does not depend on it."""
 GAP_WORDS = 64
-"""Words of other texts that are read along at most, where reading on is cheaper than looking elsewhere."""
+"""Most words of other texts that are read along, where reading on is cheaper than seeking."""
 
 Prepare = Callable[[Tensor], None]
 """Changes latents `(L, W, D)` in place, in the thread that reads them."""
@@ -79,13 +77,13 @@ def _pieces(rows: WordPlaces, most_words: int) -> list[NDArray[np.int64]]:
 
     A sentence is cut where its words do not follow each other in the cache, as at the seams of windows.
     """
-    found, has_latent = [], rows.has_latent
+    pieces, has_latent = [], rows.has_latent
     for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
         seams = begin + 1 + np.flatnonzero(np.diff(rows.positions[begin:end]) != 1)
         for first, last in pairwise([begin, *seams, end]):
             parts = (np.arange(at, min(at + most_words, last)) for at in range(first, last, most_words))
-            found += [words for part in parts if len(words := part[has_latent[part]])]
-    return sorted(found, key=lambda piece: int(rows.positions[piece[0]]))
+            pieces += [words for part in parts if len(words := part[has_latent[part]])]
+    return sorted(pieces, key=lambda piece: int(rows.positions[piece[0]]))
 
 
 class WordBatch(NamedTuple):
@@ -122,12 +120,12 @@ class Streaming:
 
 @dataclass(frozen=True, eq=False)
 class WordReader:
-    """Reads stretches of a word cache into memory that is used again and again."""
+    """Reads stretches of a word cache into memory that is reused."""
 
     cache: LatentCache
     channels: Channels
     prepare: Prepare | None = None
-    """What is done to the latents."""
+    """Changes the latents in place."""
 
     def empty(self, n_words: int) -> Float[Tensor, "L W D"]:
         """Reserve memory for latents of a number of words."""
@@ -179,7 +177,7 @@ class InOrder:
 
 
 class Shuffled:
-    """Every word of a split with a latent once a pass, in batches of sentences, in an order of the pass's own.
+    """Every word of a split with a latent once a pass, in batches of sentences, each pass in another order.
 
     An epoch is one pass, or as many as it takes to give `epoch_steps` batches: two passes an epoch train as one does
     in twice as many epochs.
@@ -194,7 +192,7 @@ class Shuffled:
         labels: Class of each word.
         batch_size: Sentences a batch; the last batch of a pass may have fewer.
         buffer_words: Words that are mixed.
-        seed: Seed of the order; every pass has its own.
+        seed: Seed of the orders.
         epoch_steps: Fewest batches of an epoch.
     """
 
@@ -241,9 +239,9 @@ class Shuffled:
             order = rng.permutation(len(sentences))
             at = 0
             while at < len(order):
-                taken = order[at : at + self.batch_size - len(batch.words)]
-                batch.add(buffer, [sentences[k] for k in taken])
-                at += len(taken)
+                next_ones = order[at : at + self.batch_size - len(batch.words)]
+                batch.add(buffer, [sentences[k] for k in next_ones])
+                at += len(next_ones)
                 if len(batch.words) == self.batch_size:
                     yield batch.take(self.labels)
         if batch.words:
@@ -280,7 +278,7 @@ class _Sentence(NamedTuple):
 
 
 class _Batch:
-    """A batch that is being put together, in memory of its own."""
+    """A batch in the making, in separate memory."""
 
     def __init__(self, reader: WordReader) -> None:
         self.reader, self.memory = reader, reader.empty(0)
@@ -304,9 +302,9 @@ class _Batch:
     def take(self, labels: Tensor) -> WordBatch:
         """Return the batch and begin the next one in the same memory."""
         words = torch.from_numpy(np.concatenate(self.words))
-        found = WordBatch(self.memory[:, : self.n_words], words, labels[words])
+        batch = WordBatch(self.memory[:, : self.n_words], words, labels[words])
         self.clear()
-        return found
+        return batch
 
     def clear(self) -> None:
         """Begin the next batch."""
@@ -320,13 +318,10 @@ def _filled(
     with ThreadPoolExecutor(1, thread_name_prefix="icecore-reader") as pool:
         ahead = [pool.submit(fill, buffers[0], task) for task in tasks[:1]]
         for k in range(len(tasks)):
-            found = ahead.pop().result()
+            result = ahead.pop().result()
             if k + 1 < len(tasks):  # the buffer used before is free again
                 ahead.append(pool.submit(fill, buffers[(k + 1) % 2], tasks[k + 1]))
-            yield buffers[k % 2], found
-
-
-# The Lightning data module that streams word latents out of a cache.
+            yield buffers[k % 2], result
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +336,7 @@ class GoldTags:
 class WordLatents(lightning.LightningDataModule):
     """Words of a task with their latents, streamed: memory does not grow with the cache.
 
-    The tags of a split are looked at when they are asked for, so that nothing before that can know those of test.
+    The tags of a split are read only when they are asked for, so that those of test stay unseen until then.
 
     Args:
         cache: A word cache that holds every sentence of the task.
@@ -387,21 +382,21 @@ class WordLatents(lightning.LightningDataModule):
         self._training: weakref.ref[Shuffled] | None = None  # not held: it has its buffers
         self._n_begun = 0
         self.prepare: Prepare | None = None
-        """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
+        """Changes the latents that Lightning's training loop reads; set by the head that is fitted."""
         if not self.split("train").has_latent.any():
             raise TaskError(f"no training word of task {task.name!r} has a latent, so there is nothing to train on.")
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """The tags of the training split, `K` of them, in the order of the task; what a head can predict."""
-        known = {tag for tags in self.task.splits["train"]["tags"] for tag in tags}
-        found = tuple(tag for tag in self.task.labels if tag in known)
-        if len(found) < 2:
+        used = {tag for tags in self.task.splits["train"]["tags"] for tag in tags}
+        classes = tuple(tag for tag in self.task.labels if tag in used)
+        if len(classes) < 2:
             raise TaskError(
-                f"every training word of task {self.task.name!r} has the tag {found[0]!r}, so there is nothing to "
+                f"every training word of task {self.task.name!r} has the tag {classes[0]!r}, so there is nothing to "
                 "learn: add sentences with other tags."
             )
-        return found
+        return classes
 
     def split(self, name: str) -> WordPlaces:
         """Return the words of one split; a `TaskError` where the task has none of this name."""
@@ -458,7 +453,7 @@ class WordLatents(lightning.LightningDataModule):
         return {"passes": loader.n_begun if loader else 0}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Let the next training loader go on from what `state_dict` gave."""
+        """Let the next training loader continue from a `state_dict`."""
         self._n_begun = state_dict["passes"]
 
     def _chunks(self, split: str) -> list[Chunk]:
