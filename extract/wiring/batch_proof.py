@@ -16,16 +16,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.inputs.batches import Batch, BatchWords, group_by_length
-from extract.inputs.spans import CONTEXT, PADDING
+from extract.inputs.batches import Batch, group_by_length, join_batches, take_row
+from extract.inputs.spans import CONTEXT
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.mask_rules import batch_mask
@@ -37,7 +35,6 @@ from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
 from extract.wiring.plan_wiring import DRIFT_ALLOWED
 from extract.wiring.states import Pooler
 
-Counts = NDArray[np.int64]
 EVERY = 100
 """Batches of which many rows of one are proved."""
 MOST_ROWS = 64
@@ -57,7 +54,7 @@ class ComputedRow(NamedTuple):
 
     row: Batch
     latents: Float[Tensor, "L P N D"]
-    batch_shape: tuple[int, int]
+    batch_shape: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -106,11 +103,11 @@ class BatchProof:
         n_rows, n_tokens = batch.ids.shape
         self._most_tokens = max(self._most_tokens, batch.ids.numel())
         shape_class = length_class(n_tokens), (n_rows - 1).bit_length(), batch.is_padded
-        one = [_take_row(batch, latents, self.n_batches % n_rows)]
+        one = [_computed(batch, latents, self.n_batches % n_rows)]
         if self.n_batches % EVERY == 2:
             self.n_whole += 1
             some = range(0, n_rows, -(-n_rows // MOST_ROWS))
-            self._waiting += [_take_row(batch, latents, row) for row in some]
+            self._waiting += [_computed(batch, latents, row) for row in some]
             self._last = []
         elif shape_class not in self._classes:
             self._waiting += one
@@ -147,7 +144,7 @@ class BatchProof:
         n_longest = max(row.ids.shape[1] for row in rows)
         limits = [description.window, *filter(None, [self.decoder.split_length])]
         room = min(limit - n_longest for limit in limits if limit >= n_longest)
-        pooled = _join_rows(rows, n_more=min(N_OTHER, room) if wiring is None else 0)
+        pooled = join_batches(rows, width=n_longest + (min(N_OTHER, room) if wiring is None else 0))
         batch = pooled if wiring else self._followed(pooled, pooled.ids.shape[1] - n_longest)
         pooler = Pooler(self.decoder, pooled, poolings=self.poolings, layers=self.layers, reba=self.reba)
         with ExitStack() as stack:
@@ -299,76 +296,9 @@ def length_class(n_tokens: int) -> int:
     return -(-n_tokens // step) * step
 
 
-def _take_row(batch: Batch, latents: Float[Tensor, "L P N D"], row: int) -> ComputedRow:
-    """Take one row out of a batch, without its padding, and a copy of its latents."""
-    n, width = int(batch.n_tokens[row]), batch.ids.shape[1]
-    some = slice(row, row + 1)
-    words, items = batch.words, some
-    if words is not None:
-        last_word = int(words.n_words[: row + 1].sum())
-        items = slice(last_word - int(words.n_words[row]), last_word)
-        words = BatchWords(
-            words.starts[items] - row * width,
-            words.counts[items],
-            words.flags[items],
-            words.n_words[some],
-            words.word_start[some],
-            echo=None if words.echo is None else (words.echo[0][items] - row * width, words.echo[1][items]),
-        )
-    alone = Batch(
-        rows=batch.rows[some],
-        positions=batch.positions[some],
-        ids=batch.ids[some, :n],
-        is_real=batch.is_real[some, :n],
-        roles=batch.roles[some, :n],
-        copies=batch.copies[some, :n],
-        last=batch.last[some],
-        n_tokens=batch.n_tokens[some],
-        is_truncated=batch.is_truncated[some],
-        spans=None if batch.spans is None else batch.spans[some, :n],
-        words=words,
-        windows=None if batch.windows is None else replace(batch.windows, first=batch.windows.first + row),
-        placeholder=None if batch.placeholder is None else batch.placeholder[some],
-    )
-    return ComputedRow(alone, latents[:, :, items].clone(), (len(batch.ids), width))
-
-
-def _join_rows(rows: Sequence[Batch], *, n_more: int) -> Batch:
-    """Put unpadded batches of one row into one batch, padded on the right to `n_more` columns beyond the longest."""
-    width = max(row.ids.shape[1] for row in rows) + n_more
-
-    def pad(tensors: Sequence[Tensor], value: int | bool) -> Tensor:
-        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1]), value=value) for x in tensors])
-
-    def join(ranges: Sequence[tuple[Counts, Counts]]) -> tuple[Counts, Counts]:
-        starts = [starts + number * width for number, (starts, _) in enumerate(ranges)]
-        return np.concatenate(starts), np.concatenate([counts for _, counts in ranges])
-
-    by_row = [row.words for row in rows if row.words is not None]
-    words = None
-    if by_row:
-        echoes = [words.echo for words in by_row if words.echo is not None]
-        words = BatchWords(
-            *join([(words.starts, words.counts) for words in by_row]),
-            flags=np.concatenate([words.flags for words in by_row]),
-            n_words=np.concatenate([words.n_words for words in by_row]),
-            word_start=np.concatenate([words.word_start for words in by_row]),
-            echo=join(echoes) if echoes else None,
-        )
-    spans = [row.spans for row in rows if row.spans is not None]
-    placeholders = [row.placeholder for row in rows if row.placeholder is not None]
-    return Batch(
-        rows=np.concatenate([row.rows for row in rows]),
-        positions=np.concatenate([row.positions for row in rows]),
-        ids=pad([row.ids for row in rows], 0),
-        is_real=pad([row.is_real for row in rows], value=False),
-        roles=pad([row.roles for row in rows], PADDING),
-        copies=pad([row.copies for row in rows], 0),
-        last=torch.cat([row.last for row in rows]),
-        n_tokens=np.concatenate([row.n_tokens for row in rows]),
-        is_truncated=np.concatenate([row.is_truncated for row in rows]),
-        spans=pad(spans, CONTEXT) if len(spans) == len(rows) else None,
-        words=words,
-        windows=rows[0].windows if len(rows) == 1 else None,
-        placeholder=torch.cat(placeholders) if placeholders else None,
-    )
+def _computed(batch: Batch, latents: Float[Tensor, "L P N D"], row: int) -> ComputedRow:
+    items = slice(row, row + 1)
+    if batch.words is not None:
+        end = int(batch.words.n_words[: row + 1].sum())
+        items = slice(end - int(batch.words.n_words[row]), end)
+    return ComputedRow(take_row(batch, row), latents[:, :, items].clone(), tuple(batch.ids.shape))

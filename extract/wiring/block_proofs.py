@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
@@ -17,7 +17,16 @@ from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import LiteralPlan, literal_mask, literal_plan
 from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, only_causal, wired_attention
-from extract.wiring.forward import Visit, in_float32, plain_batch, probe_ids, probe_spans, run_batch
+from extract.wiring.forward import (
+    Visit,
+    changing_input,
+    in_float32,
+    plain_batch,
+    probe_ids,
+    probe_spans,
+    run_batch,
+    seeing_output,
+)
 from extract.wiring.plan_wiring import layer_drift, short_windows
 
 N_TOKENS = 8
@@ -119,9 +128,11 @@ def run_apart(
     with ExitStack() as stack:
         for index, block in enumerate(decoder.blocks):
             # In front of the hooks of architectures and skips: those keep and add the input of the isolated block.
-            hook = block.register_forward_pre_hook(_entering(index, enter), with_kwargs=True, prepend=True)
+            hook = block.register_forward_pre_hook(
+                changing_input(partial(enter, index)), with_kwargs=True, prepend=True
+            )
             stack.enter_context(hook)
-            stack.enter_context(block.register_forward_hook(_leaving(leave), prepend=True))
+            stack.enter_context(block.register_forward_hook(seeing_output(leave), prepend=True))
         stack.enter_context(wiring.observed(watch, around))
         if wiring.by_argument:
             stack.enter_context(ScoreWatch(wiring, lambda _block, scores, _weights: see(scores)))
@@ -179,22 +190,6 @@ def moved_tokens(values: Float[Tensor, "B T Q V"], dtype: str) -> Bool[Tensor, "
     base = values[0].float()
     change = (values[1:].float() - base).abs().amax(-1) / base.abs().amax(-1).clamp(min=1e-6)
     return (change > MOVED[dtype]).transpose(0, 1).cpu()
-
-
-def _entering(block: int, enter: Enter) -> Callable[..., Any]:
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args:
-            return (enter(block, args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": enter(block, kwargs["hidden_states"])}
-
-    return hook
-
-
-def _leaving(leave: Callable[[Tensor], None]) -> Callable[..., None]:
-    def hook(_: nn.Module, __: Any, output: Any) -> None:
-        leave(output[0] if isinstance(output, tuple) else output)
-
-    return hook
 
 
 def prove_blocks(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:

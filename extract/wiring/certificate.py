@@ -4,14 +4,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.inputs.batches import Batch, collate
+from extract.inputs.batches import Batch, collate, join_batches
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import expected_reach, literal_plan, require_truth
@@ -40,6 +39,7 @@ from extract.wiring.forward import (
     probe_ids,
     probe_spans,
     run_batch,
+    seeing_output,
     vocabulary_size,
 )
 from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
@@ -182,8 +182,7 @@ def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder
     copied = literal_plan(plan.text, len(decoder.blocks)).prepend or range(0)
     computed: list[Tensor] = []
 
-    def note(_: nn.Module, __: Any, output: Any) -> None:
-        computed.append((output[0] if isinstance(output, tuple) else output)[0].clone())
+    note = seeing_output(lambda hidden: computed.append(hidden[0].clone()))
 
     def visit(position: int, hidden: Tensor) -> None:
         if position == 0:  # random; that it depends on no token shows in `influence`
@@ -323,7 +322,7 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     # One batch pads every short row on either side: whatever each row's padding is, its latents must be its own.
     width = len(encoded[-1].ids)
     right, left = collate(encoded, range(len(encoded))), collate(short, range(n_short), side="left", width=width)
-    together = _latents(decoder, _joined(right, left))
+    together = _latents(decoder, join_batches([right, left], width=width))
     by_side = {"right": together[:, :, :n_short], "left": together[:, :, len(encoded) :]}
     allowed = DRIFT_ALLOWED[decoder.description.dtype]
     result: dict[str, Any] = {"allowed": allowed}
@@ -373,24 +372,6 @@ def _prepends(decoder: Decoder) -> bool:
     """Whether the plan in force has a placeholder before every text."""
     wiring = wiring_of(decoder.blocks)
     return wiring is not None and wiring.plan.prepends
-
-
-def _joined(one: Batch, other: Batch) -> Batch:
-    """Put two batches of one width into one."""
-    rows = np.arange(len(one.rows) + len(other.rows))
-    placeholders = [side.placeholder for side in (one, other) if side.placeholder is not None]
-    return Batch(
-        rows=rows,
-        positions=rows,
-        ids=torch.cat((one.ids, other.ids)),
-        is_real=torch.cat((one.is_real, other.is_real)),
-        roles=torch.cat((one.roles, other.roles)),
-        copies=torch.cat((one.copies, other.copies)),
-        last=torch.cat((one.last, other.last)),
-        placeholder=torch.cat(placeholders) if placeholders else None,
-        n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
-        is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
-    )
 
 
 def _latents(decoder: Decoder, batch: Batch) -> Float[Tensor, "L P B D"]:

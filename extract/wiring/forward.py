@@ -95,7 +95,7 @@ def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
 @contextmanager
 def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) -> Iterator[None]:
     def check(value: Any) -> Tensor:
-        hidden = value[0] if isinstance(value, tuple) else value
+        hidden = hidden_of(value)
         if not isinstance(hidden, Tensor) or tuple(hidden.shape[:2]) != shape or hidden.dim() != 3:
             got = f"a tensor {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
             raise DecoderError(
@@ -113,16 +113,43 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         see(0, check(args[0] if args else kwargs.get("hidden_states")))
 
     def after(position: int) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            see(position, check(output))
-
-        return hook
+        return lambda _, __, output: see(position, check(output))
 
     with ExitStack() as hooks:
         hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(before, with_kwargs=True))
         for position, block in enumerate(decoder.blocks, start=1):
             hooks.enter_context(block.register_forward_hook(after(position)))
         yield
+
+
+def hidden_of(output: Any) -> Any:
+    """Return the hidden states of a module's output, which comes alone or before others."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def changing_input(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Make a forward pre-hook, with keywords, that changes the hidden states that a block receives."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+    return hook
+
+
+def changing_output(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Make a forward hook that changes the hidden states that a block returns."""
+
+    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    return hook
+
+
+def seeing_output(see: Callable[[Any], None]) -> Callable[..., None]:
+    """Make a forward hook that shows the hidden states that a module returns."""
+    return lambda _, __, output: see(hidden_of(output))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from extract.errors import DecoderError
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.wiring.attention import Wiring, only_causal, require_attention, require_windows, wired, wired_by_argument
-from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch
+from extract.wiring.forward import changing_input, changing_output, in_float32, plain_batch, probe_ids, run_batch
 
 Blocks = tuple[nn.Module, ...]
 INFLUENCE_TOKENS = 6
@@ -200,7 +200,7 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
         changes = {last: second_stack}
     with ExitStack() as hooks:
         for index, change in changes.items():
-            hooks.enter_context(blocks[index].register_forward_hook(_changing_output(change)))
+            hooks.enter_context(blocks[index].register_forward_hook(changing_output(change)))
         with stack.noting():
             yield
 
@@ -208,26 +208,6 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
 def add_across(hidden: Tensor, other: Tensor) -> Tensor:
     """Add what another block computed, perhaps on another device."""
     return hidden + other.to(hidden.device)
-
-
-def _changing_input(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    """Make a hook that changes the hidden states that a block receives."""
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args:
-            return (change(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
-
-    return hook
-
-
-def _changing_output(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (change(output[0]), *output[1:])
-        return change(output)
-
-    return hook
 
 
 @contextmanager
@@ -246,11 +226,11 @@ def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator
     with ExitStack() as hooks:
         for index in filter(skip.acts_at, range(n_own)):
             # In front of other hooks: a block that an architecture runs again starts from the same input.
-            hook = _changing_input(partial(skip.before, index))
+            hook = changing_input(partial(skip.before, index))
             handle = blocks[index].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
             hooks.enter_context(handle)
         if plan.architecture in ("inplace", "extend"):
-            hooks.enter_context(blocks[-1].register_forward_hook(_changing_output(skip.on_top)))
+            hooks.enter_context(blocks[-1].register_forward_hook(changing_output(skip.on_top)))
         yield
 
 
@@ -289,9 +269,9 @@ def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Ite
     with ExitStack() as hooks:
         wiring.plan.prepends = True
         hooks.callback(setattr, wiring.plan, "prepends", False)
-        hook = _changing_input(lambda hidden: put(hidden, is_drawn=True))
+        hook = changing_input(lambda hidden: put(hidden, is_drawn=True))
         hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(hook, with_kwargs=True))
-        hook = _changing_output(lambda hidden: put(hidden, is_drawn=False))
+        hook = changing_output(lambda hidden: put(hidden, is_drawn=False))
         for block in decoder.blocks[first - 1 : last]:
             hooks.enter_context(block.register_forward_hook(hook))
         yield

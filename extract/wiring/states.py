@@ -8,6 +8,7 @@ plus an output since attention: modules, norms and scales in between differ betw
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,7 +26,7 @@ from extract.poolings.memory import empty_in_pages, send
 from extract.poolings.pooling_table import REBA, WORD_POOLINGS, RebaOptions, find_pooling
 from extract.poolings.poolings import backward_weights, index_rows, index_words, move_index
 from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, wiring_of
-from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch
+from extract.wiring.forward import hidden_of, in_float32, plain_batch, probe_ids, run_batch, seeing_output
 from extract.wiring.plan_wiring import masks_in_force
 
 N_TOKENS = 6
@@ -117,14 +118,10 @@ def tapping(decoder: Decoder, taps: Collection[Tap], see: Callable[[Tap, Tensor]
     readable = {modules.require(tap) for tap in taps}
 
     def show(tap: Tap, state: Any) -> None:
-        hidden = _first(state)
-        see(tap, hidden.reshape(*wiring.current.shape, -1))  # OPT flattens rows before its MLP
+        see(tap, hidden_of(state).reshape(*wiring.current.shape, -1))  # OPT flattens rows before its MLP
 
     def on_input(tap: Tap) -> Callable[..., None]:
         return lambda _, args, kwargs: show(tap, args or tuple(kwargs.values()))
-
-    def on_output(tap: Tap) -> Callable[..., None]:
-        return lambda _, __, output: show(tap, output)
 
     def watch(block: int, call: AttentionCall) -> None:
         if (block, "value") in readable:
@@ -137,15 +134,10 @@ def tapping(decoder: Decoder, taps: Collection[Tap], see: Callable[[Tap, Tensor]
                 if name == "mid":
                     hook = module.register_forward_pre_hook(on_input((block, name)), with_kwargs=True)
                 else:
-                    hook = module.register_forward_hook(on_output((block, name)))
+                    hook = module.register_forward_hook(seeing_output(partial(show, (block, name))))
                 stack.enter_context(hook)
         stack.enter_context(wiring.watched(watch))
         yield
-
-
-def _first(value: Any) -> Tensor:
-    hidden: Tensor = value[0] if isinstance(value, tuple) else value
-    return hidden
 
 
 def _values(call: AttentionCall) -> Tensor:
@@ -174,8 +166,8 @@ def _look(decoder: Decoder, wiring: Wiring) -> TapModules:
                 events[block].append(_Event("call", module, tensors[0], tuple(tensors[1:])))
 
         def after(module: nn.Module, _: Any, output: Any) -> None:
-            if isinstance(_first(output), Tensor):
-                events[block].append(_Event("return", module, _first(output).cpu()))
+            if isinstance(hidden := hidden_of(output), Tensor):
+                events[block].append(_Event("return", module, hidden.cpu()))
 
         return before, after
 

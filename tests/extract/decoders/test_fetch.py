@@ -94,7 +94,7 @@ def tiny(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownDe
         zipped.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         zipped.writestr(f"{info}/RECORD", "")
     wheel = Wheel("tiny-decoder", "1.0", file_sha256(archive), MEMBER)
-    decoder = KnownDecoder("tiny", "nobody/tiny", "main", wheel, "MIT", "llama", N_LAYERS, D)
+    decoder = KnownDecoder("tiny", "nobody/tiny", "MIT", "llama", N_LAYERS, D, wheel=wheel)
     monkeypatch.setitem(KNOWN_DECODERS, "tiny", decoder)
     return decoder
 

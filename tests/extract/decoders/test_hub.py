@@ -99,7 +99,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> KnownDecoder:
-    decoder = KnownDecoder("tiny", "nobody/tiny", "main", None, "MIT", "llama", 2, 16)
+    decoder = KnownDecoder("tiny", "nobody/tiny", "MIT", "llama", 2, 16)
     monkeypatch.setitem(KNOWN_DECODERS, "tiny", decoder)
     return decoder
 
