@@ -445,7 +445,14 @@ def inspect_command(args: InspectArgs) -> int:
         value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
         Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
         return 0
-    show("\n".join([*_describe(cache), *["verified     every finished row is as it was written"] * args.verify]))
+    try:
+        lines = _describe(cache)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CacheError(
+            f"cache {str(cache.path)!r} has a record that this version does not write ({type(error).__name__}: "
+            f"{first_line(error)}); copy it again, or extract again."
+        ) from error
+    show("\n".join([*lines, *["verified     every finished row is as it was written"] * args.verify]))
     return 0
 
 
@@ -504,12 +511,9 @@ def _certificate_text(cache: LatentCache) -> str:
     certificate = cache.certificate
     if not certificate:
         return "none yet (written when the extraction ends)"
-    try:
-        drift = certificate["batch_invariance"]
-        return (
-            f"influence as planned at {certificate['influence']['n_layers']} layers; "
-            f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
-            "weights bit-identical"
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        return f"not one that this version writes ({type(error).__name__}: {first_line(error)})"
+    drift = certificate["batch_invariance"]
+    return (
+        f"influence as planned at {certificate['influence']['n_layers']} layers; "
+        f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
+        "weights bit-identical"
+    )

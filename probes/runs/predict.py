@@ -10,7 +10,7 @@ import numpy as np
 
 from extract import code_gate as gate
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.errors import CacheIdentityError, DecoderError, InputError, unknown_name
+from extract.errors import CacheIdentityError, DecoderError, HeadError, InputError, first_line, unknown_name
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import parse_plan

@@ -102,7 +102,8 @@ def numbers_of(folder: Path) -> Numbers:
     found |= _autoencoders(scores.get("pretraining", {}))
     found |= _plans(scores) if "plans" in scores else {}
     found |= _predictions(folder)
-    return found
+    # How many batches were proved depends on when rows were closed, and so on time.
+    return {name: value for name, value in found.items() if "/certificate/batches/" not in name}
 
 
 def _heads(prefix: str, heads: Mapping[str, Any], kind: str) -> Numbers:
