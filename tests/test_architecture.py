@@ -259,7 +259,7 @@ def test_objects_named_by_place_are_there() -> None:
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACE.fullmatch(node.value)
     }
-    assert len(places) > 50
+    assert len(places) > 30
     missing = [
         f"{where}: {place}"
         for place, where in places.items()

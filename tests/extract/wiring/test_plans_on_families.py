@@ -211,17 +211,11 @@ def test_bidirectional_everywhere_is_the_library_s_own_mode(name: str) -> None:
     decoder = family_decoder(name)
     assert own.description.weight_digest == decoder.description.weight_digest
     for batch in (id_batch(ROWS[:1]), *(id_batch(ROWS, side=side) for side in SIDES)):
-        expected = real_rows(run_layers(with_flags(own), batch), batch)
+        expected = real_rows(run_layers(own, batch), batch)
         causal = real_rows(hidden_under(decoder, batch, "causal"), batch)
         for b, hidden in enumerate(real_rows(hidden_under(decoder, batch, "bidirectional"), batch)):
             assert drift(hidden, expected[b]) <= TOLERANCE
             assert drift(hidden, causal[b]) > 1e-2
-
-
-def with_flags(decoder: Decoder) -> Decoder:
-    """Return a decoder that runs as its flags say, where icecore would switch them off for the plan."""
-    assert decoder.description.bidirectional
-    return replace(decoder, description=replace(decoder.description, bidirectional=None))
 
 
 def test_gemma3_attends_as_its_embedding_models_do() -> None:
@@ -229,7 +223,7 @@ def test_gemma3_attends_as_its_embedding_models_do() -> None:
     decoder = make_decoder(family, **{**config, "sliding_window": 5})
     own = as_trained(make_decoder(family, **{**config, "sliding_window": 8, "use_bidirectional_attention": True}))
     batch = id_batch(ROWS, side="left")
-    both = (hidden_under(decoder, batch, "bidirectional"), run_layers(with_flags(own), batch))
+    both = (hidden_under(decoder, batch, "bidirectional"), run_layers(own, batch))
     for one, other in zip(*(real_rows(hidden, batch) for hidden in both), strict=True):
         assert drift(one, other) <= TOLERANCE
 

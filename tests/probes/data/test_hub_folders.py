@@ -140,7 +140,7 @@ def test_a_snapshot_of_the_cache_of_the_hub_links_to_its_blobs(folder: Path) -> 
 def test_a_repository_of_the_hub_names_no_file_of_this_machine(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     builder = hub_builder(datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": [SECRET]})}))
     builder.config.data_files["train"].append(file)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("probes.data.sources.is_offline", lambda _switch: False)
     monkeypatch.setattr("probes.data.sources.ask_commit", lambda _ask: "c0ffee")
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_names, **_options: ["default"])
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *_names, **_options: builder)
