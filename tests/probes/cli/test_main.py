@@ -306,10 +306,10 @@ def test_what_the_system_refuses_is_one_sentence(
             + b"".join(b"%c: &%c [%s]\n" % (98 + k, 98 + k, b",".join([b"*%c" % (97 + k)] * 9)) for k in range(12)),
             "values with its anchors written out; allowed: 20,000",
         ),
-        (b"task: {name: pair-files, options: {files: 3}}", "option `files` of task 'pair-files' is 3, but a path"),
+        (b"task: {name: pair-files, options: {files: 3}}", "`files` of task 'pair-files' is 3, but a path"),
         (
             b"task: {name: pair-files, options: {files: {train: 3}}}",
-            "option `files` of task 'pair-files' is {'train': 3}",
+            "`files` of task 'pair-files' is {'train': 3}",
         ),
         (
             b"task: {name: pair-files, options: {files: x, columns: 3}}",
