@@ -107,7 +107,7 @@ def test_constant_predictions_have_no_interval(finished: Finished, tmp_path: Pat
 
 def test_what_is_no_comparison_is_refused(finished: Finished, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
-    with pytest.raises(HeadError, match="a comparison takes two run folders or more, and 1 was given"):
+    with pytest.raises(HeadError, match="a comparison takes two run folders or more, not 1"):
         compare([copy])
     with pytest.raises(UnknownNameError, match="unknown head of the run 'copy' 'nothing'"):
         compare([copy, finished.folder], head="nothing")
@@ -170,7 +170,7 @@ def test_sweeps_compare_their_plans_themselves(finished: Finished, tmp_path: Pat
 
     copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
     values: dict[str, Any] = json.loads((copy / "scores.json").read_text(encoding="utf-8"))
-    values["what"] = "sweep"
+    values |= {"what": "sweep", "plans": [], "chosen": {}}
     values["sha256"] = seal_scores(values)
     (copy / "scores.json").write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(HeadError, match="is a sweep, which compares its plans itself; compare runs"):
