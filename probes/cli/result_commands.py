@@ -447,7 +447,7 @@ def inspect_command(args: InspectArgs) -> int:
         return 0
     try:
         lines = _describe(cache)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CacheError(
             f"cache {str(cache.path)!r} has a record that this version does not write ({type(error).__name__}: "
             f"{first_line(error)}); copy it again, or extract again."

@@ -211,7 +211,7 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
         )
     try:
         KINDS[folder.scores.header.kind].scoring.check(saved.record)
-    except UNREADABLE as error:
+    except (*UNREADABLE, ArithmeticError) as error:
         raise HeadError(
             f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
             f"({first_line(error)}); run its config again."
