@@ -393,7 +393,13 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
             show_choices=False,
             show_default=False,
         )
-        default = inspect.Parameter.empty if slot.is_many or slot.default is MISSING else slot.default
+        default: Any = slot.default
+        if slot.is_many or default is MISSING:
+            default = inspect.Parameter.empty
+        elif slot.values:
+            default = default if default in slot.values else slot.values[0]
+        elif hint is str and not isinstance(default, str):  # cyclopts checks defaults where pydantic is imported
+            default = ""
         parameters.append(inspect.Parameter(slot.key, kind, default=default, annotation=Annotated[hint, about]))
     for number, key in enumerate(list_keys() if has_keys and command.takes_config else ()):
         section = key.name.rpartition(".")[0].partition(".")[0]
