@@ -60,7 +60,10 @@ nitpick_ignore_regex = [
     ),
     ("py:.*", r"(tuple|dict|list)\[.*"),
     # Types inside the library that no page lists.
-    ("py:.*", r"((extract|probes)\..*|HeadOptions|HeadResult|HeadParts|FitContext|Reporter|FittedModule|Task|Album|Runs)"),
+    (
+        "py:.*",
+        r"((extract|probes)\..*|HeadOptions|HeadResult|HeadParts|FitContext|Reporter|FittedModule|Task|Album|Runs)",
+    ),
 ]
 
 html_theme = "furo"
