@@ -88,7 +88,7 @@ class Watched(Args):
 
 @dataclass(frozen=True)
 class Slot:
-    """One argument of a command: its field, type and what is said of it."""
+    """One argument of a command: its field, type and description."""
 
     key: str
     """Name of its field."""

@@ -204,7 +204,7 @@ class Unfinished(Callback):
             return None
         try:
             self.files.open(self.path, self.identity)
-        except Exception:  # whatever is wrong with it, the fit starts anew
+        except Exception:  # whatever is wrong with it, the fit starts again
             return None
         return self.path
 

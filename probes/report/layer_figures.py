@@ -154,7 +154,7 @@ def findings_note(findings: HeadFindings, *, has_set: bool = False) -> str:
     """Say what intervals are of, and what the shade is."""
     units = f"{findings.n_units:,} {findings.unit} of {findings.split}"
     intervals = f"intervals: {100 * findings.confidence:g} % for all layers together, drawn from {units}"
-    shade = "; shaded: the layers that cannot be told from the best (circle)" * has_set
+    shade = "; shaded: the layers statistically tied with the best (circle)" * has_set
     return f"{findings.head}, pooling {findings.pooling}; {intervals}{shade}"
 
 
@@ -226,8 +226,8 @@ def set_sentence(findings: HeadFindings) -> str:
     """Name the best layer and those that are statistically tied with it."""
     names = ", ".join(f"`{cell(layer)}`" for layer in findings.best_set)
     return (
-        f"Best alone is `{cell(findings.best)}`; {len(findings.best_set)} of {len(findings.layers)} layers cannot be "
-        f"told from it at {100 * findings.confidence:g} % for all together: {names}."
+        f"Best alone is `{cell(findings.best)}`; {len(findings.best_set)} of {len(findings.layers)} layers are "
+        f"statistically tied with it at {100 * findings.confidence:g} % for all together: {names}."
     )
 
 

@@ -94,9 +94,9 @@ def test_sections_may_be_given_whole(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match=r"--pretraining\.options lacks its value; allowed: "):
         read_command(COMMANDS["run"], argv)
-    found = read_command(COMMANDS["run"], argv[:-1]).config
-    assert found.extraction.plan == "backward"
-    assert found.heads == {"layer-cosine": {"pooling": "mean"}}
+    config = read_command(COMMANDS["run"], argv[:-1]).config
+    assert config.extraction.plan == "backward"
+    assert config.heads == {"layer-cosine": {"pooling": "mean"}}
 
 
 def test_every_section_is_checked() -> None:

@@ -68,15 +68,15 @@ def read(path: Path, content: bytes) -> None:
     """Read a configuration from a file; only an `IcecoreError` may come of it, of one line."""
     path.write_bytes(content)
     try:
-        found = read_command(COMMANDS["run"], [str(path)])
+        args = read_command(COMMANDS["run"], [str(path)])
     except IcecoreError as error:
         assert str(error)
         return
-    assert isinstance(found.config, RunConfig)
-    found.config.resolve_heads()
+    assert isinstance(args.config, RunConfig)
+    args.config.resolve_heads()
     try:
-        if found.config.task.name.endswith("-files"):
-            found.config.task.load()
+        if args.config.task.name.endswith("-files"):
+            args.config.task.load()
     except IcecoreError as error:
         assert str(error)
 

@@ -55,7 +55,7 @@ def make_findings(**fields: Any) -> HeadFindings:
             Agreement("alone", "without", -0.15, -0.6, 0.35),
             Agreement("shapley", "without", 0.4, -0.1, 0.7),
         ),
-        "answer": "Blocks 5 to 8 and the final norm cannot be told from the best.",
+        "answer": "Blocks 5 to 8 and the final norm are statistically tied with the best.",
         "warnings": ("Two layers did not converge.",),
     }
     return HeadFindings(**{**values, **fields})

@@ -75,7 +75,7 @@ def test_runs_of_the_same_rows_are_compared_on_one_page(finished: Finished, copi
         "copied",
     ]
     assert page.data == {"tiny": scores_of(finished.folder), "copied": scores_of(copied)}
-    assert "cosine-mlp: Blocks 5 to 8 and the final norm cannot be told from the best." in page.text
+    assert "cosine-mlp: Blocks 5 to 8 and the final norm are statistically tied with the best." in page.text
     assert page.texts["title"][1].startswith("Score of each layer")
 
 
