@@ -1,7 +1,7 @@
 """The index of shards: what all shards hold, and where the arrays of each are; docs/cache_format.md is the contract."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +147,9 @@ def _read_index(value: Plain) -> ShardIndex:
     shards = []
     for item in value["shards"]:
         item.pop("first_row", None)  # for readers in other programs
+        for field in fields(Shard):
+            if field.name != "layout" and type(item[field.name]) is not field.type:
+                raise TypeError(f"{field.name} of a shard is {item[field.name]!r}")
         shards.append(Shard(**{**item, "layout": layouts[item["layout"]]}))
         if item["file"] != shard_file(item["window"]):  # perhaps one outside the folder
             raise ValueError(f"the shard of window {item['window']} is {item['file']!r}")

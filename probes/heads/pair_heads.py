@@ -1,6 +1,6 @@
 """Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -445,9 +445,16 @@ def score_pairs(
     return np.asarray(np.mean(scores, axis=0))
 
 
+def require_calibration(record: Mapping[str, Any]) -> None:
+    """Read the calibration of a record and use it once; any error says that it cannot be."""
+    scores = read_calibration(record["calibration"])(np.zeros(1))
+    if scores.shape != (1,):
+        raise ValueError(f"calibration of one score gives {len(scores)}")
+
+
 PAIRS_SCORING = KindScoring(
     score_pairs,
     fields=lambda pair, score: {"score": float(score), "text1": pair[0], "text2": pair[1]},
     n_texts=lambda _: 2,
-    check=lambda record: read_calibration(record["calibration"])(np.zeros(1)),
+    check=require_calibration,
 )

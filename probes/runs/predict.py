@@ -201,21 +201,30 @@ def read_run_folder(path: str | Path) -> RunFolder:
 
 def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) -> None:
     """Refuse a head in another head's folder, or one that was fitted on another cache than the scores are of."""
+    record = saved.record
+    try:
+        latents, layers = _latents(saved), record["layers"]
+        if missing := [key for key in ("decoder", "plan", "template") if latents and key not in latents]:
+            raise KeyError(f"{', '.join(missing)} of the latents is missing")
+        if type(record["pooling"]) is not str or type(layers) is not list or {str} != {*map(type, layers)}:
+            raise TypeError(f"the pooling is {record['pooling']!r} and the layers are {layers!r}")
+        kind, n_layers = folder.scores.header.kind, len(folder.scores.heads[name].layers)
+        if kind == "pairs" and len(layers) != n_layers:  # other heads may keep the chosen layer alone
+            raise ValueError(f"it has {len(layers)} layers, its scores {n_layers}")
+        KINDS[kind].scoring.check(record)
+    except (*UNREADABLE, ArithmeticError) as error:
+        raise HeadError(
+            f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
+            f"({first_line(error)}); run its config again."
+        ) from error
     scored = {"name": name, "cache": folder.scores.cache["id"]}
-    fitted = {"name": saved.record["name"], "cache": _latents(saved).get("cache", scored["cache"])}
+    fitted = {"name": record["name"], "cache": latents.get("cache", scored["cache"])}
     if unequal := differences(fitted, scored):
         listing = "; ".join(f"{key} is {a!r}, its scores are of {b!r}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
             f"a head of {str(folder.path)!r} is not the one that was scored: {listing}. Run it again: icecore run "
             f"{folder.path / CONFIG}."
         )
-    try:
-        KINDS[folder.scores.header.kind].scoring.check(saved.record)
-    except (*UNREADABLE, ArithmeticError) as error:
-        raise HeadError(
-            f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
-            f"({first_line(error)}); run its config again."
-        ) from error
 
 
 def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedHead[FittedModule]]) -> None:

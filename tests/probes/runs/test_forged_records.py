@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
+from tests.extract.tiny_decoders import make_texts, write_shards
 from tests.probes.finished_run import Finished
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
@@ -45,7 +47,13 @@ def forged(record: Any, path: tuple[Any, ...]) -> Iterator[Any]:
 
 def write_forged(path: Path, record: Any) -> None:
     """Write a record with the digest that whoever forged it can compute."""
-    path.write_text(json.dumps({**record, "sha256": seal_scores(record)}), encoding="utf-8")
+    if path.name == "scores.json":
+        record = {**record, "sha256": seal_scores(record)}
+    else:
+        key = "digest" if path.name == "index.json" else "record_sha256"
+        rest = {name: value for name, value in record.items() if name != key}
+        record = {**rest, key: digest_json(rest)}
+    path.write_text(json.dumps(record), encoding="utf-8")
 
 
 def require_sentences(file: Path, argv: list[list[str]], capsys: pytest.CaptureFixture[str], below: str = "") -> int:
@@ -79,3 +87,19 @@ def test_a_forged_field_of_scores_ends_in_a_sentence(
     run = str(folder)
     argv = [["table", run], ["table", run, "--format", "tidy"]]
     assert require_sentences(folder / "scores.json", argv, capsys, below) > len(argv)
+
+
+@pytest.mark.long
+def test_every_forged_field_of_a_head_ends_in_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [["score", str(folder), "a", "b", "--head", "layer-cosine", "--quiet"]]
+    assert require_sentences(folder / "heads/layer-cosine/seed_0/head.json", argv, capsys) > 50
+
+
+@pytest.mark.long
+def test_every_forged_field_of_an_index_ends_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unchecked_shapes: None
+) -> None:
+    del unchecked_shapes
+    write_shards(tmp_path / "shards", make_texts(7), window=4)
+    argv = [[command, str(tmp_path / "shards")] for command in ("inspect", "geometry")]
+    assert require_sentences(tmp_path / "shards" / "index.json", argv, capsys) > 50
