@@ -439,6 +439,11 @@ def score_pairs(
     scores = []
     for saved in heads:
         read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
+        if isinstance(saved.head, PairHead) and len(read) != saved.head.n_layers:
+            raise HeadError(
+                f"the record of head {saved.record['name']!r} names {len(read)} layers, its weights are of "
+                f"{saved.head.n_layers}; run its config again."
+            )
         with torch.no_grad():
             predicted = saved.head(read[:, left], read[:, right])
         scores.append(read_calibration(saved.record["calibration"])(predicted.numpy()))

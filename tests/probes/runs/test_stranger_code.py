@@ -18,7 +18,7 @@ from extract.code_gate import digest_source
 from extract.errors import CodeError
 from extract.files import digest_json, digest_text
 from extract.masks.mask_kinds import KINDS
-from extract.poolings.pooling_table import POOLINGS
+from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from extract.registry import ADDED
 from extract.store.manifest import Manifest
 from probes.cli.main import main
@@ -219,7 +219,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (modules / name).write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(str(modules))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    tables: list[dict[Any, Any]] = [ADDED, POOLINGS, KINDS, HEADS]
+    tables: list[dict[Any, Any]] = [ADDED, POOLINGS, WORD_POOLINGS, KINDS, HEADS]
     before = [dict(table) for table in tables]
     yield mark
     for table, content in zip(tables, before, strict=True):
