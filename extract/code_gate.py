@@ -48,18 +48,7 @@ def allowed_code() -> tuple[str, ...]:
 
 
 def import_code(module: str, label: str, *, name: str = "", record: Mapping[str, str] | None = None) -> ModuleType:
-    """Import a module that a file names: the only place that does.
-
-    Args:
-        module: The module.
-        label: The code for messages, as `the pooling 'my_parts:pool'`.
-        name: The name itself, which may be allowed instead of the module.
-        record: The file's record of the module, if it has one.
-
-    Raises:
-        CodeError: The module is not allowed, or its source is not the one that was recorded.
-        Exception: Any error of the module when it is imported.
-    """
+    """Import a module that a file names: the only place that does."""
     allowed = _ALLOWED.get()
     if module not in allowed and name not in allowed:
         modules = [*(entry for entry in allowed if ":" not in entry), module]

@@ -94,13 +94,6 @@ def group_by_length(
     extraction computes the very same batches. The longest texts come first, so that the batch that needs the most
     memory fails early.
 
-    Args:
-        lengths: Tokens per text.
-        batch_tokens: Most tokens per batch, padding included; a single longer text is a batch of its own.
-        min_tokens: Batches of fewer tokens are joined with the next longer length where the bounds allow it.
-        max_padding: Largest share of padding in a batch, 0 to 1.
-        split_length: Texts longer than this never share a batch with others (`Decoder.split_length`).
-
     Example:
         >>> group_by_length([3, 5, 3], batch_tokens=100)
         [[1], [0, 2]]

@@ -115,10 +115,6 @@ def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]
     belongs to no word. Where offsets do not ascend, as around characters that a normaliser reorders, a word's tokens
     are all from the first to the last that shares a character with it.
 
-    Args:
-        offsets: First and one past the last character of each token of the text.
-        spans: The same of each word, in order and without overlap.
-
     Example:
         >>> aligned = align_words(np.array([[0, 3], [3, 5], [5, 9]]), [(0, 2), (2, 5), (6, 9)])
         >>> aligned.starts.tolist(), aligned.ends.tolist(), aligned.flags.tolist()

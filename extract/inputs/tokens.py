@@ -506,12 +506,6 @@ def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n
     the borders of all of these gets a window of its own, around it. A word's context in a window is the number
     of tokens before or after it, whichever is less; a side on which the text itself ends does not count.
 
-    Args:
-        starts: First token that each word needs.
-        ends: One past the last; equal to `starts` for a word without tokens.
-        n_tokens: Tokens of the text, more than `room`.
-        room: Tokens of a window, at least 1.
-
     Example:
         >>> placed = place_words(np.array([0, 3, 6]), np.array([3, 6, 8]), n_tokens=8, room=4)
         >>> placed.starts.tolist(), placed.window_of.tolist(), placed.is_whole.tolist()

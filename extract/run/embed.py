@@ -55,9 +55,6 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     """Compute latents of texts in memory, on the CPU: those of an extraction before they are rounded for the store.
 
     Taps that are narrower than the others end in zeros.
-
-    Raises:
-        InputError: A text that cannot be pooled; names it.
     """
     if len(spec.members) > 1:
         return torch.stack([embed_texts(decoder, texts, spec=member) for member in spec.members]).mean(0)

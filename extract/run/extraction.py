@@ -182,10 +182,6 @@ def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
 
     Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
     position of the first in the caller's list, for messages.
-
-    Raises:
-        InputError: No texts, an empty one, one with words that are not in it, or plain texts among those with words;
-            names the position.
     """
     if isinstance(texts, str):
         raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
@@ -206,13 +202,7 @@ def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
 def describe_extraction(
     decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
 ) -> Manifest:
-    """Build the manifest of an extraction of unique texts; `n_rows` saves a `count_rows`.
-
-    Raises:
-        UnknownNameError: A layer this decoder does not have.
-        DecoderError: A tap that its family does not have, or not under this plan.
-        InputError: Windows with a pooling that cannot be joined from them, or a text that cannot be read.
-    """
+    """Build the manifest of an extraction of unique texts; `n_rows` saves a `count_rows`."""
     plan = spec.mask_plan
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
     words = _describe_words(decoder, texts, spec)

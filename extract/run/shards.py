@@ -220,11 +220,6 @@ def map_windows(
     Alone, a process computes all, in their order. Several share the windows without talking to each other: the first at
     a window claims it, and the others go on to the next. It ends when every window is listed. A window of a process
     that died is computed by the next free one; windows that others have claimed stay in memory until then.
-
-    Args:
-        write: Turns a window into a shard that is not listed yet, and its draft.
-        windows: The windows.
-        ledger: That of the folder.
     """
     waiting: list[Window] = []
     for next_window in chain(windows, repeat(None)):

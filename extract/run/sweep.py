@@ -96,10 +96,6 @@ def sweep_latents(
     Whole caches are reused and half-done ones resumed, as by `extract_latents`, whose latents are the same up to
     rounding. Plans with the same bottom blocks share that work. The plan of `spec` is not used. Progress counts a row
     for each text and plan. The caches are in the order of the plans.
-
-    Raises:
-        ConfigError: No plans, or one that cannot share blocks.
-        IcecoreError: As `extract_latents`.
     """
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")

@@ -35,10 +35,6 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
 
     Every text of the manifest is in exactly one part, in any order. The certificate is that of the last part, with the
     identities of all parts.
-
-    Raises:
-        CacheIdentityError: A part was extracted otherwise; names the differing fields.
-        CacheError: The parts do not hold as many texts as the manifest says, or a part lacks one of its texts.
     """
     expected = of_all_texts(manifest.identity)
     for part in parts:

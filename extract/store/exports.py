@@ -270,11 +270,6 @@ def export_cache(chosen: Selection, file: str | Path) -> Path:
 
     Parquet and Arrow (the stream format of `datasets`) have a row per text or word, with bfloat16 as float32. In
     safetensors every pooling and layer is a tensor in the stored dtype; texts are not stored.
-
-    Raises:
-        UnknownNameError: Another suffix.
-        DiskFullError: No space; a file that was there stays as it was.
-        ConfigError: The folder cannot be written.
     """
     path = Path(file)
     if path.suffix not in WRITERS:

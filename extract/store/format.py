@@ -99,11 +99,7 @@ def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
 
 
 def read_layout(path: Path) -> tuple[Manifest, Layout]:
-    """Read the manifest of a store and where its arrays are, then close the file.
-
-    Raises:
-        CacheError: No such file, no HDF5 file, not one of ours, of another schema, or shorter than it should be.
-    """
+    """Read the manifest of a store and where its arrays are, then close the file."""
     if not path.is_file():
         noun = "a pipe, folder or other special file at" if path.exists() else "no cache"
         raise CacheError(f"there is {noun} {str(path)!r}; make a cache with: icecore extract.")
@@ -186,10 +182,6 @@ def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of an open file until the `with` block ends or the process dies.
 
     The file may be closed inside the block.
-
-    Raises:
-        BlockingIOError: Somebody else holds the lock, and `waits` is off.
-        CacheError: The system (Windows) or the file system has no such locks.
     """
     require_locks()
     import fcntl  # absent on Windows
@@ -221,13 +213,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> CacheError:
-    """Build the error for a failed write: a `DiskFullError` if space ran out, else a `CacheError`.
-
-    Args:
-        error: What the system raised, or HDF5, which may not pass the system's error number on.
-        path: The store.
-        needed: Bytes of the whole store while it is laid out; None once rows are written.
-    """
+    """Build the error for a failed write: a `DiskFullError` if space ran out, else a `CacheError`."""
     number = error.errno if isinstance(error, OSError) else None
     free = free_bytes(path.parent)
     if number not in NO_SPACE and (number or needed is None or free >= needed):
@@ -250,10 +236,6 @@ def create_store(path: Path, manifest: Manifest) -> None:
     """Lay out an empty store at `path`, with all of its disk space, in one step that no kill can leave half done.
 
     A store that another process puts there first is left alone.
-
-    Raises:
-        DiskFullError: Not enough space; nothing is left behind.
-        CacheError: The folder cannot be written.
     """
     shapes = array_shapes(manifest)
     needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())

@@ -35,12 +35,7 @@ class Structure:
 
 
 def read_structure(path: Path) -> Structure:
-    """Read the structure of a store.
-
-    Raises:
-        ValueError: The file is damaged, cut short, or no HDF5 file; says how.
-        OSError: It cannot be read; HDF5 raises further types.
-    """
+    """Read the structure of a store."""
     state = path.stat()
     tail_bytes = min(SEAL_BYTES, state.st_size)
     with path.open("rb") as file:

@@ -88,16 +88,6 @@ class StoreWriter:
         """Write consecutive rows: latents, then the columns of the rows, then, once both are on disk, a mark.
 
         They count from `close_rows` on.
-
-        Args:
-            first: Position of the first row.
-            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words; a layer
-                that is narrower is written in its width.
-            poolings: Names along `P`.
-            layers: Names along `L`.
-            rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`; for words also `first_word`,
-                `n_words` and `word_start`, each `(B,)`.
-            words: Position of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
         """
         try:
             start = first if words is None else words[0]

@@ -244,10 +244,6 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
 
     `n_rows` and `n_tokens` are those of a large batch of the extraction. Blocks of an unwired decoder are left to
     transformers and not checked by themselves. Returns plain values for the cache.
-
-    Raises:
-        CertificateError: Names the first layer and position where plan and decoder differ.
-        DecoderError: A block never asked for its mask: the family ignores plans.
     """
     require_truth()
     n_probed = min(INFLUENCE_TOKENS, decoder.description.window)

@@ -223,11 +223,6 @@ def attention_maps(
     """Compute attention maps of a handful of texts of two tokens or more, one at a time.
 
     Of a text that is read in windows it is the first window's.
-
-    Raises:
-        ConfigError: No texts, or a plan that is more than masks and a skip.
-        DecoderError: The family does not let its attention be chosen.
-        InputError: A text without tokens.
     """
     if not texts:
         raise ConfigError("there is no text to draw attention for; give at least one.")

@@ -182,12 +182,7 @@ STANDARD_INPUT = "\0"
 
 
 def read_command(command: Command, argv: Sequence[str]) -> Any:
-    """Read the arguments of a command as its dataclass.
-
-    Raises:
-        UsageError: An argument is unknown, missing, not allowed, typed twice, or would be ignored beside the others.
-        IcecoreError: The configuration cannot be used.
-    """
+    """Read the arguments of a command as its dataclass."""
     from cyclopts import CycloptsError
 
     own, pairs = split_keys(command, argv)

@@ -178,17 +178,7 @@ def _shorten(value: Any) -> str:
 
 
 def read_config(typed: Pairs, *, file: str = "", options: Iterable[str] = ()) -> RunConfig:
-    """Read a configuration: a YAML file, if any, and the keys on the command line, which win.
-
-    Args:
-        typed: The keys in order, with their values; the key `config` names a further file.
-        file: The file.
-        options: Names of the command's options, which messages list beside the keys.
-
-    Raises:
-        UsageError: A key is unknown, or its value of a wrong kind.
-        IcecoreError: The configuration cannot be used.
-    """
+    """Read a configuration: a YAML file, if any, and the keys on the command line, which win."""
     layers = _Layers(options)
     for key, _ in typed:
         layers.require_known(key)

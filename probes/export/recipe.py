@@ -43,12 +43,7 @@ class Recipe:
 
     @classmethod
     def of(cls, decoder: Decoder, spec: ExtractionSpec, *, layer: str, pooling: str, normalise: bool) -> "Recipe":
-        """Narrow an extraction to one layer and pooling.
-
-        Raises:
-            UnknownNameError: No such layer or pooling.
-            ConfigError: Several layers, or the template reads spans from a file, which the folder would lack.
-        """
+        """Narrow an extraction to one layer and pooling."""
         layers = select_layers(layer, len(decoder.blocks))
         if len(layers) != 1:
             raise ConfigError(f"the layer is {layer!r}, which are {len(layers)}; allowed: one, as block_12, 12 or -1.")

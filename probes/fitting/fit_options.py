@@ -202,12 +202,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
-    """Look up a protocol of `PROTOCOLS` for a kind of task, any where empty; `task` is its name, for the message.
-
-    Raises:
-        UnknownNameError: Another name.
-        ConfigError: The protocol is for other kinds of tasks.
-    """
+    """Look up a protocol of `PROTOCOLS` for a kind of task, any where empty; `task` is its name, for the message."""
     if name not in PROTOCOLS:
         raise unknown_name("protocol", name, PROTOCOLS)
     protocol = PROTOCOLS[name]

@@ -61,10 +61,6 @@ def obtain_autoencoder(
     """Load the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
 
     Their record holds the loss of every layer on held-out texts.
-
-    Raises:
-        HeadError: A batch larger than the corpus, or a loss that is not finite.
-        UnknownNameError: A pooling that the cache does not have, or an unknown option.
     """
     arguments, options = check_autoencoder_options(pretraining.options)
     data = TextLatents(pretraining.cache, pooling=pooling, batch_size=options.batch_size, seed=pretraining.seed)

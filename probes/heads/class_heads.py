@@ -54,14 +54,7 @@ class Classifier(nn.Module):
         return outputs.argmax(-1)
 
     def predict(self, *features: Float[Tensor, "N D"]) -> list[str]:
-        """Name the class of each row, from features of the head's layer and pooling.
-
-        Args:
-            features: Of texts, or of pairs as `join_pair` joins them; two arguments for a head that compares texts.
-
-        Raises:
-            HeadError: A feature that is NaN or infinite.
-        """
+        """Name the class of each row, from features of the head's layer and pooling."""
         for rows in features:
             check_features(rows[None], split="to predict")
         return [self.class_names[code] for code in self.decide(self(*features)).tolist()]
@@ -323,13 +316,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
 
     @staticmethod
     def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-        """Refuse a task without two classes of pairs to separate, or a split to choose on that it lacks or must not be.
-
-        Raises:
-            TaskError: The task has neither a validation nor a test split.
-            ConfigError: One text per row, or a split on which no plan can be chosen.
-            HeadError: Another number of classes, or no such split.
-        """
+        """Refuse a task without two classes of pairs to separate, or without a split that may be chosen on."""
         require_rows(task)
         choose_on = resolved.own[0].choose_on
         if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
@@ -452,11 +439,7 @@ def fit_threshold(
     classes: Int[np.ndarray, " 2"],
     thresholds: str = "gaps",
 ) -> tuple[float, float, int]:
-    """Try the thresholds of `THRESHOLDS`, with either class above them; of equals the first wins.
-
-    Returns:
-        Score, threshold, and which of the two classes is above the threshold.
-    """
+    """Try the thresholds of `THRESHOLDS`, with either class above them; of equals the first wins."""
     if thresholds == "hundred":  # the highest value below a threshold: what equals the threshold is above
         cuts = np.nextafter(np.linspace(0, 1, 100).astype(values.dtype), values.dtype.type(-np.inf))
     else:

@@ -86,11 +86,6 @@ def resolve_sources(
 
     A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
     the arguments that `options` names. Messages call the head `name`, and list `others` as further options.
-
-    Raises:
-        UnknownNameError: An option that no source declares.
-        ConfigError: A value of the wrong kind.
-        HeadError: A value that a dataclass refuses.
     """
     require_known(name, sources, options, others=others)
     sources = [resolve(source) for source in sources]
@@ -447,11 +442,7 @@ def find_head(name: str) -> bool:
 
 
 def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
-    """Look up a head, for one kind of task where that is named; messages name the task.
-
-    Raises:
-        UnknownNameError: Another name, or a head for another kind of task.
-    """
+    """Look up a head, for one kind of task where that is named; messages name the task."""
     find_head(name)
     table = {key: entry for key, entry in HEADS.items() if kind in ("", entry.kind)}
     if name not in table:
@@ -471,11 +462,6 @@ def resolve_head(
     """Check the options of a head; options that are missing are the protocol's, then the head's defaults.
 
     `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
-
-    Raises:
-        UnknownNameError: An unknown head or option, or an unknown name as a value.
-        ConfigError: A value of the wrong kind, or one the head cannot be built with.
-        HeadError: A value out of its range.
 
     Example:
         >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).own[0].learning_rate

@@ -213,13 +213,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
 
     @staticmethod
     def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-        """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted.
-
-        Raises:
-            TaskError: The task has neither a validation nor a test split.
-            ConfigError: One layer and one C where a plan is to be chosen without a validation split.
-            HeadError: Too few rows, or classes or groups too small for the folds.
-        """
+        """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted."""
         require_rows(task)
         options: ProbeOptions = resolved.own[0]
         is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))

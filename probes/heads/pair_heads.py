@@ -292,13 +292,7 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
 
 
 def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
-    """Measure on a split (not test, which is read once) every layer alone, and the head without it.
-
-    Returns:
-        `layers`, `alone` (Pearson of each layer's own similarity, as the head computes it, with gold) and `without`
-        (Pearson lost when all that the head makes of the layer is replaced by its mean over the split), as lists
-        over layers.
-    """
+    """Measure on a split (not test, which is read once) every layer alone, and the head without it."""
     similarities = collect_similarities(head, data, split)
     gold = data.split(split).gold.numpy()
     with torch.no_grad():

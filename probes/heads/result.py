@@ -127,12 +127,7 @@ class HeadResult:
 
 
 def read_result(name: str, values: Mapping[str, Any]) -> HeadResult:
-    """Read a result back from its serial form, without predictions and row scores; a null number is NaN.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError: A field is of the wrong kind.
-    """
+    """Read a result back from its serial form, without predictions and row scores; a null number is NaN."""
     return HeadResult(
         name=name,
         pooling=values["pooling"],
@@ -239,12 +234,7 @@ class Residuals:
         }
 
     def by_quarter(self, values: Float[np.ndarray, " N"]) -> list[dict[str, float]]:
-        """Score the quarters of the rows by `values` such as length or overlap, rows of equal value together.
-
-        Returns:
-            Per quarter that holds rows, the lowest first: smallest and largest value, rows, Pearson correlation of
-            predictions with gold (NaN where one of them is constant) and mean absolute error.
-        """
+        """Score the quarters of the rows by `values` such as length or overlap, rows of equal value together."""
         group = np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), values)
         parts = [np.flatnonzero(group == k) for k in np.unique(group)]
         return [

@@ -240,12 +240,6 @@ def choose_offsets(
 ) -> ChosenOffsets:
     """Choose for each probe the entry of `OFFSETS` after which predictions score best, the smallest of equals.
 
-    Args:
-        predicted: Positions `(W',)` of words in the split, and their logits `(P, W', K)`; each word at most once.
-        score: Scores the classes of all words of the split; higher is better.
-        shape: Probes `P` and words `W` of the split.
-        outside: Class of O.
-
     Example:
         >>> import torch
         >>> predicted = [(np.arange(2), torch.tensor([[[3.0, 0.0], [1.2, 0.0]]]))]

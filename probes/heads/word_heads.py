@@ -291,10 +291,6 @@ def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer
 
     Weights are of layer-normed layers, and still no measure of what a layer knows: two alike share one weight. So the
     scores, of plain tags, are given too, where there is a scorer of validation.
-
-    Returns:
-        `layers`, `weights` (they sum to 1), `gamma`, and, on validation, `whole` (the score of the mix), `alone` (of
-        each layer in place of the mix) and `without` (the score lost when the other layers share its weight).
     """
     with torch.no_grad():
         weights = np.mean([head.weights().numpy() for head in heads], axis=0)

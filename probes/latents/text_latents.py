@@ -525,13 +525,7 @@ def _fit_layer(
 
 
 def ledoit_wolf(gram: Float[Tensor, "D D"], fourth: float, n_rows: int) -> float:
-    """Estimate the best shrinkage of a covariance towards a multiple of the identity (Ledoit and Wolf 2004, section 3).
-
-    Args:
-        gram: Sum of the outer products of centred rows.
-        fourth: Sum of the fourth powers of their norms.
-        n_rows: How many rows.
-    """
+    """Estimate the best shrinkage of a covariance towards a multiple of the identity (Ledoit and Wolf 2004, sec. 3)."""
     covariance = gram / n_rows
     level = float(covariance.trace()) / len(covariance)
     squared = float((covariance**2).sum())

@@ -160,11 +160,7 @@ class HeadFindings:
 
 
 def load_findings(folder: Path) -> list[HeadFindings]:
-    """Read the findings of a run folder; none where there are none.
-
-    Raises:
-        HeadError: The file cannot be read, is of another version, or holds what no figure could be drawn of.
-    """
+    """Read the findings of a run folder; none where there are none."""
     if not (folder / FINDINGS).exists():
         return []
     try:

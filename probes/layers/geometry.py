@@ -75,17 +75,7 @@ def find_neighbours(x: Float[np.ndarray, "N D"], *, n_nearest: int = N_NEAREST) 
 def two_nn(
     near: Neighbours, *, keep: Bool[np.ndarray, " M"] | None = None, fit: Literal["likelihood", "line"] = "likelihood"
 ) -> float:
-    """Estimate the intrinsic dimension from the ratio of the distances to the second and the first neighbour.
-
-    Args:
-        near: Distinct points with their neighbours.
-        keep: Which points count; all when absent.
-        fit: `likelihood`: d = N / sum ln(r2 / r1), of all points. `line`: the paper's line through the origin,
-            -ln(1 - F) over ln(r2 / r1), without the tenth of the points whose ratios are largest.
-
-    Returns:
-        The dimension; NaN for fewer than `FEWEST_POINTS` points.
-    """
+    """Estimate the intrinsic dimension from the ratio of the distances to the second and the first neighbour."""
     is_used = np.ones(len(near.points), np.bool_) if keep is None else keep
     if np.count_nonzero(is_used) < FEWEST_POINTS:
         return float("nan")
@@ -310,11 +300,7 @@ class Sample:
 def draw_sample(
     cache: LatentCache, *, texts: Texts = (), most_rows: int, seed: int, standardise: bool = False
 ) -> Sample:
-    """Draw latents of a cache, or of some of its texts; all where there are no more. Words without one are left out.
-
-    Raises:
-        CacheError: Fewer than `FEWEST_ROWS` latents, or a text that the cache does not hold.
-    """
+    """Draw latents of a cache, or of some of its texts; all where there are no more. Words without one are left out."""
     is_wanted = np.zeros(len(cache.has_latent), np.bool_)
     is_wanted[_rows_of(cache, texts) if texts else slice(None)] = True
     [rows] = np.nonzero(is_wanted & cache.has_latent)
@@ -330,11 +316,7 @@ def _rows_of(cache: LatentCache, texts: Texts) -> Int[np.ndarray, " P"]:
 def draw_shared(
     one: LatentCache, other: LatentCache, *, most_rows: int, seed: int, standardise: bool = False
 ) -> tuple[Sample, Sample]:
-    """Draw latents of the texts, or words of texts, that two caches share: row by row of the same.
-
-    Raises:
-        CacheError: They share fewer than `FEWEST_ROWS`.
-    """
+    """Draw latents of the texts, or words of texts, that two caches share: row by row of the same."""
     keys, others = (_as_values(cache.keys) for cache in (one, other))
     _, rows, other_rows = np.intersect1d(keys, others, return_indices=True)
     both = one.has_latent[rows] & other.has_latent[other_rows]

@@ -60,15 +60,6 @@ def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: i
     Orders are drawn in pairs, each with its reverse, which removes most of the noise (Castro et al. 2009 for drawn
     orders; Mitchell et al. 2022 for antithetic ones).
 
-    Args:
-        worth: Scores sets of players.
-        n_players: Number of players.
-        n_orders: Orders to draw, an even number.
-        seed: Seed of the draw.
-
-    Raises:
-        InputError: Fewer than 4 orders, or an odd number of them.
-
     Example:
         >>> sums = lambda masks: masks @ np.array([1.0, 2.0, 4.0])
         >>> shapley_values(sums, 3).values.round(6).tolist()
@@ -149,18 +140,6 @@ def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
     so that no tag depends on the next. A text that train does not share has an arbitrary label, so a control by text
     is at chance outside train.
 
-    Args:
-        task: A task of any kind with a training split.
-        how: A key of `CONTROLS`.
-        seed: Seed of the labels.
-
-    Returns:
-        The task, with a note and a name that say so, and a digest of its own.
-
-    Raises:
-        UnknownNameError: Another control.
-        TaskError: No training split, or labels that no head can be scored on, as of a task of few types.
-
     Example:
         >>> from icecore import load_task
         >>> control = control_task(load_task("class-sample"), "type", seed=1)
@@ -237,26 +216,7 @@ def selectivity(
     seeds: Sequence[int] = (0,),
     resampling: Resampling = Resampling(),  # noqa: B008 - frozen
 ) -> tuple[ViewCurve, ViewCurve]:
-    """Fit a head on control labels, on every layer alone, and take its score there from its score on the task.
-
-    Args:
-        resolved: The head and its options.
-        setting: What all heads of the run share; fits on controls stay in its folder, under `controls`.
-        result: The result of the head on the task.
-        split: The split that is scored, on its own labels and on those of the controls.
-        watch: Receives epochs.
-        how: A key of `CONTROLS`.
-        seeds: Seeds of the labels, one control task each.
-        resampling: The bootstrap, which draws the same units for the task and the controls.
-
-    Returns:
-        The views `control` (the mean over the seeds of the labels) and `selectivity`, with intervals for all layers at
-        once; `spread` is over the seeds of the labels.
-
-    Raises:
-        UnknownNameError: Another control.
-        TaskError: A task that cannot have one; see `control_task`.
-    """
+    """Fit a head on control labels, on every layer alone, and take its score there from its score on the task."""
     parts = take_apart(resolved, setting, result, split, watch)
     scores = _scores(parts, resampling)
     controls = np.stack(
@@ -313,13 +273,6 @@ def baseline_predictions(task: Task) -> dict[str, Predictions]:
     unknown word that of all words. `bag-of-words` is a linear model on tf-idf of words and pairs of words, and for
     pairs of texts with a graded similarity the cosine of the tf-idf of their words; `word-overlap` is the share of
     different words, in lower case, that both texts of a pair have.
-
-    Returns:
-        Name to split to predictions, as in `HeadResult.predictions`: numbers, for pairs between the ends of the score
-        range; classes as the task numbers them; tags by their place among those of train, in the order of the task.
-
-    Raises:
-        UnknownNameError: The task has no training split.
     """
     task.rows("train")
     return _BASELINES[task.kind](task)

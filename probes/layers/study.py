@@ -91,20 +91,7 @@ def study_layers(
     watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
 ) -> HeadFindings:
-    """Find out which layers matter to a head of a run, from its cache and its saved fits.
-
-    Args:
-        resolved: The head and its options.
-        setting: What all heads of the run share.
-        result: The result of the head in the run.
-        options: What to compute, and how.
-        watch: Receives the epochs of further fits.
-        report: Receives a remark before each step.
-
-    Raises:
-        TaskError: A split that the task lacks, or predictions that cannot be scored.
-        HeadError: A head of one layer, or latents that are not finite.
-    """
+    """Find out which layers matter to a head of a run, from its cache and its saved fits."""
     split = options.split or ("test" if "test" in setting.task.splits else "validation")
     if options.controls and setting.task.kind not in FITTED_KINDS:
         raise TaskError(f"controls refit a head on other labels, but a head of {setting.task.kind} is fitted on none.")

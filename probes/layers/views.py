@@ -444,12 +444,7 @@ class SetPredictions:
 
 
 def predict_sets(readout: Readout, best: int) -> SetPredictions:
-    """Fit a readout on every set, and predict; picks are made by the error on rows of train that a fold leaves out.
-
-    Args:
-        readout: The readout of all layers.
-        best: The layer that `beside` puts every other beside.
-    """
+    """Fit a readout on every set, and predict; picks are made by the error on rows of train that a fold leaves out."""
     n, decide = len(readout.slices), readout.rows.decide
     every = list(range(n))
     penalty = readout.penalty(every)
@@ -573,11 +568,6 @@ def measure_information(rows: LayerRows, best: int, *, components: int) -> Layer
 
     Probes are logistic regressions for classes and ridge regressions, with normal errors, for numbers, both on the
     first principal components of a layer; their penalties are chosen on a part of train.
-
-    Args:
-        rows: The rows.
-        best: Position of the layer that others are put beside.
-        components: Principal components of a layer.
     """
     parts = rows.reduced(components)
     coder = _Classes(rows) if rows.n_classes else _Numbers(rows)

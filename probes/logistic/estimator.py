@@ -59,19 +59,6 @@ def oversample(
     Neighbours are those within a layer; a class draws from `min(5, rows - 1)` of them, and under `times-5` every class
     from as many as the smallest can. Fit on the result with `SolverOptions(is_standardised=False)`, and convert the fit
     to raw latents with `LogisticFit.before(mean, scale)`.
-
-    Args:
-        latents: Latents of the training rows of one fold, and of no others.
-        codes: Class codes.
-        mode: A name from `MODES`.
-        seed: Seed of the draws.
-        is_standardised: Whether rows are scaled before the search of neighbours. The mean is subtracted anyway: it
-            changes no neighbour, and with a free intercept no prediction.
-        dtype: Type of the returned rows.
-
-    Raises:
-        UnknownNameError: Unknown mode.
-        HeadError: imbalanced-learn is missing, or rows that no probe can be fitted on.
     """
     if mode not in MODES:
         raise unknown_name("oversampling mode", mode, MODES)

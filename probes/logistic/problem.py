@@ -144,14 +144,7 @@ class Designs:
 def standardise_rows(
     rows: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, is_standardised: bool = True
 ) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Standardise weighted rows in place, and return their mean and scale (1 where nothing is scaled).
-
-    Args:
-        rows: Float64 training rows; changed in place.
-        weights: Float64 weights above 0; a weight of 2 is a row that occurs twice.
-        is_standardised: Whether to divide by the standard deviation (that of the rows, as scikit-learn's scaler).
-            The mean is subtracted anyway, which with a free intercept changes no prediction.
-    """
+    """Standardise weighted rows in place, and return their mean and scale (1 where nothing is scaled)."""
     share = weights / weights.sum()
     mean = share @ rows
     rows -= mean
@@ -166,11 +159,7 @@ def standardise_rows(
 def build_design(
     features: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, n_padded: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "M P"], Float[Tensor, "1 P"], Float[Tensor, "D Q"]]:
-    """Turn standardised float64 rows onto the axes of their weighted Gram matrix, and fill up to `n_padded` rows.
-
-    Returns:
-        `Z` with its column of ones, the weighted sum of squares of each column, and `V`.
-    """
+    """Turn standardised float64 rows onto the axes of their weighted Gram matrix, and fill up to `n_padded` rows."""
     n_rows, width = features.shape
     x = features.to(dtype)
     basis = None

@@ -276,18 +276,7 @@ class Progress:
 def minimise(
     designs: Designs, point: Point, history: History, *, ridge: float, options: SolverOptions
 ) -> tuple[Point, History]:
-    """Run L-BFGS until every problem is done, or out of iterations.
-
-    Args:
-        designs: The training rows.
-        point: Where to begin, its gradient and objective those of this `ridge`.
-        history: Steps and gradient changes of this `ridge`, or none.
-        ridge: `1 / C`.
-        options: When to stop.
-
-    Returns:
-        The end of every problem, and its history.
-    """
+    """Run L-BFGS until every problem is done, or out of iterations."""
     whole = Point(*(getattr(point, field.name).clone() for field in fields(point)))
     numbers = torch.arange(len(point.value), device=point.value.device)
     progress, penalty = Progress.at_start(point), penalties(point.weight, ridge)
@@ -410,12 +399,7 @@ def _advance(
 
 @torch.no_grad()
 def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions) -> list[Tensor]:
-    """Follow the solutions of `G` designs from the smallest C to the largest, all designs at once.
-
-    Returns:
-        On the CPU, each `(G, C, ...)` in the order of `Cs`: weights, bias, objective, gradient norm, gap, iterations;
-        see `LogisticFit`.
-    """
+    """Follow the solutions of `G` designs from the smallest C to the largest, all designs at once."""
     path: dict[float, tuple[Tensor, ...]] = {}
     point, ridge, history = _origin(designs), 0.0, History(options.history)
     for C in sorted(set(Cs)):
@@ -508,15 +492,6 @@ def fit_logistic(
     The objective is scikit-learn's: `C * summed log-loss + 0.5 * squared weights`, the intercept free, on features
     standardised by the training rows of the fold; two classes are one sigmoid. Layers and folds are solved together,
     from the strongest penalty to the weakest, each from the solution before. A HeadError names what cannot be fitted.
-
-    Args:
-        latents: `(L, N, D)` latents, or chunks of layers, bottom up, so that not all need to be in memory.
-        labels: Class codes `0 .. K - 1`.
-        Cs: Inverse strengths of the penalty, in any order.
-        weights: `(F, N)` sample weights, or booleans, one row per fold; a row of weight 0 is not of the fold. One fold
-            of all rows by default.
-        n_classes: Classes `K`; the largest code + 1 by default.
-        options: Tolerances, precision, device and memory.
 
     Example:
         >>> latents = torch.tensor([[[0.0], [1.0], [2.0], [3.0]]])

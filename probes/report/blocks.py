@@ -156,15 +156,7 @@ def _escaped(text: str) -> str:
 def side_by_side(
     frame: "pd.DataFrame", along: str, lines: Sequence[str], *, unit: str, times: float = 100.0
 ) -> "pd.DataFrame":
-    """Lay a tidy frame out for reading: a row per value of `along`, a column per line, numbers with their spread.
-
-    Args:
-        frame: Has `value`, and `low` and `high`, or `std`.
-        along: The column along the axis.
-        lines: The columns that tell lines apart.
-        unit: What the numbers are.
-        times: What they are multiplied by.
-    """
+    """Lay a tidy frame out for reading: a row per value of `along`, a column per line, numbers with their spread."""
     names = [", ".join(filter(None, map(str, row))) for row in zip(*(frame[name] for name in lines), strict=True)]
     nothing = [math.nan] * len(frame)
     columns = (frame.get(name, nothing) for name in ("value", "std", "low", "high"))

@@ -24,10 +24,6 @@ def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
     """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers ringed.
 
     Layers of decoders with different numbers of blocks are drawn by relative depth, from the embedding to the top.
-
-    Args:
-        axes: Where they are drawn.
-        frame: Rows of `icecore.results` of one split: `curve` for the lines, `score` for the chosen layers.
     """
     curves, scores = (frame[frame["record"] == record] for record in ("curve", "score"))
     best = best_of_layers(curves)

@@ -10,9 +10,6 @@ FORMATS = ("png", "svg", "pdf")
 def figure_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
     """Read the formats of figures, a list or names with `,` between them, each once.
 
-    Raises:
-        UnknownNameError: A format outside `FORMATS`, or none.
-
     Example:
         >>> figure_formats("svg, pdf")
         ('svg', 'pdf')

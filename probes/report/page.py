@@ -132,14 +132,7 @@ class Page:
 
 
 def run_page(folder: Path, document: Document, pictures: Pictures, values: Values) -> Page:
-    """Make the page of a run: first what is in its folder about its layers, then its report.
-
-    Args:
-        folder: The run folder.
-        document: Its report.
-        pictures: Holds its figures; those of its layers are drawn here.
-        values: The content of scores.json.
-    """
+    """Make the page of a run: first what is in its folder about its layers, then its report."""
     figures, parts, warnings = pictures.take(), list[Part](), list[str]()
     heads = list[HeadFindings]()
     try:
@@ -264,15 +257,7 @@ def anchor(title: str) -> str:
 
 
 def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict[str, str]) -> str:
-    """Write a figure as an SVG element of a page.
-
-    Args:
-        figure: The figure; rows of very many dots become pictures in it.
-        name: Begins every id, so that those of no other figure on the page are the same.
-        title: Read out in place of the figure.
-        about: Read out after it.
-        classes: Style to the class that stands for it, shared by all figures of a page; new ones are added.
-    """
+    """Write a figure as an SVG element of a page."""
     for dots in figure.findobj(_has_many_dots):
         dots.set_rasterized(True)
     content = BytesIO()

@@ -73,11 +73,7 @@ def write_scored(path: Path, heads: Mapping[str, HeadResult]) -> None:
 
 
 def read_scored(folder: Path, split: str, head: str) -> list[list[str]]:
-    """Read the predictions of every seed or draw of a head; none where the run has only those of `PREDICTIONS`.
-
-    Raises:
-        HeadError: A damaged file.
-    """
+    """Read the predictions of every seed or draw of a head; none where the run has only those of `PREDICTIONS`."""
     path = folder / SCORED
     if not path.exists():
         return []
@@ -90,11 +86,7 @@ def read_scored(folder: Path, split: str, head: str) -> list[list[str]]:
 
 
 def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:
-    """Read the predictions of a run folder back: split to columns; `unit` is the row where the file has none.
-
-    Raises:
-        HeadError: A file that is missing or damaged.
-    """
+    """Read the predictions of a run folder back: split to columns; `unit` is the row where the file has none."""
     path, tables = folder / PREDICTIONS, dict[str, dict[str, list[str]]]()
     try:
         rows = iter(read_csv(read_file(path).decode("utf-8")))

@@ -49,11 +49,7 @@ def write_frame(frame: "pd.DataFrame") -> str:
 
 
 def read_csv(text: str) -> list[list[str]]:
-    """Read what `write_csv` or `write_frame` wrote, names of columns first, with the texts that were written.
-
-    Raises:
-        csv.Error: A damaged file.
-    """
+    """Read what `write_csv` or `write_frame` wrote, names of columns first, with the texts that were written."""
     return [[plain_text(cell) for cell in row] for row in csv.reader(StringIO(text, newline=""))]
 
 

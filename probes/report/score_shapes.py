@@ -123,13 +123,7 @@ SHAPES = {"run": RUN, "sweep": PLANS, "search": PLANS}
 
 
 def check_scores(values: Mapping[str, Any]) -> None:
-    """Check the content of scores.json of a run, sweep or search, of this schema.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError: A field is of the wrong kind.
-        ValueError: What does not fit what else the record says.
-    """
+    """Check the content of scores.json of a run, sweep or search, of this schema."""
     _check(values, HEADER, "")
     _check(values, SHAPES[values["what"]], "")
     for where, heads in _heads(values):

@@ -223,13 +223,7 @@ def seal_scores(values: Values) -> str:
 
 
 def read_run(values: Values) -> RunScores:
-    """Read the scores of a run, without predictions, back from the content of scores.json.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError: A field is of the wrong kind.
-        ValueError: Another schema, or not the scores of a run.
-    """
+    """Read the scores of a run, without predictions, back from the content of scores.json."""
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
         raise ValueError(
             f"scores.json has schema {values['schema']} of a {values.get('what', 'run')}; this version reads schema "

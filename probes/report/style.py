@@ -106,17 +106,7 @@ class Album:
         size: tuple[float, float] = SIZE,
         table: pd.DataFrame | None = None,
     ) -> None:
-        """Draw a figure as `make_figure` does, and write it to `name` with the ending of each format.
-
-        Args:
-            name: Of the files, relative to the folder.
-            draw: Draws into a figure.
-            data: What it draws.
-            title: Above the figure.
-            note: Below it.
-            size: Width and height in inches.
-            table: The frame that is drawn as a page prints it; none for a picture.
-        """
+        """Draw a figure as `make_figure` does, and write it to `name` with the ending of each format."""
         figure = make_figure(draw, *data, title=title, note=note, size=size)
         self.drawn[title] = tuple(f"{name}.{suffix}" for suffix in self.formats)
         if self.formats:

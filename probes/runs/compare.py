@@ -260,12 +260,7 @@ def _read_frame(frame: "pd.DataFrame", by: str, metric: str) -> tuple[list[str],
 
 
 def read_runs(runs: Runs, head: str = "") -> list[ComparedRun]:
-    """Read finished runs, each with the head to compare: the best on validation, if empty.
-
-    Raises:
-        HeadError: A folder without a finished run; names it.
-        UnknownNameError: A head that a run does not have.
-    """
+    """Read finished runs, each with the head to compare: the best on validation, if empty."""
     folders = open_runs(runs)
     labels = unique_names([folder.path for folder in folders])
     return [_choose_head(folder, label, head) for folder, label in zip(folders, labels, strict=True)]
@@ -291,12 +286,7 @@ def _choose_head(folder: RunFolder, label: str, head: str) -> ComparedRun:
 
 
 def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
-    """Read what the heads to compare predict on a split; test, or validation where there is no test, if empty.
-
-    Raises:
-        HeadError: Runs on other rows or metrics, or without predictions; says which.
-        UnknownNameError: A split that a run does not have.
-    """
+    """Read what the heads to compare predict on a split; test, or validation where there is no test, if empty."""
     metrics = {run.result.metric for run in runs}
     if len(metrics) > 1:
         raise HeadError(

@@ -64,9 +64,6 @@ def open_folder(
 
     Nothing is overwritten: a run of other settings or of another cache has a folder of its own, named after what
     differs. The manifest of the cache is written to `manifests/`. No absolute path is written.
-
-    Raises:
-        ConfigError: The folder cannot be written, or holds a link.
     """
     portable, cache_id = without_absolute_paths(settings), cache.manifest.id if cache else ""
     *shared, unique = _possible_folders(Path(runs) / name, settings, portable, cache_id)
@@ -326,12 +323,7 @@ class RunFolder:
         return path + name.removeprefix(plain) if Path(path).exists() else name
 
     def cache(self, caches: str = "") -> "LatentCache":
-        """Find the cache that a run read, by what it holds, in a folder of caches or else where the run says.
-
-        Raises:
-            HeadError: No finished run there, or a sweep or search, which reads several caches.
-            CacheError: The cache is gone; says what to do.
-        """
+        """Find the cache that a run read, by what it holds, in a folder of caches or else where the run says."""
         from extract.store.cache import find_cache
 
         if self.values["what"] != "run":

@@ -60,17 +60,6 @@ class Scorer:
     def score(self, rows: Sequence[Any]) -> Any:
         """Score rows.
 
-        Args:
-            rows: `N` pairs of texts (in any order within a pair), texts, or sentences: a text, cut into words at
-                white space, a list of words, or a `JoinedText`.
-
-        Returns:
-            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for numbers `(N,)`
-            numbers; for words a list of tags per sentence, None for a word without a latent.
-
-        Raises:
-            InputError: No rows, a row that is none of these, or a text that cannot be read.
-
         Example:
             >>> load_scorer("runs/words-sample").score(["Oslo is cold ."])  # doctest: +SKIP
             [['B-LOC', 'O', 'O', 'O']]
@@ -82,10 +71,6 @@ class Scorer:
         """Return the `(N, K)` probability of every class, in the order of `seeds[0].head.arguments()["class_names"]`.
 
         Rows are as for `score`.
-
-        Raises:
-            InputError: As by `score`.
-            HeadError: A head without probabilities.
         """
         self.require_rows(rows)
         return class_probabilities(self.seeds, rows, self.decoder, self.spec)
@@ -168,12 +153,7 @@ def load_scorer(
 
 
 def read_run_folder(path: str | Path) -> RunFolder:
-    """Read and check all that predictions need of a run folder, and import the custom code that it recorded.
-
-    Raises:
-        HeadError: No finished run there, one of an earlier version, or one that names what is no head of a run.
-        IcecoreError: Settings that are outside their tables.
-    """
+    """Read and check all that predictions need of a run folder, and import the custom code that it recorded."""
     folder = RunFolder(Path(path))
     values = folder.values
     try:

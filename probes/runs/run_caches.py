@@ -81,11 +81,7 @@ def is_run(source: Path) -> bool:
 
 
 def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
-    """Return a configuration that says of decoder and extraction what a cache holds; unchanged where it does already.
-
-    Raises:
-        ConfigError: The protocol extracts something else.
-    """
+    """Return a configuration whose decoder and extraction are those of a cache; unchanged where they are already."""
     if _is_from(cache, config.decoder) and show_as(cache, config.extraction) is not None:
         return config
     decoder = config.decoder
