@@ -97,9 +97,9 @@ def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str 
     """
     names = list(allowed)
     near = get_close_matches(str(value), names, n=1, cutoff=0.5)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    guess = f": did you mean {near[0]!r}?" if near else "."
     tail = f" {hint}" if hint else ""
-    return UnknownNameError(f"unknown {kind} {value!r}: {guess}Allowed: {', '.join(names) or '(none)'}.{tail}")
+    return UnknownNameError(f"unknown {kind} {value!r}{guess} Allowed: {', '.join(names) or '(none)'}.{tail}")
 
 
 def printable(text: str) -> str:

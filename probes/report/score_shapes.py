@@ -42,7 +42,7 @@ HEAD: Shape = {
     ],
     "seeds!": [
         {
-            "seed": int,
+            "seed!": int,
             "best_epoch": int,
             "seconds": float,
             "history": [{"*": float}],

@@ -172,7 +172,7 @@ def test_a_slow_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ("field", "value", "message"),
     [
         ("bos", "forced", "unknown BOS policy 'forced': did you mean 'force'"),
-        ("on_long", "cut", "unknown policy for long texts 'cut': Allowed: truncate, error, windows"),
+        ("on_long", "cut", "unknown policy for long texts 'cut'. Allowed: truncate, error, windows"),
         ("max_tokens", 0, "max_tokens is 0; allowed: a whole number of at least 1"),
     ],
 )

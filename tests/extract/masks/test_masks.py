@@ -169,7 +169,7 @@ def test_hidden_tokens_are_counted(m: int) -> None:
         ("nosink0-causal", "unknown mask kind 'nosink0-causal': did you mean 'nosink-causal'"),
         ("nosink-backward", "unknown mask kind 'nosink-backward'"),
         ("nosink-3-causal", "unknown mask kind 'nosink-3-causal'"),
-        ("", "unknown mask kind '': Allowed: causal, backward"),
+        ("", "unknown mask kind ''. Allowed: causal, backward"),
         ("Causal", "unknown mask kind 'Causal': did you mean 'causal'"),
     ],
 )

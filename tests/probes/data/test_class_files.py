@@ -248,7 +248,7 @@ def test_unknown_options(tmp_path: Path) -> None:
     assert "unknown bad_rows 'dorp': did you mean 'drop'?" in fails(path, bad_rows="dorp")
     assert "`rare` is 'keep', but one of error, drop is needed" in fails(path, rare="keep")
     assert "`validation_fraction` is 0.9, but a number above 0 and at most 0.5" in fails(path, validation_fraction=0.9)
-    assert "unknown metric 'f2': Allowed: f1-weighted" in fails(path, metric="f2")
+    assert "unknown metric 'f2'. Allowed: f1-weighted" in fails(path, metric="f2")
     assert "task 'class-files' has no training split (its splits: test)" in fails({"test": path})
 
 

@@ -121,6 +121,6 @@ def test_a_label_without_a_class_is_refused() -> None:
 def test_unknown_names_are_refused() -> None:
     assert "unknown split 'trian': did you mean 'train'?" in fails({"trian": columns(9)})
     lacking = {name: values for name, values in columns(9).items() if name != "label"}
-    assert "unknown column 'label': Allowed: text, row. Split 'train' lacks it" in fails({"train": lacking})
-    assert "unknown metric 'f1': Allowed: f1-weighted, f1-micro" in fails({"train": columns(9)}, metrics=("f1",))
+    assert "unknown column 'label'. Allowed: text, row. Split 'train' lacks it" in fails({"train": lacking})
+    assert "unknown metric 'f1'. Allowed: f1-weighted, f1-micro" in fails({"train": columns(9)}, metrics=("f1",))
     assert "task 'toy' has no metric" in fails({"train": columns(9)}, metrics=())

@@ -150,7 +150,7 @@ def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
 def test_columns_that_cannot_be(tmp_path: Path) -> None:
     path = save(tmp_path / "x", "Ice NN\n")
     assert "unknown column 'ners': did you mean 'ner'? Allowed: pos, chunk, ner." in fails(path, "ners")
-    assert "unknown column 'word': Allowed: pos." in fails(path, "word", ("word", "pos"))
+    assert "unknown column 'word'. Allowed: pos." in fails(path, "word", ("word", "pos"))
     said = (
         "unknown column 'word': did you mean 'words'? Allowed: words, pos. `columns` must call the column of the words"
     )

@@ -114,7 +114,7 @@ def test_mqp(tmp_path: Path) -> None:
         assert task.labels(split).mean() == 0.5  # each first question came whole
     assert task.splits["train"][0]["text1"] == "Is it bad, doctor 0?"
     (tmp_path / "mqp.csv").write_text("\n".join([*lines, "1,a,b,2"]), encoding="utf-8")
-    with pytest.raises(UnknownNameError, match=r"unknown class '2': Allowed: different, similar\."):
+    with pytest.raises(UnknownNameError, match=r"unknown class '2'. Allowed: different, similar\."):
         load_mqp(tmp_path)
 
 

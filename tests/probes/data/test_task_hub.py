@@ -73,7 +73,7 @@ def test_bad_hub_rows_can_be_dropped(tmp_path: Path) -> None:
 
 def test_a_repository_with_another_column(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "mine", score="label")
-    with pytest.raises(UnknownNameError, match=r"unknown column 'score': Allowed: sentence1, sentence2, label"):
+    with pytest.raises(UnknownNameError, match=r"unknown column 'score'. Allowed: sentence1, sentence2, label"):
         load_stsb_hub(str(folder))
 
 

@@ -108,7 +108,7 @@ def test_an_unknown_option_names_those_of_the_task() -> None:
         UnknownNameError, match=r"unknown task option 'revison': did you mean 'revision'\? Allowed: hub_id, "
     ):
         load_task("stsb-hub", revison="main")
-    with pytest.raises(UnknownNameError, match=r"unknown task option 'folder': Allowed: \(none\)"):
+    with pytest.raises(UnknownNameError, match=r"unknown task option 'folder'. Allowed: \(none\)"):
         load_task("sts-sample", folder="x")
     with pytest.raises(
         UnknownNameError, match=r"unknown task option 'agrement': did you mean 'agreement'\? Allowed: f"

@@ -44,7 +44,7 @@ def test_unknown_names_are_refused() -> None:
         (RunConfig, "protocol", "icecor", "unknown protocol 'icecor': did you mean 'icecore'? Allowed: icecore, "),
         (RunConfig, "protocol", ["icecore"], "unknown protocol ['icecore']: "),
         (RunConfig, "calibration", "isotone", "unknown calibration 'isotone': did you mean 'isotonic'? Allowed: "),
-        (RunConfig, "calibration", "", "unknown calibration '': Allowed: linear, isotonic."),
+        (RunConfig, "calibration", "", "unknown calibration ''. Allowed: linear, isotonic."),
     ],
 )
 def test_a_choice_that_stands_in_no_table_is_refused_in_python_too(

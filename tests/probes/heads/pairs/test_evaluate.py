@@ -93,7 +93,7 @@ def test_an_untrained_head_has_one_fit_and_its_curves(setting: FitContext) -> No
 def test_an_untrained_head_has_no_options_of_a_fit(setting: FitContext) -> None:
     with pytest.raises(
         UnknownNameError,
-        match=r"unknown layer-cosine option 'batch_size': Allowed: transform, components, shrinkage, pooling, layers",
+        match=r"unknown layer-cosine option 'batch_size'. Allowed: transform, components, shrinkage, pooling, layers",
     ):
         evaluate("layer-cosine", {"batch_size": 8}, setting)
 

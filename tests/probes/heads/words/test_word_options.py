@@ -95,7 +95,7 @@ def test_an_unknown_head_is_refused() -> None:
 
 def test_a_head_for_another_kind_of_task_is_refused() -> None:
     sentence = (
-        r"unknown head 'cosine-mlp': Allowed: token-classifier, .*token-mix\. These are the heads for tasks of words, "
+        r"unknown head 'cosine-mlp'. Allowed: token-classifier, .*token-mix\. These are the heads for tasks of words, "
         "such as 'ner'"
     )
     with pytest.raises(UnknownNameError, match=sentence):
