@@ -17,4 +17,4 @@ def test_a_name_without_a_match() -> None:
     assert (
         str(unknown_name("head", "zzz", ["mlp"], hint="List them.")) == "unknown head 'zzz'. Allowed: mlp. List them."
     )
-    assert str(unknown_name("head", 3, [])) == "unknown head 3: Allowed: (none)."
+    assert str(unknown_name("head", 3, [])) == "unknown head 3. Allowed: (none)."

@@ -135,7 +135,7 @@ def test_conll2000_holds_out_a_validation_split(tmp_path: Path) -> None:
     assert task.digest() == load_conll2000(folder=str(folder)).digest()
     assert task.digest() != load_conll2000(folder=str(folder), seed=1).digest()
     assert load_conll2000("pos", folder=str(folder), validation_fraction=0.5).metric == "accuracy"
-    with pytest.raises(UnknownNameError, match="unknown column of tags 'ner'. Allowed: pos, chunk"):
+    with pytest.raises(UnknownNameError, match=r"unknown column of tags 'ner'\. Allowed: pos, chunk"):
         load_conll2000("ner", folder=str(folder))
 
 

@@ -72,7 +72,7 @@ def test_the_scheme_is_that_of_all_splits_together() -> None:
 def test_a_metric_and_a_scheme_can_be_declared() -> None:
     rows = table(sentence("a b", "B-A O"))
     assert build_task({"train": rows}, name="x", source="", metric="accuracy").metric == "accuracy"
-    with pytest.raises(UnknownNameError, match="unknown metric 'f1'. Allowed: auto, span-f1, accuracy"):
+    with pytest.raises(UnknownNameError, match=r"unknown metric 'f1'\. Allowed: auto, span-f1, accuracy"):
         build_task({"train": rows}, name="x", source="", metric="f1")
     with pytest.raises(TaskError, match="`scheme` is 'IOB2', but task 'x' is scored by accuracy"):
         build_task({"train": rows}, name="x", source="", metric="accuracy", scheme="IOB2")
@@ -167,11 +167,11 @@ def test_splits_and_columns_have_their_names() -> None:
     splits = make_task().splits
     with pytest.raises(UnknownNameError, match="unknown split 'dev'"):
         WordTask("x", type(splits)({"dev": splits["train"]}), "span-f1", "here")
-    with pytest.raises(UnknownNameError, match="unknown column 'tags'. Allowed: words, document, space_after"):
+    with pytest.raises(UnknownNameError, match=r"unknown column 'tags'\. Allowed: words, document, space_after"):
         WordTask("x", splits.remove_columns("tags"), "span-f1", "here")
     with pytest.raises(TaskError, match="task 'x' has no split"):
         WordTask("x", type(splits)(), "span-f1", "here")
-    with pytest.raises(UnknownNameError, match="unknown split 'validation'. Allowed: train, test"):
+    with pytest.raises(UnknownNameError, match=r"unknown split 'validation'\. Allowed: train, test"):
         make_task().joined("validation")
 
 
