@@ -196,15 +196,12 @@ def _wide(value: Any) -> Any:
 
 def has_experts(decoder: Decoder) -> bool:
     """Whether a router chooses experts for each token, so that rounding can change a latent by any amount."""
-    config: Any = decoder.module.config
-    text_config = config.get_text_config()
-    return any((getattr(text_config, name, None) or 0) > 1 for name in EXPERTS)
+    return any((getattr(decoder.text_config, name, None) or 0) > 1 for name in EXPERTS)
 
 
 def vocabulary_size(decoder: Decoder) -> int:
     """Return how many tokens a decoder knows."""
-    config: Any = decoder.module.config
-    return int(config.get_text_config().vocab_size)
+    return int(decoder.text_config.vocab_size)
 
 
 def probe_ids(decoder: Decoder, n_tokens: int, *, seed: int) -> Int[Tensor, " T"]:

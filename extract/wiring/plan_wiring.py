@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from extract.decoders.bidirectional import changed
 from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
@@ -33,19 +34,13 @@ WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
 @contextmanager
 def short_windows(decoder: Decoder) -> Iterator[None]:
     """Shorten every sliding window to `SHORT_WINDOW` tokens until the `with` block ends."""
-    config: Any = decoder.module.config
-    owners = [config, config.get_text_config(), *decoder.module.modules()]
-    unique = {id(owner): owner for owner in owners}.values()
-    long = [(owner, name) for owner in unique for name in WINDOW_NAMES if _is_long(vars(owner).get(name))]
+    owners: list[object] = [decoder.module.config, decoder.text_config, *decoder.module.modules()]
     with ExitStack() as stack:
-        for owner, name in long:
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, SHORT_WINDOW)
+        for owner in owners:
+            windows = {name: vars(owner).get(name) for name in WINDOW_NAMES}
+            long = [name for name, n in windows.items() if type(n) is int and n > SHORT_WINDOW]
+            stack.enter_context(changed(owner, **dict.fromkeys(long, SHORT_WINDOW)))
         yield
-
-
-def _is_long(window: object) -> bool:
-    return isinstance(window, int) and not isinstance(window, bool) and window > SHORT_WINDOW
 
 
 def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
