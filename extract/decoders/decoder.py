@@ -359,47 +359,24 @@ def body_of(model: PreTrainedModel) -> PreTrainedModel:
     return body if isinstance(body, PreTrainedModel) else model
 
 
-class WeightSum:
-    """The weighted sum of the parameters of several checkpoints, in float32, which takes the place of the first's."""
-
-    def __init__(self, model: PreTrainedModel, *, weight: float, name: str) -> None:
-        self.model, self._name = model, name
-        self._is_empty = True  # nothing with a weight was added yet
-        self._add(model, weight)
-
-    def add(self, model: PreTrainedModel, *, weight: float, name: str) -> None:
-        """Add a checkpoint, whose parameters are gone afterwards; `DecoderError` where it does not fit the first."""
-        self._require_alike(model, name)
-        self._add(model, weight)
-        for parameter in model.parameters():
-            parameter.data = torch.empty(0)
-
-    def _add(self, model: PreTrainedModel, weight: float) -> None:
-        parameters = dict(model.named_parameters())
-        for key, total in self.model.named_parameters():
-            if self._is_empty:
-                total.data = parameters[key].data.float() * weight
-            elif weight:  # a part that weighs nothing must not turn -0.0 into 0.0
-                total.data.add_(parameters[key].data.float(), alpha=weight)
-        self._is_empty = self._is_empty and weight == 0
-
-    def _require_alike(self, model: PreTrainedModel, name: str) -> None:
-        first, other = ({key: p.shape for key, p in m.named_parameters()} for m in (self.model, model))
-        unequal = sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
-        if unequal:
-            key = unequal[0]
+def _require_alike(first: PreTrainedModel, other: PreTrainedModel, names: tuple[str, str]) -> None:
+    """Refuse to merge checkpoints whose parameters have other names or shapes, or whose buffers differ."""
+    here, there = ({key: p.shape for key, p in model.named_parameters()} for model in (first, other))
+    unequal = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    if unequal:
+        key = unequal[0]
+        raise DecoderError(
+            f"{names[0]!r} and {names[1]!r} cannot be merged: {len(unequal)} of their parameters have other names or "
+            f"shapes, such as {key!r}, which is {_shape(here.get(key))} in the first and {_shape(there.get(key))} in "
+            "the other; allowed: checkpoints of one architecture and size."
+        )
+    buffers = dict(body_of(other).named_buffers())
+    for key, buffer in body_of(first).named_buffers():
+        if key not in buffers or not torch.equal(buffer.cpu(), buffers[key].cpu()):
             raise DecoderError(
-                f"{self._name!r} and {name!r} cannot be merged: {len(unequal)} of their parameters have other names or "
-                f"shapes, such as {key!r}, which is {_shape(first.get(key))} in the first and "
-                f"{_shape(other.get(key))} in the other; allowed: checkpoints of one architecture and size."
+                f"{names[0]!r} and {names[1]!r} cannot be merged: their {key!r} differ, so they were trained with "
+                "other settings (such as rope_theta); allowed: checkpoints with one configuration."
             )
-        buffers = dict(body_of(model).named_buffers())
-        for key, buffer in body_of(self.model).named_buffers():
-            if key not in buffers or not torch.equal(buffer.cpu(), buffers[key].cpu()):
-                raise DecoderError(
-                    f"{self._name!r} and {name!r} cannot be merged: their {key!r} differ, so they were trained with "
-                    "other settings (such as rope_theta); allowed: checkpoints with one configuration."
-                )
 
 
 def _shape(shape: torch.Size | None) -> str:
@@ -543,24 +520,32 @@ def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> 
 def _merge(
     spec: DecoderSpec, device: torch.device, report: Callable[[str], None]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Located]:
-    """Merge checkpoints in memory; beside the sum, one of them is loaded at a time."""
-    merged: WeightSum | None = None
+    """Merge checkpoints in memory: the first's parameters become the sum; the others are loaded one at a time."""
+    merged: PreTrainedModel | None = None
+    is_empty = True  # nothing with a weight was added yet
     for part in spec.merge:
         located = locate_decoder(part.name, revision=part.revision, report=report)
         single = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
         with _loading(located, single):
             if merged is None:
-                tokenizer = _read_tokenizer(located, single)
+                first, tokenizer = located.name, _read_tokenizer(located, single)
                 dtype = _plain_dtype(spec, device, _read_config(located, single))
             model = _read_adapted(located, single, torch.device("cpu"))
         if merged is None:
-            merged = WeightSum(model, weight=part.weight, name=located.name)
+            merged = model
         else:
-            merged.add(model, weight=part.weight, name=located.name)
-        del model
+            _require_alike(merged, model, (first, located.name))
+        added = dict(model.named_parameters())
+        for key, total in merged.named_parameters():
+            if is_empty:
+                total.data = added[key].data.float() * part.weight
+            elif part.weight:  # a part that weighs nothing must not turn -0.0 into 0.0
+                total.data.add_(added[key].data.float(), alpha=part.weight)
+        is_empty = is_empty and part.weight == 0
+        del model, added  # no more than two are in memory
     assert merged is not None, "a merge has parts"
-    _cast(merged.model, dtype)
-    return merged.model, tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
+    _cast(merged, dtype)
+    return merged, tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
 
 
 def _cast(model: nn.Module, dtype: torch.dtype) -> None:
@@ -680,14 +665,12 @@ def _require_whole(model: PreTrainedModel, info: Mapping[str, Collection[object]
     """Refuse a checkpoint that leaves weights of the decoder random; those of its language-model head are not used."""
     path = _body_path(model)
     prefix = f"{path}." if path else ""
-    names = {
-        kind: sorted(str(key[0] if isinstance(key, tuple) else key) for key in keys) for kind, keys in info.items()
-    }
-    missing = [name for name in names["missing_keys"] if name.startswith(prefix)]
-    unknown = [name for name in names["unexpected_keys"] if prefix and name.startswith(prefix)]
+    missing = sorted(str(key) for key in info["missing_keys"] if str(key).startswith(prefix))
+    unknown = sorted(str(key) for key in info["unexpected_keys"] if prefix and str(key).startswith(prefix))
+    other = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
     for keys, verb in (
         (missing, "lacks"),
-        (names["mismatched_keys"], "has another shape for"),
+        (other, "has another shape for"),
         (unknown, "has, and the decoder does not,"),
     ):
         if keys:
