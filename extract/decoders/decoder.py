@@ -292,10 +292,7 @@ def wrap_decoder(
     merge: tuple[MergePart, ...] = (),
     quantization: dict[str, Any] | None = None,
 ) -> Decoder:
-    """Freeze a causal language model of transformers with its fast tokenizer, and describe it.
-
-    The caller has moved and cast it; where it came from and what was done to its weights is for the description.
-    """
+    """Freeze a causal language model of transformers, moved and cast already, and describe it with its tokenizer."""
     located = located or Located(name=IN_MEMORY, source="memory", path="", revision="")
     module = body_of(model)
     module.train(False).requires_grad_(False)

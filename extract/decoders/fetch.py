@@ -242,10 +242,7 @@ def read_record(folder: Path) -> SourceRecord | None:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Make an empty hidden folder beside `target`, on the same filesystem, and remove it with everything left in it.
-
-    Folders that killed processes left behind for this entry are removed first.
-    """
+    """Make a hidden folder beside `target` and remove it afterwards; first those that killed processes left behind."""
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}."
     for stale in target.parent.glob(f"{prefix}*"):
@@ -257,10 +254,7 @@ def working_folder(target: Path) -> Iterator[Path]:
 
 
 def install(staged: Path, target: Path) -> None:
-    """Rename a finished entry to its name, moving a broken one out of the way.
-
-    If another process was quicker, its complete entry stays.
-    """
+    """Rename a finished entry to its name, moving a broken one away; the entry of a quicker process stays."""
     while True:
         try:
             staged.rename(target)
@@ -485,10 +479,7 @@ def fetch_decoder(
 
 
 def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = lambda _: None) -> Path:
-    """Return the converted folder of a GGUF file, converting it the first time its content is seen.
-
-    The folder is `<cache folder>/decoders/gguf-<first 12 digits of the file's SHA-256>`.
-    """
+    """Return the converted folder of a GGUF file, converting it the first time its content is seen."""
     if not gguf.is_file():
         raise DecoderError(f"there is no GGUF file {str(gguf)!r}: give the path of an existing .gguf file")
     digest = file_sha256(gguf)

@@ -131,10 +131,7 @@ class MaskPlan:
         return tuple(dict.fromkeys(segment.kind.name for segment in self.segments))
 
     def kinds(self, n_blocks: int) -> tuple[MaskKind, ...]:
-        """Return the kind of every block, from the bottom up.
-
-        All are causal under another architecture than `inplace`, which leaves the decoder's own stack alone.
-        """
+        """Return the kind of every block, from the bottom up; all causal where another architecture adds blocks."""
         if self.skip is not None and self.skip[1] >= n_blocks:
             raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
         highest = max((span[1] for span in (self.prepend, self.prefix) if span is not None), default=0)

@@ -154,10 +154,7 @@ def visible_keys(kind: str, query: int, n_tokens: int, spans: Sequence[int]) -> 
 def literal_mask(
     kind: str, n_tokens: int, *, window: int | None, spans: Int[Tensor, " T"], queries: Sequence[int] | None = None
 ) -> Bool[Tensor, "Q T"]:
-    """Build rows of the mask of an unpadded row; all of them, or those of some queries.
-
-    A kind that a user registered has no second statement, so its own rule is used.
-    """
+    """Build the mask of an unpadded row, or some rows of it; a user's kind has no second statement than its rule."""
     rows = range(n_tokens) if queries is None else queries
     numbers = spans.tolist()
     if visible_keys(kind, 0, n_tokens, numbers) is None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from extract.errors import InputError, UnknownNameError, unknown_name
 from extract.inputs.template import InputTemplate
@@ -11,11 +11,14 @@ from extract.masks.mask_kinds import MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import add_own, find_own, first_sentence, later
 
-Pooling = Callable[..., Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pooling = Callable[..., "Tensor"]
 """Pools hidden states `(B, T, D)` by the index of their batch: `PoolingIndex`, or `WordIndex` for words."""
 
 
-def _ours(name: str, *bound: Any) -> Pooling:
+def _ours(name: str, *bound: object) -> Pooling:
     function: Pooling = later(f"extract.poolings.poolings:{name}", *bound)
     return function
 
@@ -193,10 +196,7 @@ def _directions(kind: MaskKind) -> set[str]:
 def check_names(
     noun: str, names: Iterable[str], allowed: Collection[str], *, listed: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all.
-
-    `listed` are those that the error lists, where they are not those allowed.
-    """
+    """Check names and drop repeats; `UnknownNameError` lists those allowed, or `listed` where they are others."""
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in allowed:

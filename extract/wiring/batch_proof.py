@@ -14,12 +14,13 @@ proved at the latest before the rows of their process are closed.
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from extract.decoders.bidirectional import changed
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, group_by_length, join_batches, take_row
@@ -30,7 +31,7 @@ from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import literal_mask, literal_plan
 from extract.poolings.pooling_table import RebaOptions
 from extract.wiring.attention import HIDDEN, AttentionCall, ScoreWatch, Wiring, wiring_of
-from extract.wiring.block_proofs import textbook_attention
+from extract.wiring.block_proofs import first_difference, textbook_attention
 from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
 from extract.wiring.plan_wiring import DRIFT_ALLOWED
 from extract.wiring.states import Pooler
@@ -81,7 +82,7 @@ class BatchProof:
     _most_tokens: int = 0
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> dict[str, int | float]:
         """Plain values for the cache."""
         return {
             "n_batches": self.n_batches,
@@ -117,10 +118,7 @@ class BatchProof:
         self._classes.add(shape_class)
 
     def prove(self, *, is_closing: bool = True) -> None:
-        """Prove the rows that wait, and one of the last batch; unless rows are closed, only where many wait.
-
-        `CertificateError` names the layer, the text and the batch whose latents are not those of the plan.
-        """
+        """Prove the rows that wait and one of the last batch; unless rows are closed, only where many wait."""
         if not (is_closing or self.is_due):
             return
         waiting = [*self._waiting, *self._last]
@@ -217,7 +215,7 @@ class _Formula:
                 self.is_again = False
 
         stack.enter_context(self.wiring.windows_apart())
-        stack.enter_context(self.wiring.observed(self.attend, around))
+        stack.enter_context(changed(self.wiring, watch=self.attend, around=around))
         if self.wiring.by_argument:
             stack.enter_context(ScoreWatch(self.wiring, lambda block, scores, _: self.require_hidden(block, scores)))
 
@@ -254,11 +252,9 @@ class _Formula:
     def require_hidden(self, block: int, scores: Float[Tensor, "B Q T T"]) -> None:
         """Check that scores before the softmax of a block are minus infinity exactly where the plan hides."""
         allowed = self.mask(block, self.wiring.windows[block]).to(scores.device).unsqueeze(1)
-        is_real = self.batch.is_real.to(scores.device).unsqueeze(1)
-        wrong = ((scores > HIDDEN) ^ allowed) & is_real.unsqueeze(-1)
-        if bool(wrong.any()):
-            row, head, i, j = wrong.nonzero()[0].tolist()
-            verb = "ignores" if allowed[row, 0, i, j] else "depends on"
+        is_real = self.batch.is_real.to(scores.device)[:, None, :, None]
+        if difference := first_difference((scores > HIDDEN) & is_real, allowed & is_real):
+            verb, (row, head, i, j) = difference
             text = int(self.batch.positions[row])
             raise self.refuse(f"head {head + 1} of block {block + 1} {verb} token {j} at token {i} of text {text}")
 

@@ -253,9 +253,9 @@ def mixer(strength: float) -> Callable[[], Any]:
 def arguments(change: Callable[[Wiring, int, Tensor, Tensor, str], Tensor]) -> Callable[[], Any]:
     """Change what goes into the mask argument of converted blocks: `change(wiring, block, own, mask, family)`."""
 
-    def changed(wiring: Wiring, block: int, own: Tensor, triangles: Any, *, family: str) -> Tensor:
-        mask = mask_argument(wiring, block, own, triangles, family=family)
-        return change(wiring, block, own, mask, family) if _is_converted(wiring, block) else mask
+    def changed(wiring: Wiring, block: int, own: Tensor, triangles: Any) -> Tensor:
+        mask = mask_argument(wiring, block, own, triangles)
+        return change(wiring, block, own, mask, wiring.family) if _is_converted(wiring, block) else mask
 
     return lambda: patch("extract.wiring.attention.mask_argument", changed)
 

@@ -94,7 +94,7 @@ def test_a_family_that_cannot_obey_is_refused_by_name(name: str) -> None:
     assert torch.equal(run_layers(decoder, batch), before)
     causal = parse_plan("causal")
     with plan_in_force(decoder, causal):  # what the sentence says works does
-        assert check_influence(decoder, causal)["is_as_planned"]
+        assert check_influence(decoder, causal).is_as_planned
 
 
 def test_a_plan_with_more_blocks_than_the_decoder_is_refused() -> None:
