@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel, known_decoder, split_random
-from extract.errors import DecoderError, FetchError, unknown_name
+from extract.errors import DecoderError, FetchError, first_line, unknown_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -371,8 +371,7 @@ def convert_gguf(gguf: Path, folder: Path) -> str:
             _convert_model(gguf.resolve(), folder)
             return _convert_tokenizer(gguf.resolve(), folder)
     except Exception as error:  # readers of foreign files may raise anything
-        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {text}") from error
+        raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {first_line(error)}") from error
 
 
 def _convert_model(gguf: Path, folder: Path) -> None:

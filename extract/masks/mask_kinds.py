@@ -1,4 +1,4 @@
-"""Attention-mask kinds by name. A new kind is one function with its truth table in `rules`, and one row here."""
+"""Attention-mask kinds by name. A new kind is one function with its truth table in `mask_rules`, and one row here."""
 
 import re
 from collections.abc import Callable

@@ -528,7 +528,7 @@ def _triangles(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def mask_argument(
-    wiring: Wiring, block: int, own: Shaped[Tensor, "b Q T T"], triangles: Sequence[Tensor]
+    wiring: Wiring, block: int, family_mask: Shaped[Tensor, "b Q T T"], triangles: Sequence[Tensor]
 ) -> Shaped[Tensor, "b 1 T T"]:
     """Write the mask of a block in the form of the family's own: 0 and minus infinity, or true where hidden (MPT).
 
@@ -536,10 +536,10 @@ def mask_argument(
     itself, and where nobody does, the decoder differs from the untouched one. `DecoderError` where it is not causal.
     """
     batch = wiring.current
-    mask = wiring.mask(block, batch.family_window(own, triangles, family=wiring.family))
-    allowed = batch.on_device(mask, own.device) if isinstance(mask, Tensor) else written_out(mask, own)
-    hidden = ~allowed if own.dtype == torch.bool else additive(allowed, own.dtype)
-    return hidden.expand(len(own), -1, -1, -1)
+    mask = wiring.mask(block, batch.family_window(family_mask, triangles, family=wiring.family))
+    allowed = batch.on_device(mask, family_mask.device) if isinstance(mask, Tensor) else written_out(mask, family_mask)
+    hidden = ~allowed if family_mask.dtype == torch.bool else additive(allowed, family_mask.dtype)
+    return hidden.expand(len(family_mask), -1, -1, -1)
 
 
 class ScoreWatch(TorchFunctionMode):
@@ -553,11 +553,7 @@ class ScoreWatch(TorchFunctionMode):
         self._wiring, self._see = wiring, see
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
+        self, func: Callable[..., Any], types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)

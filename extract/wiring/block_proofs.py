@@ -17,16 +17,7 @@ from extract.inputs.batches import Batch, collate
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind, parse_kind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import LiteralPlan, literal_mask, literal_plan
-from extract.wiring.attention import (
-    HIDDEN,
-    AttentionCall,
-    Run,
-    ScoreWatch,
-    Watch,
-    Wiring,
-    only_causal,
-    wired_attention,
-)
+from extract.wiring.attention import HIDDEN, AttentionCall, Run, ScoreWatch, Watch, Wiring, only_causal, wired_attention
 from extract.wiring.forward import (
     Visit,
     changing_input,

@@ -217,10 +217,10 @@ def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator
         yield
         return
     n_blocks, n_converted = len(blocks), plan.converted[1]
-    n_own = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
+    n_skipping = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
 
     with ExitStack() as hooks:
-        for index in filter(skip.acts_at, range(n_own)):
+        for index in filter(skip.acts_at, range(n_skipping)):
             # In front of other hooks: a block that an architecture runs again starts from the same input.
             hook = changing_input(partial(skip.before, index))
             handle = blocks[index].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
