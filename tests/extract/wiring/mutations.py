@@ -322,8 +322,7 @@ def _one_block_less(plan: MaskPlan, n_blocks: int) -> tuple[MaskKind, ...]:
 def _segment_less(part: str, text: str) -> Segment:
     """Read a count as one less."""
     segment = READ(part, text)
-    is_count = segment.first is not None and segment.last is None
-    return replace(segment, first=max((segment.first or 0) - 1, 1)) if is_count else segment
+    return segment if segment.count is None else replace(segment, count=max(segment.count - 1, 1))
 
 
 def rest_of(plan: str) -> Callable[[], Any]:
