@@ -6,16 +6,16 @@ off, and `bidirectional` the checkpoint as it was trained.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 READ_BY_ALL, READ_BY_SOME = "is_causal", "use_bidirectional_attention"
 BIDIRECTIONAL = {READ_BY_ALL: (False,), READ_BY_SOME: (True, "all")}  # "vision" is about images alone
 CAUSAL = {READ_BY_ALL: True, READ_BY_SOME: None}
 
 
-def bidirectional_flags(config: Any) -> dict[str, Any]:
+def bidirectional_flags(config: PreTrainedConfig) -> dict[str, object]:
     """Return the flags by which a checkpoint attends to both sides, with their values; empty for most.
 
     Example:
@@ -33,19 +33,26 @@ def bidirectional_flags(config: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def flags_off(module: nn.Module, blocks: Sequence[nn.Module], flags: Mapping[str, Any]) -> Iterator[None]:
+def flags_off(module: PreTrainedModel, blocks: Sequence[nn.Module], flags: Mapping[str, object]) -> Iterator[None]:
     """Switch such flags of a decoder off until the `with` block ends; transformers then runs it as a causal one."""
-    if not flags:
-        yield
-        return
-    config: Any = module.config
-    owners = {id(owner): owner for owner in (config, config.get_text_config())}.values()
-    changes = [(owner, name, CAUSAL[name]) for owner in owners for name in flags if hasattr(owner, name)]
-    if READ_BY_SOME in flags:  # attention modules read it when they were made
-        parts = [part for block in blocks for part in block.modules()]
-        changes += [(part, "is_causal", True) for part in parts if vars(part).get("is_causal") is False]
     with ExitStack() as stack:
-        for owner, name, value in changes:
-            stack.callback(setattr, owner, name, getattr(owner, name))
+        for owner in (module.config, module.config.get_text_config()):
+            stack.enter_context(changed(owner, **{name: CAUSAL[name] for name in flags if hasattr(owner, name)}))
+        if READ_BY_SOME in flags:  # attention modules read it when they were made
+            for part in (part for block in blocks for part in block.modules()):
+                if vars(part).get("is_causal") is False:
+                    stack.enter_context(changed(part, is_causal=True))
+        yield
+
+
+@contextmanager
+def changed(owner: object, **values: object) -> Iterator[None]:
+    """Change attributes of an object until the `with` block ends."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
             setattr(owner, name, value)
         yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)

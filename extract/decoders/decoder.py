@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -34,6 +35,7 @@ from extract.decoders.decoder_spec import COMPUTE_DTYPES, DecoderSpec, MergePart
 from extract.decoders.fetch import Located, locate_decoder
 from extract.errors import DecoderError
 from extract.files import digest_module, digest_tokenizer, hooks_of
+from extract.records import to_plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +50,8 @@ CHUNK = 1 << 24
 """Numbers of a tensor that are widened to float64 at a time."""
 RARE = ("merge", "quantization", "bidirectional")
 """Recorded only of decoders that have it: the identities of others stay what they were."""
+WINDOWS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+"""Where configurations state their longest row."""
 UNBOUNDED = 1 << 20
 """Window of decoders that state none, in tokens."""
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
@@ -58,143 +62,6 @@ FILES_WANTED = (
 )
 UNTESTED = ("mps",)
 """Devices that are refused by name."""
-
-
-def computing_device(module: nn.Module) -> torch.device:
-    """Return the device a module computes on: where accelerate brings its first inputs, else that of its weights."""
-    for part in module.modules():
-        for hook in hooks_of(part):
-            if hook.execution_device is not None:
-                return torch.device(hook.execution_device)
-        for tensor in part.parameters(recurse=False):
-            return tensor.device
-    return torch.device("cpu")
-
-
-def is_offloaded(module: nn.Module) -> bool:
-    """Whether weights of a module wait in main memory or on disk and are brought in while it runs."""
-    return any(parameter.device == META for parameter in module.parameters())
-
-
-def is_split(module: nn.Module) -> bool:
-    """Whether weights of a module are split over processes (tensor parallel), so that all of them compute together."""
-    return any(type(parameter).__name__ == "DTensor" for parameter in module.parameters())
-
-
-def count_places(blocks: tuple[nn.Module, ...]) -> dict[str, int]:
-    """Count the blocks by the device that they compute on, and those whose weights are offloaded."""
-    return dict(Counter(f"{computing_device(block)}{', offloaded' * is_offloaded(block)}" for block in blocks))
-
-
-def describe_offload(blocks: tuple[nn.Module, ...]) -> str:
-    """Describe the cost of offloading in one line; empty where no block is offloaded."""
-    waiting = [block for block in blocks if is_offloaded(block)]
-    if not waiting:
-        return ""
-    size = sum(p.numel() * p.element_size() for block in waiting for p in block.parameters() if p.device == META)
-    return (
-        f"{len(waiting)} of {len(blocks)} blocks are on cpu/disk; expect {size / 1e9:.2g} GB of weights to be brought "
-        "in for every batch, however small it is (docs/scaling.md has measured ratios)."
-    )
-
-
-def main_device(spec: DecoderSpec, chosen: torch.device) -> torch.device:
-    """Return the device that decides the compute dtype: the CPU where a map names nothing but `cpu` and `disk`."""
-    devices = set(spec.device_map.values()) if isinstance(spec.device_map, dict) else {"auto"}
-    return torch.device("cpu") if devices <= {"cpu", "disk"} else chosen
-
-
-def placing_options(spec: DecoderSpec, config: Any, dtype: torch.dtype | str) -> dict[str, Any]:
-    """Build the arguments by which `from_pretrained` spreads, splits or quantises a decoder, where the settings do.
-
-    `DecoderError` where a package, a GPU, a plan of the family or a launcher is missing.
-    """
-    options: dict[str, Any] = {}
-    if spec.device_map is not None:
-        if find_spec("accelerate") is None:
-            raise DecoderError(
-                "decoder.device_map needs the extra package accelerate; install it with: pip install accelerate."
-            )
-        memory = {_numbered(key): most for key, most in (spec.max_memory or {}).items()} or None
-        devices: Any = spec.device_map
-        if isinstance(devices, dict):
-            devices = {module: _numbered(device) for module, device in devices.items()}
-        options |= {"device_map": devices, "max_memory": memory, "offload_folder": spec.offload_folder}
-    if spec.tp_plan is not None:
-        options["distributed_config"] = _tensor_parallel(config)
-    if spec.quantization is not None:
-        options["quantization_config"] = _quantization(spec.quantization, dtype)
-        options.setdefault("device_map", {"": torch.accelerator.current_device_index()})
-    return options
-
-
-def dispatch(model: Any, spec: DecoderSpec) -> None:
-    """Spread a decoder that is whole in main memory: one that was merged, adapted or drawn at random."""
-    from accelerate import dispatch_model, infer_auto_device_map
-    from accelerate.utils import get_balanced_memory
-
-    options = placing_options(spec, model.config, model.dtype)
-    devices = options["device_map"]
-    whole = {"no_split_module_classes": list(model._no_split_modules or ())}
-    if isinstance(devices, str):
-        memory = get_balanced_memory(model, options["max_memory"], **whole)
-        devices = infer_auto_device_map(model, memory, **whole)
-    if "disk" in devices.values() and spec.offload_folder is None:
-        raise DecoderError(
-            f"decoder {spec.name!r} is made in memory, and decoder.device_map puts parts of it on disk; set "
-            "decoder.offload_folder to a folder for them."
-        )
-    folder = None
-    if spec.offload_folder is not None:  # a new folder: accelerate reads everything in one that was used
-        Path(spec.offload_folder).mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(dir=spec.offload_folder)
-        embedding = model.get_input_embeddings()  # a part that stays when the language-model head goes
-        weakref.finalize(embedding, shutil.rmtree, folder, ignore_errors=True)
-    dispatch_model(model, devices, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
-
-
-def _numbered(device: str | int) -> str | int:
-    """Read the number of a GPU, as accelerate takes it; YAML gives numbers already."""
-    return int(device) if str(device).isdecimal() else device
-
-
-def _tensor_parallel(config: Any) -> Any:
-    text_config = config.get_text_config()
-    if not text_config.base_model_tp_plan:
-        raise DecoderError(
-            f"the family {text_config.model_type!r} has no tensor-parallel plan in this release of transformers; leave "
-            "decoder.tp_plan out, and spread its blocks with decoder.device_map: auto."
-        )
-    if any(name not in os.environ for name in LAUNCHED):
-        raise DecoderError(
-            "decoder.tp_plan splits every block over processes, and this is one process; start the command with "
-            "torchrun --nproc-per-node N."
-        )
-    from transformers.distributed.configuration_utils import DistributedConfig
-
-    return DistributedConfig(tp_plan="auto")
-
-
-def _quantization(settings: dict[str, Any], dtype: torch.dtype | str) -> Any:
-    if find_spec("bitsandbytes") is None:
-        raise DecoderError(
-            "decoder.quantization needs the extra package bitsandbytes; install it: pip install bitsandbytes."
-        )
-    if not torch.cuda.is_available():
-        raise DecoderError("decoder.quantization needs a GPU, and torch finds none; leave it out.")
-    import transformers
-
-    make: Any = transformers.BitsAndBytesConfig
-    options = {key: value for key, value in settings.items() if key != "bits"}
-    arguments = {f"load_in_{settings['bits']}bit": True, **options}
-    allowed = inspect.signature(make).parameters
-    if unknown := sorted(arguments.keys() - allowed.keys()):
-        raise DecoderError(
-            f"decoder.quantization has {unknown[0]!r}; allowed: bits, and the arguments of BitsAndBytesConfig "
-            f"({', '.join(sorted(allowed))})."
-        )
-    compute = {"bnb_4bit_compute_dtype": dtype} if isinstance(dtype, torch.dtype) else {}
-    return make(**{**compute, **arguments})
 
 
 @dataclass(frozen=True)
@@ -216,19 +83,18 @@ class DecoderDescription:
     tokenizer_digest: str  # SHA-256 over the tokenizer
     merge: tuple[str, ...] = ()  # weight and name of every checkpoint of a merge
     quantization: dict[str, Any] | None = None  # as asked for
-    bidirectional: dict[str, Any] | None = None  # flags by which the checkpoint attends to both sides; off here
+    bidirectional: dict[str, object] | None = None  # flags by which the checkpoint attends to both sides; off here
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain values; those that most decoders lack only where there is one."""
-        values = asdict(self) | {"merge": list(self.merge)}
-        return {key: value for key, value in values.items() if value or key not in RARE}
+        return {key: value for key, value in to_plain(self).items() if value or key not in RARE}
 
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
     """A frozen decoder without its language-model head, in eval mode and without gradients."""
 
-    module: nn.Module
+    module: PreTrainedModel
     """The decoder; its output is the normed last hidden state."""
     blocks: tuple[nn.Module, ...]
     """Its transformer blocks, bottom up."""
@@ -256,13 +122,17 @@ class Decoder:
         return layer_names(len(self.blocks))
 
     @cached_property
+    def text_config(self) -> PreTrainedConfig:
+        """The configuration of its blocks, where it is one of several."""
+        return self.module.config.get_text_config()
+
+    @cached_property
     def split_length(self) -> int | None:
         """Longest row, in tokens, before rotary frequencies change for the whole batch (longrope); None without.
 
         Rows on both sides of it must not share a batch: their latents would depend on their neighbours.
         """
-        config: Any = self.module.config
-        rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+        rope = getattr(self.text_config, "rope_parameters", None) or {}
         return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
 
     @cached_property
@@ -272,8 +142,7 @@ class Decoder:
         In longer rows it keeps the keys of the highest scores. Many scores are exactly 0, and which of those it keeps
         depends on the padded length of the batch.
         """
-        config: Any = self.module.config
-        return getattr(config.get_text_config(), "index_topk", None)
+        return getattr(self.text_config, "index_topk", None)
 
     @cached_property
     def takes_position_ids(self) -> bool:
@@ -282,7 +151,7 @@ class Decoder:
 
 
 def wrap_decoder(
-    model: nn.Module,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
     located: Located | None = None,
@@ -290,15 +159,13 @@ def wrap_decoder(
     merge: tuple[MergePart, ...] = (),
     quantization: dict[str, Any] | None = None,
 ) -> Decoder:
-    """Freeze a causal language model of transformers with its fast tokenizer, and describe it.
-
-    The caller has moved and cast it; where it came from and what was done to its weights is for the description.
-    """
+    """Freeze a causal language model of transformers, moved and cast already, and describe it with its tokenizer."""
     located = located or Located(name=IN_MEMORY, source="memory", path="", revision="")
     module = body_of(model)
-    module.eval().requires_grad_(False)
-    config: Any = module.config
+    module.train(False).requires_grad_(False)
+    config = module.config
     text_config, n_layers, width = _sizes(config)
+    windows = (getattr(text_config, name, None) for name in WINDOWS)
     blocks = find_blocks(module, n_layers, family=config.model_type)
     description = DecoderDescription(
         name=located.name,
@@ -309,7 +176,7 @@ def wrap_decoder(
         n_layers=len(blocks),
         width=width,
         n_parameters=sum(p.numel() for p in module.parameters()),
-        window=_window(text_config),
+        window=next((window for window in windows if isinstance(window, int) and window > 0), UNBOUNDED),
         dtype=str(next(module.parameters()).dtype).removeprefix("torch."),
         attention=str(config._attn_implementation or "own"),  # transformers offers no public name
         weight_digest=digest_module(module),
@@ -321,7 +188,7 @@ def wrap_decoder(
     return Decoder(module, blocks, tokenizer, description)
 
 
-def _sizes(config: Any) -> tuple[Any, int, int]:
+def _sizes(config: PreTrainedConfig) -> tuple[PreTrainedConfig, int, int]:
     """Return the configuration of the text decoder, its number of blocks and its width."""
     try:
         text_config = config.get_text_config()
@@ -336,7 +203,7 @@ def _sizes(config: Any) -> tuple[Any, int, int]:
 
 def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Module, ...]:
     """Find the blocks of a decoder, bottom up: its first module list of `n_layers`; DecoderError when there is none."""
-    for _, child in module.named_modules():
+    for child in module.modules():
         if isinstance(child, nn.ModuleList) and len(child) == n_layers:
             return tuple(child)
     raise DecoderError(
@@ -345,7 +212,7 @@ def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Mo
     )
 
 
-def body_of(model: nn.Module) -> nn.Module:
+def body_of(model: PreTrainedModel) -> PreTrainedModel:
     """Return a causal language model without its head; that of its text decoder where it has several parts."""
     get_decoder = getattr(model, "get_decoder", None)
     body = get_decoder() if callable(get_decoder) else getattr(model, "base_model", model)
@@ -353,144 +220,7 @@ def body_of(model: nn.Module) -> nn.Module:
         body = getattr(body, "model", body)
     if not hasattr(body, "config"):  # a head that is called `decoder` (ModernBERT)
         body = getattr(model, "base_model", model)
-    return body if isinstance(body, nn.Module) else model
-
-
-def _window(config: Any) -> int:
-    for key in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
-        value = getattr(config, key, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return UNBOUNDED
-
-
-class WeightSum:
-    """The weighted sum of the parameters of several checkpoints, in float32.
-
-    The sum replaces the first checkpoint's parameters, and each further checkpoint is emptied as it is added: no more
-    than two are in memory.
-    """
-
-    def __init__(self) -> None:
-        self._model: Any = None
-        self._name = ""
-        self._is_empty = True  # nothing with a weight was added yet
-
-    def add(self, model: nn.Module, *, weight: float, name: str) -> None:
-        """Add a checkpoint, whose parameters are gone afterwards unless it is the first.
-
-        `DecoderError` where its parameters have other names or shapes than those of the first, or its buffers differ.
-        """
-        if self._model is None:
-            self._model, self._name = model, name
-        else:
-            self._require_alike(model, name)
-        parameters = dict(model.named_parameters())
-        for key, total in self._model.named_parameters():
-            if self._is_empty:
-                total.data = parameters[key].data.float() * weight
-            elif weight:  # a part that weighs nothing must not turn -0.0 into 0.0
-                total.data.add_(parameters[key].data.float(), alpha=weight)
-            if model is not self._model:
-                parameters[key].data = torch.empty(0)
-        self._is_empty = self._is_empty and weight == 0
-
-    def finished(self, dtype: torch.dtype) -> Any:
-        """Return the merged checkpoint, its parameters in a dtype."""
-        for parameter in self._model.parameters():
-            parameter.data = parameter.data.to(dtype)
-        return self._model
-
-    def _require_alike(self, model: nn.Module, name: str) -> None:
-        first, other = ({key: tuple(p.shape) for key, p in m.named_parameters()} for m in (self._model, model))
-        unequal = sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
-        if unequal:
-            key = unequal[0]
-            raise DecoderError(
-                f"{self._name!r} and {name!r} cannot be merged: {len(unequal)} of their parameters have other names or "
-                f"shapes, such as {key!r}, which is {_shape(first.get(key))} in the first and "
-                f"{_shape(other.get(key))} in the other; allowed: checkpoints of one architecture and size."
-            )
-        buffers = dict(body_of(model).named_buffers())
-        for key, buffer in body_of(self._model).named_buffers():
-            if key not in buffers or not torch.equal(buffer.cpu(), buffers[key].cpu()):
-                raise DecoderError(
-                    f"{self._name!r} and {name!r} cannot be merged: their {key!r} differ, so they were trained with "
-                    "other settings (such as rope_theta); allowed: checkpoints with one configuration."
-                )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else "x".join(map(str, shape))
-
-
-def compare_weights(one: Decoder, other: Decoder) -> "pd.DataFrame":
-    """Compare two checkpoints of one architecture block by block.
-
-    The weights of a part of a block are read as one long vector, matrices and their biases, as BidirLM's F.2 does.
-
-    Returns:
-        A row per block and part (`attention`, `mlp` and both together, `block`), for `block` also `embedding`: `layer`,
-        `part`, `cosine` of the two vectors, `distance` (the length of their difference over that of the first), and
-        `n_parameters`.
-
-    Raises:
-        DecoderError: They have other blocks, or weights of other shapes.
-
-    Example:
-        >>> compare_weights(load_decoder("A"), load_decoder("B"))  # doctest: +SKIP
-    """
-    import pandas as pd
-
-    sums: dict[tuple[str, str], Tensor] = {}
-    for layer, part, a, b in list(_pairs(one, other)):  # all are compared in shape first
-        products = _products(a, b)
-        for key in dict.fromkeys([(layer, part), (layer, "block")]):
-            sums[key] = sums.get(key, torch.zeros(4, dtype=torch.float64)) + products
-    rows = []
-    for (layer, part), (dot, a, b, n) in ((key, value.tolist()) for key, value in sums.items()):
-        distance = max(a + b - 2 * dot, 0.0) ** 0.5
-        cosine = dot / (a * b) ** 0.5 if a and b else float("nan")
-        relative = distance / a**0.5 if a else float("nan")
-        rows.append((layer, part, cosine, relative, int(n)))
-    return pd.DataFrame(rows, columns=["layer", "part", "cosine", "distance", "n_parameters"])
-
-
-def _pairs(one: Decoder, other: Decoder) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """Yield every two tensors to compare, with their layer and part; norms are left out, as in the paper."""
-    if len(one.blocks) != len(other.blocks):
-        raise DecoderError(
-            f"{one.description.name!r} has {len(one.blocks)} blocks and {other.description.name!r} "
-            f"{len(other.blocks)}; allowed: checkpoints of one architecture and size."
-        )
-    embeddings: Any = [d.module.get_input_embeddings() for d in (one, other)]  # type: ignore[operator]
-    yield "embedding", "block", *_same("embedding", embeddings[0].weight, embeddings[1].weight)
-    for layer, first, second in zip(one.layers[1:-1], one.blocks, other.blocks, strict=True):
-        others = dict(second.named_parameters())
-        for key, tensor in first.named_parameters():
-            part = next((part for part, words in PARTS.items() if any(word in key for word in words)), "")
-            if part and "norm" not in key:
-                yield layer, part, *_same(f"{layer}.{key}", tensor, others.get(key))
-
-
-def _same(key: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-    if b is None or a.shape != b.shape:
-        shape = None if b is None else tuple(b.shape)
-        raise DecoderError(
-            f"{key!r} is {_shape(tuple(a.shape))} in one checkpoint and {_shape(shape)} in the other; allowed: "
-            "checkpoints of one architecture and size."
-        )
-    return a, b
-
-
-def _products(a: Tensor, b: Tensor) -> Tensor:
-    """Return a.b, a.a, b.b and the number of values, in float64."""
-    total = torch.zeros(4, dtype=torch.float64)
-    one, other = a.detach().flatten(), b.detach().flatten()
-    for start in range(0, len(one), CHUNK):
-        u, v = (x[start : start + CHUNK].cpu().double() for x in (one, other))
-        total += torch.stack([u @ v, u @ u, v @ v, torch.tensor(float(len(u)), dtype=torch.float64)])
-    return total
+    return body if isinstance(body, PreTrainedModel) else model
 
 
 def load_decoder(
@@ -536,13 +266,25 @@ def load_decoder(
         if spec.device_map is not None and spec.is_made:
             dispatch(model, spec)
         elif not spec.is_placed:
-            model = model.to(device)
+            model = model.to(device)  # type: ignore[arg-type]
     decoder = wrap_decoder(
         model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge, quantization=spec.quantization
     )
     if cost := describe_offload(decoder.blocks):
         report(cost)
     return _remarked(decoder, report)
+
+
+def load_tokenizer(
+    spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a decoder and not the decoder, as `load_decoder`."""
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    if spec.merge:
+        spec = replace(spec, name=spec.merge[0].name, revision=spec.merge[0].revision, merge=())
+    located = locate_decoder(spec.name, revision=spec.revision, report=report)
+    with _loading(located, spec):
+        return _read_tokenizer(located, spec)
 
 
 def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
@@ -553,29 +295,6 @@ def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
             "decoder as it was trained, and 'causal', the default, is not"
         )
     return decoder
-
-
-def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
-    model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
-    return _merge_adapter(model, spec.adapter) if spec.adapter else model
-
-
-def _merge(spec: DecoderSpec, device: torch.device, report: Callable[[str], None]) -> Any:
-    """Merge checkpoints in memory; beside the sum, one of them is loaded at a time."""
-    merged, tokenizer, load_dtype = WeightSum(), None, _load_dtype(spec, device)
-    dtype = torch.float32
-    for part in spec.merge:
-        located = locate_decoder(part.name, revision=part.revision, report=report)
-        single = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
-        with _loading(located, single):
-            if tokenizer is None:
-                tokenizer = _read_tokenizer(located, single)
-                config = AutoConfig.from_pretrained(located.path, **_options(located, single))
-                dtype = (config.dtype or torch.float32) if load_dtype == "auto" else load_dtype
-            model = _read_adapted(located, single, torch.device("cpu"))
-        merged.add(model, weight=part.weight, name=located.name)
-        del model
-    return merged.finished(dtype), tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
 
 
 def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str) -> Decoder:
@@ -594,27 +313,6 @@ def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, nam
     return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision=""))
 
 
-def _require_supported(device: torch.device) -> torch.device:
-    if device.type in UNTESTED:
-        raise DecoderError(
-            f"device {str(device)!r} is not supported: nothing here was tested on it, and it has no float64, which the "
-            "probes use; allowed: auto, cpu, cuda."
-        )
-    return device
-
-
-def load_tokenizer(
-    spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
-) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a decoder and not the decoder, as `load_decoder`."""
-    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
-    if spec.merge:
-        spec = replace(spec, name=spec.merge[0].name, revision=spec.merge[0].revision, merge=())
-    located = locate_decoder(spec.name, revision=spec.revision, report=report)
-    with _loading(located, spec):
-        return _read_tokenizer(located, spec)
-
-
 def choose_device(name: str) -> torch.device:
     """Resolve a device name; `auto` is the accelerator torch reports where it is supported, else the CPU."""
     if name == "auto":
@@ -629,6 +327,36 @@ def choose_device(name: str) -> torch.device:
             f"{', cuda' if torch.cuda.is_available() else ''}."
         ) from error
     return device
+
+
+def _require_supported(device: torch.device) -> torch.device:
+    if device.type in UNTESTED:
+        raise DecoderError(
+            f"device {str(device)!r} is not supported: nothing here was tested on it, and it has no float64, which the "
+            "probes use; allowed: auto, cpu, cuda."
+        )
+    return device
+
+
+def main_device(spec: DecoderSpec, chosen: torch.device) -> torch.device:
+    """Return the device that decides the compute dtype: the CPU where a map names nothing but `cpu` and `disk`."""
+    devices = set(spec.device_map.values()) if isinstance(spec.device_map, dict) else {"auto"}
+    return torch.device("cpu") if devices <= {"cpu", "disk"} else chosen
+
+
+@contextmanager
+def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
+    """Load without progress bars, and turn any error into a sentence."""
+    try:
+        with quiet_loading():
+            yield
+    except DecoderError:
+        raise
+    except Exception as error:  # transformers, accelerate, torch and pickle raise a dozen types on foreign files
+        raise DecoderError(
+            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
+            + ("Check decoder.device_map, or set it to auto." if isinstance(spec.device_map, dict) else FILES_WANTED)
+        ) from error
 
 
 @contextmanager
@@ -654,39 +382,58 @@ def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerB
     return tokenizer
 
 
+def _read_config(located: Located, spec: DecoderSpec) -> PreTrainedConfig:
+    config: PreTrainedConfig = AutoConfig.from_pretrained(located.path, **_options(located, spec))
+    return config
+
+
 def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
     revision = {"revision": located.revision} if located.source == "hub" and located.revision else {}
     return {"trust_remote_code": spec.trust_remote_code, **revision}
 
 
-def _auto_class(config: Any) -> Any:
+def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:
+    # The dtype is given to the loader, never to module.to(): that would round the rotary frequencies as well.
+    if spec.dtype != "auto":
+        return TORCH_DTYPES[spec.dtype]
+    return "auto" if device.type == "cuda" else torch.float32
+
+
+def _plain_dtype(spec: DecoderSpec, device: torch.device, config: PreTrainedConfig) -> torch.dtype:
+    dtype = _load_dtype(spec, device)
+    stated = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+    return stated if dtype == "auto" else dtype
+
+
+def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> PreTrainedModel:
+    model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
+    return _merge_adapter(model, spec.adapter) if spec.adapter else model
+
+
+def _read(located: Located, spec: DecoderSpec, device: torch.device) -> PreTrainedModel:
+    dtype, options, config = _load_dtype(spec, device), _options(located, spec), _read_config(located, spec)
+    placing = {} if spec.is_made else placing_options(spec, config, dtype)
+    model: PreTrainedModel
+    model, info = _auto_class(config).from_pretrained(
+        located.path, dtype=dtype, output_loading_info=True, **options, **placing
+    )
+    _require_whole(model, info, spec)
+    return model
+
+
+def _auto_class(config: PreTrainedConfig) -> Any:
     """Choose the class that loads a checkpoint: one of images and text is loaded whole, for its text decoder."""
     is_of_images = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     is_of_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
 
 
-@contextmanager
-def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
-    """Load without progress bars, and turn any error into a sentence."""
-    try:
-        with quiet_loading():
-            yield
-    except DecoderError:
-        raise
-    except Exception as error:  # transformers, accelerate, torch and pickle raise a dozen types on foreign files
-        raise DecoderError(
-            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
-            + ("Check decoder.device_map, or set it to auto." if isinstance(spec.device_map, dict) else FILES_WANTED)
-        ) from error
-
-
-def _require_whole(model: nn.Module, info: Mapping[str, Collection[Any]], spec: DecoderSpec) -> None:
+def _require_whole(model: PreTrainedModel, info: Mapping[str, Collection[object]], spec: DecoderSpec) -> None:
     """Refuse a checkpoint that leaves weights of the decoder random; those of its language-model head are not used."""
-    body = body_of(model)
-    prefix = next((f"{name}." for name, module in model.named_modules() if module is body and name), "")
-    missing = sorted(key for key in info["missing_keys"] if key.startswith(prefix))
-    unknown = sorted(key for key in info["unexpected_keys"] if prefix and key.startswith(prefix))
+    path = _body_path(model)
+    prefix = f"{path}." if path else ""
+    missing = sorted(str(key) for key in info["missing_keys"] if str(key).startswith(prefix))
+    unknown = sorted(str(key) for key in info["unexpected_keys"] if prefix and str(key).startswith(prefix))
     other = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
     for keys, verb in (
         (missing, "lacks"),
@@ -700,32 +447,32 @@ def _require_whole(model: nn.Module, info: Mapping[str, Collection[Any]], spec: 
             )
 
 
-def _read(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
-    dtype, options = _load_dtype(spec, device), _options(located, spec)
-    config = AutoConfig.from_pretrained(located.path, **options)
-    placing = {} if spec.is_made else placing_options(spec, config, dtype)
-    model, info = _auto_class(config).from_pretrained(
-        located.path, dtype=dtype, output_loading_info=True, **options, **placing
-    )
-    _require_whole(model, info, spec)
-    return model
+def _body_path(model: PreTrainedModel) -> str:
+    """Return the path of the body inside a model; empty where it is the model itself."""
+    body = body_of(model)
+    paths: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+    return paths.get(body, "")
 
 
-def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> PreTrainedModel:
     """Make a decoder of the same configuration with the random weights of a seed."""
     if spec.adapter:
         raise DecoderError(f"decoder {spec.name!r} has random weights, which adapter {spec.adapter!r} is not made for.")
-    options, dtype = _options(located, spec), _load_dtype(spec, device)
-    config = AutoConfig.from_pretrained(located.path, **options)
+    config = _read_config(located, spec)
+    make = _auto_class(config).from_config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(located.random_seed or 0)
-        model = _auto_class(config).from_config(config, dtype=torch.float32, trust_remote_code=spec.trust_remote_code)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to((config.dtype or torch.float32) if dtype == "auto" else dtype)
+        model: PreTrainedModel = make(config, dtype=torch.float32, trust_remote_code=spec.trust_remote_code)
+    _cast(model, _plain_dtype(spec, device, config))
     return model
 
 
-def _merge_adapter(model: Any, adapter: str) -> Any:
+def _cast(model: nn.Module, dtype: torch.dtype) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def _merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
     """Merge an adapter into the part of a model that it was saved on; every tensor must fit."""
     try:
         from peft import PeftConfig, PeftModel, get_peft_model_state_dict
@@ -735,7 +482,7 @@ def _merge_adapter(model: Any, adapter: str) -> Any:
             f"adapter {adapter!r} needs the extra package peft; install it with: pip install peft accelerate."
         ) from error
     keys = set(load_peft_weights(adapter, device="cpu"))
-    part: Any = _adapted_part(model, keys)
+    part = _adapted_part(model, keys)
     config = PeftConfig.from_pretrained(adapter)
     config.inference_mode = True
     tuned = PeftModel(part, config)
@@ -751,14 +498,13 @@ def _merge_adapter(model: Any, adapter: str) -> Any:
         raise _half_applied(adapter, "lacks", missing)
     if loaded.unexpected_keys:
         raise _half_applied(adapter, "has, and the decoder does not take,", sorted(loaded.unexpected_keys))
-    merged = tuned.merge_and_unload()
+    merged: PreTrainedModel = tuned.merge_and_unload()
     return merged if part is model else model
 
 
-def _adapted_part(model: nn.Module, keys: Collection[str]) -> nn.Module:
+def _adapted_part(model: PreTrainedModel, keys: Collection[str]) -> nn.Module:
     """Return the module that an adapter was saved on: the model, or a module above its body (LLM2Vec)."""
-    body = body_of(model)
-    names = next((name for name, module in model.named_modules() if module is body), "").split(".")
+    names = _body_path(model).split(".")
     roots = {key.removeprefix("base_model.model.").partition(".")[0] for key in keys}
     parts = [model, *(model.get_submodule(".".join(names[: depth + 1])) for depth in range(len(names)))]
     return max(parts, key=lambda part: len(roots & {name for name, _ in part.named_children()}))  # the outermost
@@ -771,13 +517,260 @@ def _half_applied(adapter: str, verb: str, keys: list[str]) -> DecoderError:
     )
 
 
-def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:
-    # The dtype is given to the loader, never to module.to(): that would round the rotary frequencies as well.
-    if spec.dtype != "auto":
-        return TORCH_DTYPES[spec.dtype]
-    return "auto" if device.type == "cuda" else torch.float32
+def _merge(
+    spec: DecoderSpec, device: torch.device, report: Callable[[str], None]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Located]:
+    """Merge checkpoints in memory: the first's parameters become the sum; the others are loaded one at a time."""
+    merged: PreTrainedModel | None = None
+    is_empty = True  # nothing with a weight was added yet
+    for part in spec.merge:
+        located = locate_decoder(part.name, revision=part.revision, report=report)
+        single = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
+        with _loading(located, single):
+            if merged is None:
+                first, tokenizer = located.name, _read_tokenizer(located, single)
+                dtype = _plain_dtype(spec, device, _read_config(located, single))
+            model = _read_adapted(located, single, torch.device("cpu"))
+        if merged is None:
+            merged = model
+        else:
+            _require_alike(merged, model, (first, located.name))
+        added = dict(model.named_parameters())
+        for key, total in merged.named_parameters():
+            if is_empty:
+                total.data = added[key].data.float() * part.weight
+            elif part.weight:  # a part that weighs nothing must not turn -0.0 into 0.0
+                total.data.add_(added[key].data.float(), alpha=part.weight)
+        is_empty = is_empty and part.weight == 0
+        del model, added  # no more than two are in memory
+    assert merged is not None, "a merge has parts"
+    _cast(merged, dtype)
+    return merged, tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
+
+
+def _require_alike(first: PreTrainedModel, other: PreTrainedModel, names: tuple[str, str]) -> None:
+    """Refuse to merge checkpoints whose parameters have other names or shapes, or whose buffers differ."""
+    here, there = ({key: p.shape for key, p in model.named_parameters()} for model in (first, other))
+    unequal = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    if unequal:
+        key = unequal[0]
+        raise DecoderError(
+            f"{names[0]!r} and {names[1]!r} cannot be merged: {len(unequal)} of their parameters have other names or "
+            f"shapes, such as {key!r}, which is {_shape(here.get(key))} in the first and {_shape(there.get(key))} in "
+            "the other; allowed: checkpoints of one architecture and size."
+        )
+    buffers = dict(body_of(other).named_buffers())
+    for key, buffer in body_of(first).named_buffers():
+        if key not in buffers or not torch.equal(buffer.cpu(), buffers[key].cpu()):
+            raise DecoderError(
+                f"{names[0]!r} and {names[1]!r} cannot be merged: their {key!r} differ, so they were trained with "
+                "other settings (such as rope_theta); allowed: checkpoints with one configuration."
+            )
+
+
+def _shape(shape: torch.Size | None) -> str:
+    return "absent" if shape is None else "x".join(map(str, shape))
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].rstrip(".") if lines else type(error).__name__) + "."
+
+
+def placing_options(spec: DecoderSpec, config: PreTrainedConfig, dtype: torch.dtype | str) -> dict[str, Any]:
+    """Build the arguments by which `from_pretrained` spreads, splits or quantises a decoder (`DecoderError`)."""
+    options: dict[str, Any] = {}
+    if spec.device_map is not None:
+        if find_spec("accelerate") is None:
+            raise DecoderError(
+                "decoder.device_map needs the extra package accelerate; install it with: pip install accelerate."
+            )
+        memory = {_numbered(key): most for key, most in (spec.max_memory or {}).items()} or None
+        devices = spec.device_map
+        if isinstance(devices, dict):
+            devices = {module: _numbered(device) for module, device in devices.items()}
+        options |= {"device_map": devices, "max_memory": memory, "offload_folder": spec.offload_folder}
+    if spec.tp_plan is not None:
+        options["distributed_config"] = _tensor_parallel(config)
+    if spec.quantization is not None:
+        options["quantization_config"] = _quantization(spec.quantization, dtype)
+        options.setdefault("device_map", {"": torch.accelerator.current_device_index()})
+    return options
+
+
+def _numbered(device: str | int) -> str | int:
+    """Read the number of a GPU, as accelerate takes it; YAML gives numbers already."""
+    return int(device) if str(device).isdecimal() else device
+
+
+def _tensor_parallel(config: PreTrainedConfig) -> object:
+    text_config = config.get_text_config()
+    if not text_config.base_model_tp_plan:
+        raise DecoderError(
+            f"the family {text_config.model_type!r} has no tensor-parallel plan in this release of transformers; leave "
+            "decoder.tp_plan out, and spread its blocks with decoder.device_map: auto."
+        )
+    if any(name not in os.environ for name in LAUNCHED):
+        raise DecoderError(
+            "decoder.tp_plan splits every block over processes, and this is one process; start the command with "
+            "torchrun --nproc-per-node N."
+        )
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    return DistributedConfig(tp_plan="auto")
+
+
+def _quantization(settings: Mapping[str, Any], dtype: torch.dtype | str) -> object:
+    if find_spec("bitsandbytes") is None:
+        raise DecoderError(
+            "decoder.quantization needs the extra package bitsandbytes; install it: pip install bitsandbytes."
+        )
+    if not torch.cuda.is_available():
+        raise DecoderError("decoder.quantization needs a GPU, and torch finds none; leave it out.")
+    from transformers import BitsAndBytesConfig
+
+    options = {key: value for key, value in settings.items() if key != "bits"}
+    arguments = {f"load_in_{settings['bits']}bit": True, **options}
+    allowed = inspect.signature(BitsAndBytesConfig).parameters
+    if unknown := sorted(arguments.keys() - allowed.keys()):
+        raise DecoderError(
+            f"decoder.quantization has {unknown[0]!r}; allowed: bits, and the arguments of BitsAndBytesConfig "
+            f"({', '.join(sorted(allowed))})."
+        )
+    compute = {"bnb_4bit_compute_dtype": dtype} if isinstance(dtype, torch.dtype) else {}
+    return BitsAndBytesConfig(**{**compute, **arguments})  # type: ignore[no-untyped-call]
+
+
+def dispatch(model: PreTrainedModel, spec: DecoderSpec) -> None:
+    """Spread a decoder that is whole in main memory: one that was merged, adapted or drawn at random."""
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    options = placing_options(spec, model.config, model.dtype)
+    devices = options["device_map"]
+    whole = {"no_split_module_classes": list(model._no_split_modules or ())}
+    if isinstance(devices, str):
+        memory = get_balanced_memory(model, options["max_memory"], **whole)
+        devices = infer_auto_device_map(model, memory, **whole)
+    if "disk" in devices.values() and spec.offload_folder is None:
+        raise DecoderError(
+            f"decoder {spec.name!r} is made in memory, and decoder.device_map puts parts of it on disk; set "
+            "decoder.offload_folder to a folder for them."
+        )
+    folder = None
+    if spec.offload_folder is not None:  # a new folder: accelerate reads everything in one that was used
+        Path(spec.offload_folder).mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(dir=spec.offload_folder)
+        embedding = model.get_input_embeddings()  # a part that stays when the language-model head goes
+        weakref.finalize(embedding, shutil.rmtree, folder, ignore_errors=True)
+    dispatch_model(model, devices, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
+
+
+def computing_device(module: nn.Module) -> torch.device:
+    """Return the device a module computes on: where accelerate brings its first inputs, else that of its weights."""
+    for part in module.modules():
+        for hook in hooks_of(part):
+            if hook.execution_device is not None:
+                return torch.device(hook.execution_device)
+        for tensor in part.parameters(recurse=False):
+            return tensor.device
+    return torch.device("cpu")
+
+
+def is_offloaded(module: nn.Module) -> bool:
+    """Whether weights of a module wait in main memory or on disk and are brought in while it runs."""
+    return any(parameter.device == META for parameter in module.parameters())
+
+
+def is_split(module: nn.Module) -> bool:
+    """Whether weights of a module are split over processes (tensor parallel), so that all of them compute together."""
+    return any(type(parameter).__name__ == "DTensor" for parameter in module.parameters())
+
+
+def count_places(blocks: tuple[nn.Module, ...]) -> dict[str, int]:
+    """Count the blocks by the device that they compute on, and those whose weights are offloaded."""
+    return dict(Counter(f"{computing_device(block)}{', offloaded' * is_offloaded(block)}" for block in blocks))
+
+
+def describe_offload(blocks: tuple[nn.Module, ...]) -> str:
+    """Describe the cost of offloading in one line; empty where no block is offloaded."""
+    waiting = [block for block in blocks if is_offloaded(block)]
+    if not waiting:
+        return ""
+    size = sum(p.numel() * p.element_size() for block in waiting for p in block.parameters() if p.device == META)
+    return (
+        f"{len(waiting)} of {len(blocks)} blocks are on cpu/disk; expect {size / 1e9:.2g} GB of weights to be brought "
+        "in for every batch, however small it is (docs/scaling.md has measured ratios)."
+    )
+
+
+def compare_weights(one: Decoder, other: Decoder) -> "pd.DataFrame":
+    """Compare two checkpoints of one architecture block by block.
+
+    The weights of a part of a block are read as one long vector, matrices and their biases, as BidirLM's F.2 does.
+
+    Returns:
+        A row per block and part (`attention`, `mlp` and both together, `block`), for `block` also `embedding`: `layer`,
+        `part`, `cosine` of the two vectors, `distance` (the length of their difference over that of the first), and
+        `n_parameters`.
+
+    Raises:
+        DecoderError: They have other blocks, or weights of other shapes.
+
+    Example:
+        >>> compare_weights(load_decoder("A"), load_decoder("B"))  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    sums: dict[tuple[str, str], Tensor] = {}
+    for layer, part, a, b in list(_pairs(one, other)):  # all are compared in shape first
+        products = _products(a, b)
+        for key in dict.fromkeys([(layer, part), (layer, "block")]):
+            sums[key] = sums.get(key, torch.zeros(4, dtype=torch.float64)) + products
+    rows = []
+    for (layer, part), (dot, a, b, n) in ((key, value.tolist()) for key, value in sums.items()):
+        distance = max(a + b - 2 * dot, 0.0) ** 0.5
+        cosine = dot / (a * b) ** 0.5 if a and b else float("nan")
+        relative = distance / a**0.5 if a else float("nan")
+        rows.append((layer, part, cosine, relative, int(n)))
+    return pd.DataFrame(rows, columns=["layer", "part", "cosine", "distance", "n_parameters"])
+
+
+def _pairs(one: Decoder, other: Decoder) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    """Yield every two tensors to compare, with their layer and part."""
+    if len(one.blocks) != len(other.blocks):
+        raise DecoderError(
+            f"{one.description.name!r} has {len(one.blocks)} blocks and {other.description.name!r} "
+            f"{len(other.blocks)}; allowed: checkpoints of one architecture and size."
+        )
+    first, second = _compared_weights(one), _compared_weights(other)
+    for (layer, part, key), a in first.items():
+        b = second.get((layer, part, key))
+        if b is None or a.shape != b.shape:
+            raise DecoderError(
+                f"{key!r} is {_shape(a.shape)} in one checkpoint and {_shape(None if b is None else b.shape)} in the "
+                "other; allowed: checkpoints of one architecture and size."
+            )
+        yield layer, part, a, b
+
+
+def _compared_weights(decoder: Decoder) -> dict[tuple[str, str, str], Tensor]:
+    """Return weights by layer, part and name; norms are left out, as in the paper."""
+    embedding = decoder.module.get_input_embeddings().get_parameter("weight")
+    weights: dict[tuple[str, str, str], Tensor] = {("embedding", "block", "embedding"): embedding}
+    for layer, block in zip(decoder.layers[1:-1], decoder.blocks, strict=True):
+        for key, tensor in block.named_parameters():
+            part = next((part for part, words in PARTS.items() if any(word in key for word in words)), "")
+            if part and "norm" not in key:
+                weights[layer, part, f"{layer}.{key}"] = tensor
+    return weights
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """Return a.b, a.a, b.b and the number of values, in float64."""
+    total = torch.zeros(4, dtype=torch.float64)
+    one, other = a.detach().flatten(), b.detach().flatten()
+    for start in range(0, len(one), CHUNK):
+        u, v = (x[start : start + CHUNK].cpu().double() for x in (one, other))
+        total += torch.stack([u @ v, u @ u, v @ v, torch.tensor(float(len(u)), dtype=torch.float64)])
+    return total

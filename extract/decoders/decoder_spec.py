@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from extract.errors import DecoderError, UnknownNameError, unknown_name
+from extract.records import to_plain
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
@@ -144,8 +145,7 @@ def merged_name(parts: tuple[MergePart, ...]) -> str:
 
 def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
     """Return the settings as plain values; those that older records lack only where they are set."""
-    values = {key: value for key, value in asdict(spec).items() if key not in LATER or value}
-    return {**values, "merge": list(values["merge"])} if spec.merge else values
+    return {key: value for key, value in to_plain(spec).items() if key not in LATER or value}
 
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:

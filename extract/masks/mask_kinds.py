@@ -1,13 +1,19 @@
-"""Attention-mask kinds by name. A new kind is one function with its truth table in `rules`, and one row here."""
+"""Attention-mask kinds by name. A new kind is one function with its truth table in `mask_rules`, and one row here."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from extract.errors import unknown_name
 from extract.registry import PLACE, add_own, find_own, first_sentence, later
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rule = Callable[..., "Tensor"]
+"""`rule(i, j, n, spans)` builds the mask."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,7 @@ class MaskKind:
 class KindRow(NamedTuple):
     """A row of `KINDS`."""
 
-    rule: Callable[..., Any]
-    """`rule(i, j, n, spans)` builds the mask."""
+    rule: Rule
     what: str
     source: str
     default: int = 0
@@ -46,8 +51,8 @@ class KindRow(NamedTuple):
     needs_spans: bool = False
 
 
-def _rule(name: str) -> Callable[..., Any]:
-    rule: Callable[..., Any] = later(f"extract.masks.mask_rules:{name}")
+def _rule(name: str) -> Rule:
+    rule: Rule = later(f"extract.masks.mask_rules:{name}")
     return rule
 
 
@@ -79,7 +84,7 @@ CAUSAL_KIND = MaskKind("causal")
 
 
 def register_mask(
-    name: str, rule: Callable[..., Any] | None = None, *, what: str = "", default: int = 0, needs_spans: bool = False
+    name: str, rule: Rule | None = None, *, what: str = "", default: int = 0, needs_spans: bool = False
 ) -> Any:
     """Add a mask kind under a name, which plans may then use; also as a decorator.
 
@@ -136,7 +141,7 @@ def parse_kind(text: str) -> MaskKind:
     raise unknown_name("mask kind", text, KINDS, hint=hint)
 
 
-def _register_as(name: str, rule: Callable[..., Any]) -> None:
+def _register_as(name: str, rule: Rule) -> None:
     """Register a rule under another name, with the number and spans of its own registration if it has one."""
     row = next((row for row in KINDS.values() if row.rule is rule), KindRow(rule, "", ""))
     register_mask(name, rule, what=row.what, default=row.default, needs_spans=row.needs_spans)

@@ -18,7 +18,7 @@ The text form, blocks counted from the top down unless it says otherwise:
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from extract.errors import ConfigError, UnknownNameError, unknown_name
 from extract.masks.mask_kinds import CAUSAL_KIND, KINDS, MaskKind, parse_kind
@@ -58,17 +58,17 @@ class Segment:
     """Neighbouring blocks of one kind: so many from the top, or a window."""
 
     kind: MaskKind
-    first: int | None = None
-    """Number of blocks, or None for all that are left; in a window, its lowest block from 1."""
-    last: int | None = None
-    """Highest block of a window; None elsewhere."""
+    count: int | None = None
+    """Number of blocks; None for all that are left, and in a window."""
+    window: range | None = None
+    """Blocks of a window, from 0."""
 
     @property
     def text(self) -> str:
         """The text form of the segment."""
-        if self.last is not None:
-            return f"{self.kind}@{self.first}-{self.last}"
-        return self.kind.text if self.first is None else f"{self.kind}:{self.first}"
+        if self.window is not None:
+            return f"{self.kind}@{self.window.start + 1}-{self.window.stop}"
+        return self.kind.text if self.count is None else f"{self.kind}:{self.count}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class MaskPlan:
     @property
     def converted(self) -> tuple[MaskKind, int]:
         """Kind and number of the blocks that another architecture than `inplace` converts."""
-        return self.segments[0].kind, self.segments[0].first or 0
+        return self.segments[0].kind, self.segments[0].count or 0
 
     @property
     def rules(self) -> dict[str, int]:
@@ -131,10 +131,7 @@ class MaskPlan:
         return tuple(dict.fromkeys(segment.kind.name for segment in self.segments))
 
     def kinds(self, n_blocks: int) -> tuple[MaskKind, ...]:
-        """Return the kind of every block, from the bottom up.
-
-        All are causal under another architecture than `inplace`, which leaves the decoder's own stack alone.
-        """
+        """Return the kind of every block, from the bottom up; all causal where another architecture adds blocks."""
         if self.skip is not None and self.skip[1] >= n_blocks:
             raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
         highest = max((span[1] for span in (self.prepend, self.prefix) if span is not None), default=0)
@@ -151,17 +148,16 @@ class MaskPlan:
         kinds = [CAUSAL_KIND] * n_blocks
         top = n_blocks  # blocks without a kind yet, counted from the bottom
         for segment in self.segments:
-            if segment.last is not None:
-                if segment.last > n_blocks:
-                    raise self._misfit(f"reaches up to block {segment.last}", n_blocks, n_blocks)
-                span = range((segment.first or 1) - 1, segment.last)
-            else:
-                count = top if segment.first is None else segment.first
+            window = segment.window
+            if window is None:
+                count = top if segment.count is None else segment.count
                 if count > top:
                     raise self._misfit(f"needs {n_blocks - top + count} blocks", n_blocks, n_blocks)
-                span = range(top - count, top)
+                window = range(top - count, top)
                 top -= count
-            for block in span:
+            elif window.stop > n_blocks:
+                raise self._misfit(f"reaches up to block {window.stop}", n_blocks, n_blocks)
+            for block in window:
                 kinds[block] = segment.kind
         return tuple(kinds)
 
@@ -227,22 +223,22 @@ def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
     if architecture == "inplace":
         return _inplace(rest, text)
     segments = [] if rest.startswith("[") else [_segment(part, text) for part in rest.split("+")]
-    if len(segments) != 1 or segments[0].first is None or segments[0].last is not None:
+    if len(segments) != 1 or segments[0].count is None:
         raise _refuse(text, f"must give the architecture {architecture!r} one kind with a count, as backward:2")
     # Causal copies change the decoder too; only none at all leave it as it was trained.
-    return MaskPlan(tuple(segments), architecture=architecture) if segments[0].first else MaskPlan()
+    return MaskPlan(tuple(segments), architecture=architecture) if segments[0].count else MaskPlan()
 
 
 def _inplace(bare: str, text: str) -> MaskPlan:
     if bare.startswith("[") and bare.endswith("]"):
         return MaskPlan(tuple(Segment(_kind(part, text)) for part in bare[1:-1].split(",")), is_list=True)
     segments = [_segment(part, text) for part in bare.split("+")]
-    windows = [segment for segment in segments if segment.last is not None]
+    windows = [(segment.window, segment.kind) for segment in segments if segment.window is not None]
     if windows:
         if len(windows) != len(segments):
             raise _refuse(text, "mixes windows 'KIND@A-B' with counts from the top")
         return _windows(windows, text)
-    if any(segment.first is None for segment in segments[:-1]):
+    if any(segment.count is None for segment in segments[:-1]):
         raise _refuse(text, "has a segment without a count before its last one")
     return MaskPlan(tuple(_joined(segments)))
 
@@ -257,7 +253,7 @@ def _segment(part: str, text: str) -> Segment:
         first, last = int(match[3]), int(match[4])
         if not 1 <= first <= last:
             raise _refuse(text, f"has the window {first}-{last}, which must run upwards from block 1 or higher")
-        return Segment(kind, first, last)
+        return Segment(kind, window=range(first - 1, last))
     return Segment(kind, None if match[2] is None else int(match[2]))
 
 
@@ -274,25 +270,27 @@ def _kind(part: str, text: str) -> MaskKind:
 def _joined(segments: list[Segment]) -> list[Segment]:
     """Drop empty segments, join equal neighbours, and leave out a causal rest."""
     joined: list[Segment] = []
-    for kind, same in groupby((segment for segment in segments if segment.first != 0), lambda segment: segment.kind):
-        counts = [segment.first for segment in same]
+    for kind, same in groupby((segment for segment in segments if segment.count != 0), lambda segment: segment.kind):
+        counts = [segment.count for segment in same]
         joined.append(Segment(kind, None if counts[-1] is None else sum(count or 0 for count in counts)))
     while joined and joined[-1].kind == CAUSAL_KIND:
         joined.pop()
     return joined or [Segment(CAUSAL_KIND)]
 
 
-def _windows(windows: list[Segment], text: str) -> MaskPlan:
-    ordered = sorted(windows, key=lambda window: window.first or 0)
-    joined: list[Segment] = []
-    for below, above in pairwise([Segment(CAUSAL_KIND, 0, 0), *ordered]):
-        if (below.last or 0) >= (above.first or 0):
-            raise _refuse(text, f"has windows that overlap at block {above.first}")
-        if joined and joined[-1].kind == above.kind and joined[-1].last == (above.first or 0) - 1:
-            joined[-1] = replace(joined[-1], last=above.last)
-        elif above.kind != CAUSAL_KIND:
-            joined.append(above)
-    return MaskPlan(tuple(joined) or (Segment(CAUSAL_KIND),))
+def _windows(windows: list[tuple[range, MaskKind]], text: str) -> MaskPlan:
+    """Order windows from the bottom up, join equal neighbours, and leave out causal ones."""
+    joined: list[tuple[range, MaskKind]] = []
+    top = 0
+    for window, kind in sorted(windows, key=lambda window: window[0].start):
+        if window.start < top:
+            raise _refuse(text, f"has windows that overlap at block {window.start + 1}")
+        top = window.stop
+        if joined and joined[-1][1] == kind and joined[-1][0].stop == window.start:
+            joined[-1] = range(joined[-1][0].start, top), kind
+        elif kind != CAUSAL_KIND:
+            joined.append((window, kind))
+    return MaskPlan(tuple(Segment(kind, window=window) for window, kind in joined) or (Segment(CAUSAL_KIND),))
 
 
 def _refuse(text: str, why: str) -> UnknownNameError:

@@ -1,4 +1,4 @@
-"""Rules of attention masks: which token attends to which. A new kind is one function here and one row in `kinds`.
+"""Rules of attention masks: which token attends to which. A new kind is one function here and one row in `mask_kinds`.
 
 Positions count the real tokens of a row from 0, on whichever side its padding is; `n` is the number of a kind that has
 one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i` attends to `j`.
@@ -132,8 +132,7 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
         0 1 1
     """
     order = torch.arange(n_tokens)
-    matrix: Tensor = KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind.n, spans)
-    return matrix
+    return KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind.n, spans)
 
 
 def batch_mask(
@@ -146,7 +145,7 @@ def batch_mask(
     """
     order = is_real.long().cumsum(1) - 1
     i, j = order.unsqueeze(-1), order.unsqueeze(-2)
-    allowed: Tensor = KINDS[kind.name].rule(i, j, kind.n, spans)
+    allowed = KINDS[kind.name].rule(i, j, kind.n, spans)
     if window is not None:
         allowed = allowed & ((i - j).abs() < window)
     itself = torch.eye(is_real.shape[1], dtype=torch.bool, device=is_real.device)
@@ -163,7 +162,7 @@ def draw(matrix: Bool[Tensor, "T T"]) -> str:
     return "\n".join(" ".join("1" if cell else "0" for cell in row) for row in matrix.tolist())
 
 
-def try_rule(name: str, rule: Callable[..., Tensor], n: int) -> None:
+def try_rule(name: str, rule: Callable[..., object], n: int) -> None:
     """Refuse a rule that fails, or leaves a token nothing to attend to, on a text of up to `TRIED` tokens."""
     for n_tokens in range(1, TRIED + 1):
         order = torch.arange(n_tokens)
@@ -192,10 +191,7 @@ class MaskCache:
         self._masks: dict[tuple[Hashable, ...], Tensor] = {}
 
     def build(self, kind: MaskKind, is_real: Bool[Tensor, "B T"], *, window: int | None) -> Bool[Tensor, "1 1 T T"]:
-        """Build the mask that all rows of an unpadded batch share, or return that of an earlier batch.
-
-        The kind must not need spans; `window` is the sliding window, in tokens.
-        """
+        """Build the mask that all rows of an unpadded batch share, or return that of an earlier batch."""
         # Tensors that are made in inference mode cannot be used everywhere outside.
         key = kind, window, is_real.shape[1], is_real.device, torch.is_inference_mode_enabled()
         mask = self._masks.pop(key, None)

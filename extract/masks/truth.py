@@ -1,8 +1,8 @@
 """What masks and plans must be, stated a second time and by hand: the source of every certificate.
 
-Nothing here is read from `rules`, `kinds` or `plan`: a certificate that asked the implementation's own rule or reader
-would prove every mistake that the two share. `TABLES` and `PLANS_BY_BLOCK` are typed, cell by cell and block by block;
-`visible_keys` and `literal_plan` continue them to texts of any length and plans of any depth.
+Nothing here is read from `mask_rules`, `mask_kinds` or `mask_plan`: a certificate that asked the implementation's own
+rule or reader would prove every mistake that the two share. `TABLES` and `PLANS_BY_BLOCK` are typed, cell by cell and
+block by block; `visible_keys` and `literal_plan` continue them to texts of any length and plans of any depth.
 """
 
 import re
@@ -154,10 +154,7 @@ def visible_keys(kind: str, query: int, n_tokens: int, spans: Sequence[int]) -> 
 def literal_mask(
     kind: str, n_tokens: int, *, window: int | None, spans: Int[Tensor, " T"], queries: Sequence[int] | None = None
 ) -> Bool[Tensor, "Q T"]:
-    """Build rows of the mask of an unpadded row; all of them, or those of some queries.
-
-    A kind that a user registered has no second statement, so its own rule is used.
-    """
+    """Build the mask of an unpadded row, or some rows of it; a user's kind has no second statement than its rule."""
     rows = range(n_tokens) if queries is None else queries
     numbers = spans.tolist()
     if visible_keys(kind, 0, n_tokens, numbers) is None:

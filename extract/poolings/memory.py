@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,10 +37,7 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 
 
 def keep_blocks() -> None:
-    """Make the C library keep freed blocks of up to 32 MiB for the next tensors, where it learns sizes (glibc).
-
-    Else every intermediate result of a network is fetched from the system and handed back, page by page.
-    """
+    """Make glibc keep freed blocks of up to 32 MiB, else every intermediate result is fetched from the system anew."""
     torch.empty(LARGEST_BLOCK, dtype=torch.uint8)  # from then on it keeps what is freed
 
 
@@ -52,7 +49,7 @@ def trim_heap() -> None:
 
 
 @cache
-def _find_trim() -> Any:
+def _find_trim() -> Callable[[int], object] | None:
     try:
         return getattr(ctypes.CDLL(None), "malloc_trim", None)
     except (OSError, TypeError):  # Windows has no library of the process itself
@@ -82,7 +79,7 @@ class CudaLane:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def pin(tensor: Tensor) -> Tensor:
@@ -96,15 +93,14 @@ class CudaLane:
     def copy(self, pairs: Pairs) -> Callable[[], None]:
         """See `Lane.copy`."""
         # A thread that waits for it leaves its core to others.
-        done: Any = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
                 source.record_stream(self.stream)  # its memory is not reused before it has been read
             done.record(self.stream)
-        wait: Callable[[], None] = done.synchronize
-        return wait
+        return done.synchronize
 
 
 LANES: dict[str, type[Lane]] = {"cuda": CudaLane}
@@ -120,10 +116,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class HostCopy:
-    """Tensors on their way to main memory; `with` waits for them, and releases their buffer at its end.
-
-    The tensors must not be used after the `with` block: another batch overwrites them.
-    """
+    """Tensors on their way to main memory; `with` waits for them, and at its end their buffer may be overwritten."""
 
     def __init__(
         self,

@@ -3,19 +3,21 @@
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from extract.errors import InputError, UnknownNameError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_kinds import MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import add_own, find_own, first_sentence, later
 
-Pooling = Callable[..., Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pooling = Callable[..., "Tensor"]
 """Pools hidden states `(B, T, D)` by the index of their batch: `PoolingIndex`, or `WordIndex` for words."""
 
 
-def _ours(name: str, *bound: Any) -> Pooling:
+def _ours(name: str, *bound: object) -> Pooling:
     function: Pooling = later(f"extract.poolings.poolings:{name}", *bound)
     return function
 
@@ -29,10 +31,7 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
     ),
     "first": (_ours("pool_first"), "the first text token"),
     "max": (_ours("pool_max"), "the largest value of each dimension over the text tokens"),
-    "median": (
-        _ours("pool_median"),
-        "the median of each dimension over the text tokens, whatever a few outliers do",
-    ),
+    "median": (_ours("pool_median"), "the median of each dimension over the text tokens, whatever a few outliers do"),
     "echo-last": (_ours("pool_echo_last"), "the last token of the last copy of a repeated text"),
     "echo-mean": (_ours("pool_echo_mean"), "the mean of the tokens of a repeated text, the first copy left out"),
     "reba-last": (
@@ -120,10 +119,7 @@ def _register(
     if function is None:
         return lambda decorated: _register(noun, table, shipped, name, decorated, what)
     add_own(noun, name, function, shipped=tuple(shipped))
-    table[name] = (
-        _ours("pool_guarded", noun, name, function),
-        what or first_sentence(function),
-    )
+    table[name] = _ours("pool_guarded", noun, name, function), what or first_sentence(function)
     return function
 
 
@@ -174,29 +170,21 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
 
     Under causal masks only the last token of a word sees all of it, under backward masks only the first.
     """
-    kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
-    directions = {direction for kind in kinds for direction in _directions(kind)}
-    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(directions), "mean")
-    return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
-
-
-def _directions(kind: MaskKind) -> set[str]:
-    """Find whether tokens see back, ahead, or both; a kind with spans may do both."""
-    if kind.needs_spans:
-        return {"back", "ahead"}
     from extract.masks.mask_rules import kind_matrix
 
-    matrix = kind_matrix(kind, kind.n + 3)
-    return {name for name, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}
+    sees_back = sees_ahead = False
+    for kind in {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}:
+        matrix = None if kind.needs_spans else kind_matrix(kind, kind.n + 3)  # by its spans, a token may see both ways
+        sees_back |= matrix is None or bool(matrix.tril(-1).any())
+        sees_ahead |= matrix is None or bool(matrix.triu(1).any())
+    best = {(True, False): "last", (False, True): "first"}.get((sees_back, sees_ahead), "mean")
+    return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
 
 
 def check_names(
     noun: str, names: Iterable[str], allowed: Collection[str], *, listed: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all.
-
-    `listed` are those that the error lists, where they are not those allowed.
-    """
+    """Check names and drop repeats; `UnknownNameError` lists those allowed, or `listed` where they are others."""
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in allowed:

@@ -15,9 +15,8 @@ from extract.inputs.batches import Batch, BatchWindows, BatchWords, collate
 from extract.inputs.spans import PADDING, ROLES, SPECIAL, TEXT
 from extract.inputs.tokens import EncodedText, label_text
 from extract.poolings.memory import CPU, send
-from extract.poolings.pooling_table import find_token_set
+from extract.poolings.pooling_table import Pooling, find_token_set
 
-Index = TypeVar("Index", bound=Any)
 Selection = Bool[Tensor, "B T"]
 
 
@@ -61,6 +60,9 @@ def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
     )
 
 
+Index = TypeVar("Index", bound=Any)
+
+
 def move_index(index: Index, device: torch.device) -> Index:
     """Return an index with its tensors on another device."""
     values = {field.name: getattr(index, field.name) for field in fields(index)}
@@ -72,10 +74,7 @@ def move_index(index: Index, device: torch.device) -> Index:
 def index_batch(
     is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"], *, is_full: bool | None = None
 ) -> PoolingIndex:
-    """Build the pooling index of rows of one copy of a text, and specials beside it.
-
-    Without `is_full`, the device is asked for it and waited for.
-    """
+    """Build the pooling index of rows of one copy of a text; without `is_full`, the device is waited for."""
     weights = is_text.to(torch.float32)
     columns = torch.arange(is_text.shape[1], device=is_text.device)
     return PoolingIndex(
@@ -341,7 +340,9 @@ def require_tokens(
                 )
 
 
-def pool_guarded(noun: str, name: str, function: Callable[[Tensor, Any], Tensor], hidden: Tensor, index: Any) -> Tensor:
+def pool_guarded(
+    noun: str, name: str, function: Callable[..., object], hidden: Tensor, index: PoolingIndex | WordIndex
+) -> Tensor:
     """Call a user's pooling; its errors and wrong shapes are one sentence, an InputError."""
     try:
         pooled = function(hidden, index)
@@ -360,11 +361,8 @@ def pool_guarded(noun: str, name: str, function: Callable[[Tensor, Any], Tensor]
 
 
 @torch.no_grad()
-def require_no_padding(poolings: Mapping[str, Callable[[Tensor, Any], Tensor]], width: int) -> None:
-    """Refuse poolings of the user that give a row another vector when it is padded: `InputError` names it.
-
-    `width` is that of the decoder; rows of random states are tried alone and padded beside another, on either side.
-    """
+def require_no_padding(poolings: Mapping[str, Pooling], width: int) -> None:
+    """Refuse poolings of the user that give a row of random states another vector when it is padded."""
     generator = torch.Generator().manual_seed(0)
     for name, pool in poolings.items():
         states = torch.randn(2, 7, width, generator=generator)
@@ -382,7 +380,7 @@ def require_no_padding(poolings: Mapping[str, Callable[[Tensor, Any], Tensor]], 
                 )
 
 
-JOINS: dict[str, Callable[[NDArray[np.int64]], NDArray[Any]] | None] = {
+JOINS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.number | np.bool]] | None] = {
     "last": lambda counts: np.arange(len(counts)) == len(counts) - 1,
     "mean": lambda counts: counts,
     "weighted-mean": lambda counts: np.diff((ends := np.cumsum(counts)) * (ends + 1) // 2, prepend=0),
@@ -410,10 +408,7 @@ class Joiner:
         self._joined: Tensor | None = None
 
     def add(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> tuple[Batch, Float[Tensor, "L P M D"]] | None:
-        """Return a batch and its latents, if they are of whole texts or words; of windows, None up to the last one.
-
-        With the last window of a text its one row and joined latents are returned.
-        """
+        """Return a batch with its latents; of windows None, but with the last one the text's row and joined latents."""
         windows = batch.windows
         if windows is None:
             return batch, latents

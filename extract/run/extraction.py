@@ -38,6 +38,7 @@ from extract.masks.truth import require_reading
 from extract.poolings.memory import HostCopies, HostCopy, trim_heap
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
 from extract.poolings.poolings import Joiner, require_no_padding
+from extract.records import to_plain
 from extract.registry import describe_own
 from extract.run.encode import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
@@ -406,11 +407,11 @@ class Extraction:
             custom = [name for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]]
             require_no_padding({name: POOLINGS[name][0] for name in custom}, self.decoder.description.width)
         certificate: Plain = {
-            "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
-            "batch_invariance": check_batch_invariance(self.decoder),
+            "influence": to_plain(check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens)),
+            "batch_invariance": to_plain(check_batch_invariance(self.decoder)),
         }
         if len({*self.decoder.devices, self.decoder.device}) > 1:
-            certificate["devices"] = check_devices(self.decoder)
+            certificate["devices"] = to_plain(check_devices(self.decoder))
         return certificate
 
     def largest_batch(self) -> tuple[int, int]:

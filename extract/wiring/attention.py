@@ -8,8 +8,8 @@ mask argument of their attention modules. See docs/decisions/own-wiring.md.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -18,12 +18,16 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
+from extract.decoders.bidirectional import changed
 from extract.errors import DecoderError
+from extract.inputs.batches import Batch
 from extract.inputs.spans import CONTEXT
 from extract.masks.mask_kinds import MaskKind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.masks.mask_rules import MaskCache, additive, batch_mask
+from extract.poolings.memory import send
 
 NAME = "icecore"
 MARK = "_icecore_wiring"
@@ -45,6 +49,9 @@ ARGUMENT = "attention_mask"
 HIDDEN = -6e4
 """Scores below this are minus infinity, in float16 too."""
 SOFTMAXES = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax)
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+"""Arguments of a module of transformers, of any type."""
 
 
 def attend(
@@ -60,32 +67,30 @@ def attend(
 ) -> Float[Tensor, "B T Q V"]:
     """Compute attention, for every family that goes through the library's attention interface.
 
-    Args:
-        query: `(B, heads, T, H)`.
-        key: `(B, key heads, S, H)`; the number of key heads divides that of the query's.
-        value: `(B, key heads, S, V)`.
-        mask: `(B or 1, 1, T, S)` bool, or `"none"`, `"causal"` or `"backward"` for an unpadded batch.
-        scaling: Factor of the scores; `H ** -0.5` when absent.
-        softcap: Scores are capped smoothly at this value (Gemma 2).
-        sinks: `(heads,)` learned scores of a sink that takes part in the softmax and has no value (GPT-OSS).
-        bias: The mask as what is added to scores, in the dtype of the queries, where it exists already.
+    The mask is `(B or 1, 1, T, S)` bool, or `"none"`, `"causal"` or `"backward"` for an unpadded batch; `bias` is the
+    same as what is added to scores, where it exists already. Scores are scaled by `H ** -0.5`, or `scaling`, and capped
+    smoothly at `softcap` (Gemma 2); `sinks` are learned scores without a value, one per head (GPT-OSS).
     """
     value = _repeat_heads(value, query.shape[1])
-    if softcap is None and sinks is None:
-        mixed = _fast(query, _repeat_heads(key, query.shape[1]), value, mask if bias is None else bias, scaling)
-    else:
+    if softcap is not None or sinks is not None:
         weights = attention_weights(query, key, mask=mask, scaling=scaling, softcap=softcap, sinks=sinks)
-        mixed = weights.to(value.dtype) @ value
+        return (weights.to(value.dtype) @ value).transpose(1, 2).contiguous()
+    key = _repeat_heads(key, query.shape[1])
+    if isinstance(mask, Tensor):
+        bias = additive(mask, query.dtype) if bias is None else bias
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling)
+    elif mask == "backward":  # causal attention on the row read from its end
+        query, key, value = query.flip(2), key.flip(2), value.flip(2)
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling).flip(2)
+    else:
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=mask == "causal", scale=scaling)
     return mixed.transpose(1, 2).contiguous()
 
 
 def prefix_last(
     key: Float[Tensor, "B K T H"], value: Float[Tensor, "B K T V"], mask: Tensor | str, last: Int[Tensor, " B"]
 ) -> tuple[Float[Tensor, "B K S H"], Float[Tensor, "B K S V"], Bool[Tensor, "b 1 T S"]]:
-    """Prepend the key and the value of the `last` token of each row, which every query sees (KV-Embedding).
-
-    The key keeps the rotation of its own position, and no bias is added to its scores.
-    """
+    """Prepend the key, rotated as it is, and the value of the `last` token of each row, which every query sees."""
     rows = torch.arange(len(last), device=last.device)
     table = written_out(mask, key.new_empty(1, 1, key.shape[2], key.shape[2]))
     mask = torch.cat([torch.ones_like(table[..., :1]), table], dim=-1)
@@ -96,16 +101,6 @@ def prefix_last(
 def _repeat_heads(x: Float[Tensor, "B K T H"], n_heads: int) -> Float[Tensor, "B Q T H"]:
     n_groups = n_heads // x.shape[1]
     return x.repeat_interleave(n_groups, dim=1) if n_groups > 1 else x
-
-
-def _fast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | str, scaling: float | None) -> Tensor:
-    if isinstance(mask, Tensor):
-        bias = mask if mask.is_floating_point() else additive(mask, query.dtype)
-        return scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling)
-    if mask == "backward":  # causal attention on the row read from its end
-        query, key, value = query.flip(2), key.flip(2), value.flip(2)
-        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling).flip(2)
-    return scaled_dot_product_attention(query, key, value, is_causal=mask == "causal", scale=scaling)
 
 
 def attention_weights(
@@ -172,7 +167,8 @@ class AttentionCall:
 
 Watch = Callable[[int, AttentionCall], Tensor | None]
 """Receives a block's position and a call of its attention; a tensor that it returns replaces the result."""
-Around = Callable[[int, Tensor, Callable[[Tensor], Tensor]], Tensor]
+Run = Callable[[Tensor], Tensor]
+Around = Callable[[int, Tensor, Run], Tensor]
 """Runs a block that an architecture runs again: receives its position, its input and the run."""
 
 
@@ -189,8 +185,7 @@ class WiredBatch:
     """Column of each row's placeholder; None without one."""
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
     # Keyed by `id`, with the tensors themselves in the values, so that no other tensor gets their `id`.
-    _copies: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    _biases: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _made: dict[tuple[int, torch.device | torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _family_windows: dict[tuple[int, ...], tuple[tuple[Tensor, ...], int | None]] = field(default_factory=dict)
 
     @property
@@ -216,35 +211,27 @@ class WiredBatch:
 
     def bias(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a mask of this batch as what is added to scores, made once for all blocks."""
-        key = id(mask), dtype
-        if key not in self._biases:
-            self._biases[key] = mask, additive(mask, dtype)
-        return self._biases[key][1]
+        return self._once(mask, dtype, lambda: additive(mask, dtype))
 
     def on_device(self, tensor: Tensor, device: torch.device) -> Tensor:
         """Return a mask or another tensor of this batch on the device of a block, copied there once."""
-        if tensor.device == device:
-            return tensor
-        key = id(tensor), device
-        if key not in self._copies:
-            self._copies[key] = tensor, tensor.to(device)
-        return self._copies[key][1]
+        return tensor if tensor.device == device else self._once(tensor, device, lambda: tensor.to(device))
+
+    def _once(self, tensor: Tensor, form: torch.device | torch.dtype, make: Callable[[], Tensor]) -> Tensor:
+        key = id(tensor), form
+        if key not in self._made:
+            self._made[key] = tensor, make()
+        return self._made[key][1]
 
     def family_window(self, mask: Tensor, triangles: Sequence[Tensor], *, family: str) -> int | None:
-        """Read the window off a family's own mask, in tokens, once for all blocks with the same; None for none.
-
-        `DecoderError` where the mask is not causal, with a window or without.
-        """
-        own = mask, *triangles
-        key = tuple(map(id, own))
-        if key not in self._family_windows:
-            allowed = ~mask if mask.dtype == torch.bool else mask > HIDDEN
-            for triangle in triangles:
-                allowed = allowed & triangle[..., : mask.shape[-2], : mask.shape[-1]]
-            self._family_windows[key] = own, self._window_of(allowed, family)
-        return self._family_windows[key][1]
-
-    def _window_of(self, allowed: Bool[Tensor, "b Q T T"], family: str) -> int | None:
+        """Read the window off a family's own mask, in tokens; `DecoderError` where it is not causal within one."""
+        masks = mask, *triangles
+        key = tuple(map(id, masks))
+        if key in self._family_windows:  # those of another block
+            return self._family_windows[key][1]
+        allowed = ~mask if mask.dtype == torch.bool else mask > HIDDEN
+        for triangle in triangles:
+            allowed = allowed & triangle[..., : mask.shape[-2], : mask.shape[-1]]
         is_real = self.on_device(self.is_real, allowed.device)
         order = is_real.long().cumsum(1) - 1
         distance = (order.unsqueeze(2) - order.unsqueeze(1)).unsqueeze(1)
@@ -254,6 +241,7 @@ class WiredBatch:
         causal = (distance >= 0) & (distance < (window or order.shape[1]))
         if bool(((allowed ^ causal) & pairs).any()):
             raise only_causal(family, "gives its blocks masks that are not causal")
+        self._family_windows[key] = masks, window
         return window
 
 
@@ -276,6 +264,7 @@ class Wiring:
     """One wired decoder: the plan in force, the batch that is being computed, and what its blocks have shown so far."""
 
     plan: WiredPlan
+    family: str = ""
     by_argument: bool = False
     """Whether masks go into the mask argument of the attention modules, not through the interface."""
     batch: WiredBatch | None = None
@@ -308,23 +297,15 @@ class Wiring:
             raise DecoderError("a wired decoder was called on its own; run it through icecore, which begins a batch.")
         return self.batch
 
-    def begin(
-        self,
-        is_real: Bool[Tensor, "B T"],
-        spans: Int[Tensor, "B T"] | None = None,
-        *,
-        last: Int[Tensor, " B"] | None = None,
-        placeholder: Int[Tensor, " B"] | None = None,
-        is_padded: bool | None = None,
-    ) -> None:
-        """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans.
-
-        The `last` tokens are the last real ones when absent. Without `is_padded`, the device is asked and waited for.
-        """
-        columns = torch.arange(is_real.shape[1], device=is_real.device)
-        last = torch.where(is_real, columns, -1).amax(1) if last is None else last
-        is_padded = not bool(is_real.all()) if is_padded is None else is_padded
-        self.batch = WiredBatch(is_real, is_padded, last, spans, placeholder)
+    def begin(self, batch: Batch, device: torch.device) -> None:
+        """Begin a batch, whose inputs go to a device."""
+        self.batch = WiredBatch(
+            send(batch.is_real, device),
+            batch.is_padded,
+            send(batch.last, device),
+            None if batch.spans is None else send(batch.spans, device),
+            None if batch.placeholder is None else send(batch.placeholder, device),
+        )
         self.calls = [0] * len(self.plan.kinds)
 
     def end(self) -> None:
@@ -338,38 +319,16 @@ class Wiring:
         self.windows[block] = window
         return batch.mask(self.plan.kinds[block], window, self._masks)
 
-    @contextmanager
-    def converted(self, block: int, kind: MaskKind) -> Iterator[None]:
+    def converted(self, block: int, kind: MaskKind) -> AbstractContextManager[None]:
         """Set another kind for one block until the `with` block ends, unless kinds are forced."""
-        before = self.plan.kinds[block]
-        self.plan.kinds[block] = before if self.plan.is_forced else kind
-        try:
-            yield
-        finally:
-            self.plan.kinds[block] = before
+        kinds = [kind if index == block else before for index, before in enumerate(self.plan.kinds)]
+        return changed(self.plan, kinds=self.plan.kinds if self.plan.is_forced else kinds)
 
-    @contextmanager
-    def all_as(self, kind: MaskKind) -> Iterator[None]:
+    def all_as(self, kind: MaskKind) -> AbstractContextManager[None]:
         """Let every run of every block attend under one kind until the `with` block ends."""
-        before = self.plan
-        self.plan = replace(before, kinds=[kind] * len(before.kinds), is_forced=True)
-        try:
-            yield
-        finally:
-            self.plan = before
+        return changed(self, plan=replace(self.plan, kinds=[kind] * len(self.plan.kinds), is_forced=True))
 
-    @contextmanager
-    def observed(self, watch: Watch, around: Around) -> Iterator[None]:
-        """Watch attention and blocks that are run again until the `with` block ends."""
-        before = self.watch, self.around
-        self.watch, self.around = watch, around
-        try:
-            yield
-        finally:
-            self.watch, self.around = before
-
-    @contextmanager
-    def watched(self, watch: Callable[[int, AttentionCall], None]) -> Iterator[None]:
+    def watched(self, watch: Callable[[int, AttentionCall], None]) -> AbstractContextManager[None]:
         """Watch attention until the `with` block ends, after any earlier watch, which may replace the result."""
         before = self.watch
 
@@ -378,17 +337,11 @@ class Wiring:
             watch(block, call if result is None else replace(call, mixed=result))
             return result
 
-        with self.observed(both, self.around):
-            yield
+        return changed(self, watch=both)
 
-    @contextmanager
-    def windows_apart(self) -> Iterator[None]:
+    def windows_apart(self) -> AbstractContextManager[None]:
         """Forget, when the `with` block ends, the windows that were seen inside it."""
-        before = dict(self.windows), set(self.requested_windows)
-        try:
-            yield
-        finally:
-            self.windows, self.requested_windows = before
+        return changed(self, windows=dict(self.windows), requested_windows=set(self.requested_windows))
 
 
 class Mark(NamedTuple):
@@ -401,10 +354,7 @@ class Mark(NamedTuple):
 def wired_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Compute attention under the mask of the block that asks; called by transformers.
-
-    A layer that passes something unsupported that would change attention is refused with `DecoderError`.
-    """
+    """Compute attention under the mask of the block that asks; `DecoderError` for options not computed here."""
     mark: Mark | None = getattr(module, MARK, None)
     if mark is None:
         raise DecoderError(
@@ -437,7 +387,7 @@ def wired_attention(
     return mixed, None
 
 
-def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:
+def no_mask(*_: object, config: PreTrainedConfig | None = None, local_size: int | None = None, **__: object) -> None:
     """Replace the mask builder of transformers, since the plan provides the masks; note the windows asked for."""
     wiring: Wiring | None = getattr(config, MARK, None)
     is_windowed = set(getattr(config, "layer_types", None) or ("windowed",)) != {"full_attention"}
@@ -447,28 +397,34 @@ def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: An
 
 @contextmanager
 def wired(
-    module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[MaskKind], *, family: str
+    module: PreTrainedModel,
+    blocks: Sequence[nn.Module],
+    kinds: Sequence[MaskKind],
+    *,
+    family: str,
+    by_argument: bool = False,
 ) -> Iterator[Wiring]:
     """Wire a decoder without its head until the `with` block ends, and restore it; `DecoderError` where that fails.
 
-    `begin` of the wiring must be called before each forward call.
+    Masks go through the library's attention interface, or `by_argument` into that of its attention modules. `begin` of
+    the wiring must be called before each forward call.
     """
-    _register()
-    wiring = Wiring(WiredPlan(list(kinds)))
-    config: Any = module.config
-    before = config._attn_implementation
-    marks = {part: Mark(wiring, index) for index, block in enumerate(blocks) for part in block.modules()}
-    try:
-        choose_attention(module, NAME, family)
-        for part, mark in marks.items():
-            setattr(part, MARK, mark)
-        setattr(config, MARK, wiring)
+    if NAME not in AttentionInterface._global_mapping:
+        AttentionInterface.register(NAME, wired_attention)
+        AttentionMaskInterface.register(NAME, no_mask)
+    wiring = Wiring(WiredPlan(list(kinds)), family, by_argument)
+    with ExitStack() as stack:
+        stack.callback(choose_attention, module, module.config._attn_implementation, family)
+        choose_attention(module, "eager" if by_argument else NAME, family)
+        marks: list[tuple[object, Wiring | Mark]] = [(module.config, wiring)]
+        for index, block in enumerate(blocks):
+            marks += [(part, Mark(wiring, index)) for part in block.modules()]
+            for part in _mask_takers(block) if by_argument else ():
+                _hook(part, index, wiring, stack)
+        for owner, mark in marks:
+            setattr(owner, MARK, mark)
+            stack.callback(vars(owner).pop, MARK, None)
         yield wiring
-    finally:
-        vars(config).pop(MARK, None)
-        for part in marks:
-            vars(part).pop(MARK, None)
-        choose_attention(module, before, family)
 
 
 def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
@@ -477,11 +433,8 @@ def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
     return mark.wiring if mark else None
 
 
-def require_attention(wiring: Wiring, plan: MaskPlan, *, family: str) -> None:
-    """Check after a forward call that every block which a plan converts asked for its mask (`DecoderError`).
-
-    A block that did not is recurrent, or computes attention another way: it stays as it was trained.
-    """
+def require_attention(wiring: Wiring, plan: MaskPlan) -> None:
+    """Check after a forward call that every block which a plan converts asked for its mask (`DecoderError`)."""
     n_blocks, silent = len(wiring.plan.kinds), set(wiring.silent)
     converted = plan.converted_blocks(n_blocks)
     unreached = sorted(silent & set(converted))
@@ -492,25 +445,22 @@ def require_attention(wiring: Wiring, plan: MaskPlan, *, family: str) -> None:
         "interface)"
     )
     if len(silent) == n_blocks:
-        raise only_causal(family, why + ", as every block")
+        raise only_causal(wiring.family, why + ", as every block")
     kind = next(iter(converted.values()))
     others = [f"{kind}@{block + 1}-{block + 1}" for block in range(n_blocks) if block not in silent]
     works = parse_plan("+".join(others)).text
     raise DecoderError(
-        f"the family {family!r} {why}, so it stays causal and the plan {plan.text!r} cannot be; a plan may convert the "
-        f"other blocks alone, for instance {works!r}."
+        f"the family {wiring.family!r} {why}, so it stays causal and the plan {plan.text!r} cannot be; a plan may "
+        f"convert the other blocks alone, for instance {works!r}."
     )
 
 
-def require_windows(wiring: Wiring, *, family: str) -> None:
-    """Check after a forward call that no window is lost (`DecoderError`).
-
-    Some families put it into the mask alone, which ours replaces.
-    """
+def require_windows(wiring: Wiring) -> None:
+    """Check after a forward call that no window is lost, as of families that put it into the mask alone."""
     lost = sorted(wiring.requested_windows - set(wiring.windows.values()))
     if lost:
         why = f"does not pass its attention the window of {lost[0]} tokens, so a mask plan would lose it"
-        raise only_causal(family, why)
+        raise only_causal(wiring.family, why)
 
 
 def only_causal(family: str, why: str) -> DecoderError:
@@ -518,7 +468,7 @@ def only_causal(family: str, why: str) -> DecoderError:
     return DecoderError(f"the family {family!r} {why}; only the plan 'causal' works for it.")
 
 
-def choose_attention(model: Any, name: str, family: str) -> None:
+def choose_attention(model: PreTrainedModel, name: str, family: str) -> None:
     """Select an attention implementation; `DecoderError` for a family that does not let it be chosen."""
     why = "does not go through the library's attention interface"
     if not model._can_set_attn_implementation():  # asked for anyway, the library would only warn
@@ -534,33 +484,6 @@ def choose_attention(model: Any, name: str, family: str) -> None:
         raise only_causal(family, why)
 
 
-def _register() -> None:
-    """Enter our functions into the library's tables, once."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    if NAME not in AttentionInterface._global_mapping:
-        AttentionInterface.register(NAME, wired_attention)
-        AttentionMaskInterface.register(NAME, no_mask)
-
-
-@contextmanager
-def wired_by_argument(
-    module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[MaskKind], *, family: str
-) -> Iterator[Wiring]:
-    """Wire a decoder as `wired` does, through the mask argument of its attention modules."""
-    wiring = Wiring(WiredPlan(list(kinds)), by_argument=True)
-    config: Any = module.config
-    with ExitStack() as stack:
-        stack.callback(choose_attention, module, config._attn_implementation, family)
-        choose_attention(module, "eager", family)
-        for index, block in enumerate(blocks):
-            setattr(block, MARK, Mark(wiring, index))
-            stack.callback(vars(block).pop, MARK, None)
-            for part in _mask_takers(block):
-                _hook(part, index, wiring, family, stack)
-        yield wiring
-
-
 def _mask_takers(part: nn.Module) -> Iterator[nn.Module]:
     """Find the outermost modules inside a block whose forward call takes a mask."""
     for child in part.children():
@@ -570,19 +493,17 @@ def _mask_takers(part: nn.Module) -> Iterator[nn.Module]:
             yield from _mask_takers(child)
 
 
-def _hook(part: nn.Module, block: int, wiring: Wiring, family: str, stack: ExitStack) -> None:
+def _hook(part: nn.Module, block: int, wiring: Wiring, stack: ExitStack) -> None:
     """Replace the mask argument of a module, and open its triangles while it runs."""
     signature = inspect.signature(part.forward)
     triangles = [(owner, name, buffer) for owner in part.modules() for name, buffer in _triangles(owner)]
 
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(_: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
         call = signature.bind(*args, **kwargs)
-        own = call.arguments.get(ARGUMENT)
-        if not isinstance(own, Tensor) or own.dim() != 4:  # of a recurrent block, or none
+        mask = call.arguments.get(ARGUMENT)
+        if not isinstance(mask, Tensor) or mask.dim() != 4:  # of a recurrent block, or none
             return None
-        call.arguments[ARGUMENT] = mask_argument(
-            wiring, block, own, [buffer for *_, buffer in triangles], family=family
-        )
+        call.arguments[ARGUMENT] = mask_argument(wiring, block, mask, [buffer for *_, buffer in triangles])
         for owner, name, buffer in triangles:
             owner._buffers[name] = buffer.new_ones(()).expand(buffer.shape)
         wiring.attending = block
@@ -607,7 +528,7 @@ def _triangles(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def mask_argument(
-    wiring: Wiring, block: int, own: Shaped[Tensor, "b Q T T"], triangles: Sequence[Tensor], *, family: str
+    wiring: Wiring, block: int, family_mask: Shaped[Tensor, "b Q T T"], triangles: Sequence[Tensor]
 ) -> Shaped[Tensor, "b 1 T T"]:
     """Write the mask of a block in the form of the family's own: 0 and minus infinity, or true where hidden (MPT).
 
@@ -615,10 +536,10 @@ def mask_argument(
     itself, and where nobody does, the decoder differs from the untouched one. `DecoderError` where it is not causal.
     """
     batch = wiring.current
-    mask = wiring.mask(block, batch.family_window(own, triangles, family=family))
-    allowed = batch.on_device(mask, own.device) if isinstance(mask, Tensor) else written_out(mask, own)
-    hidden = ~allowed if own.dtype == torch.bool else additive(allowed, own.dtype)
-    return hidden.expand(len(own), -1, -1, -1)
+    mask = wiring.mask(block, batch.family_window(family_mask, triangles, family=wiring.family))
+    allowed = batch.on_device(mask, family_mask.device) if isinstance(mask, Tensor) else written_out(mask, family_mask)
+    hidden = ~allowed if family_mask.dtype == torch.bool else additive(allowed, family_mask.dtype)
+    return hidden.expand(len(family_mask), -1, -1, -1)
 
 
 class ScoreWatch(TorchFunctionMode):
@@ -632,17 +553,14 @@ class ScoreWatch(TorchFunctionMode):
         self._wiring, self._see = wiring, see
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        self, func: Callable[..., Any], types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         block = self._wiring.attending
         if func in SOFTMAXES and block is not None:
             n_rows, n_tokens = self._wiring.current.shape
-            scores = args[0] if args else (kwargs or {})["input"]
+            scores = args[0] if args else kwargs["input"]
             if scores.dim() > 2 and scores.shape[-2] == n_tokens <= scores.shape[-1] <= n_tokens + 1:
                 shape = (n_rows, -1, *scores.shape[-2:])
                 self._see(block, *(tensor.reshape(shape)[..., :n_tokens] for tensor in (scores, result)))

@@ -14,12 +14,13 @@ proved at the latest before the rows of their process are closed.
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from extract.decoders.bidirectional import changed
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, group_by_length, join_batches, take_row
@@ -27,10 +28,10 @@ from extract.inputs.spans import CONTEXT
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.mask_rules import batch_mask
-from extract.masks.truth import literal_mask, literal_plan
+from extract.masks.truth import literal_mask
 from extract.poolings.pooling_table import RebaOptions
 from extract.wiring.attention import HIDDEN, AttentionCall, ScoreWatch, Wiring, wiring_of
-from extract.wiring.block_proofs import textbook_attention
+from extract.wiring.block_proofs import Claim, first_difference, textbook_attention
 from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
 from extract.wiring.plan_wiring import DRIFT_ALLOWED
 from extract.wiring.states import Pooler
@@ -81,7 +82,7 @@ class BatchProof:
     _most_tokens: int = 0
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> dict[str, int | float]:
         """Plain values for the cache."""
         return {
             "n_batches": self.n_batches,
@@ -117,10 +118,7 @@ class BatchProof:
         self._classes.add(shape_class)
 
     def prove(self, *, is_closing: bool = True) -> None:
-        """Prove the rows that wait, and one of the last batch; unless rows are closed, only where many wait.
-
-        `CertificateError` names the layer, the text and the batch whose latents are not those of the plan.
-        """
+        """Prove the rows that wait and one of the last batch; unless rows are closed, only where many wait."""
         if not (is_closing or self.is_due):
             return
         waiting = [*self._waiting, *self._last]
@@ -150,7 +148,7 @@ class BatchProof:
         with ExitStack() as stack:
             visit: Visit = pooler
             if wiring is not None:
-                formula = _Formula(self.decoder, self.plan, wiring, pooled, pooler)
+                formula = _Formula(Claim(self.decoder, self.plan), wiring, pooled, pooler)
                 formula.enter(stack)
                 visit = formula.visit
             with pooler.watching(self.decoder):
@@ -189,21 +187,23 @@ class BatchProof:
         is_wired = wiring_of(self.decoder.blocks) is not None
         why = "from those under the plan's masks" if is_wired else "when other tokens follow the text"
         raise refuse_batch(
-            self.decoder,
-            self.plan,
+            Claim(self.decoder, self.plan),
             f"in a batch of {n_rows} rows of {n_tokens} tokens: latents of text {text} at layer {self.layers[layer]} "
             f"differ by {float(drift.max()):.2g} of their size {why}",
         )
 
 
+@dataclass(eq=False)
 class _Formula:
     """The textbook formula under the plan's masks over one batch: it replaces attention, or checks softmax inputs."""
 
-    def __init__(self, decoder: Decoder, plan: MaskPlan, wiring: Wiring, batch: Batch, pooler: Pooler) -> None:
-        self.decoder, self.plan, self.wiring, self.batch, self.pooler = decoder, plan, wiring, batch, pooler
-        self.literal = literal_plan(plan.text, len(decoder.blocks))
-        self.is_again = False
-        self.masks: dict[tuple[str, int | None], Bool[Tensor, "B T T"]] = {}
+    claim: Claim
+    wiring: Wiring
+    batch: Batch
+    pooler: Pooler
+    is_again: bool = False
+    """Whether the block that runs is run again by an architecture."""
+    masks: dict[tuple[str, int | None], Tensor] = field(default_factory=dict)
 
     def enter(self, stack: ExitStack) -> None:
         """Put the formula in force until the stack is closed."""
@@ -217,7 +217,7 @@ class _Formula:
                 self.is_again = False
 
         stack.enter_context(self.wiring.windows_apart())
-        stack.enter_context(self.wiring.observed(self.attend, around))
+        stack.enter_context(changed(self.wiring, watch=self.attend, around=around))
         if self.wiring.by_argument:
             stack.enter_context(ScoreWatch(self.wiring, lambda block, scores, _: self.require_hidden(block, scores)))
 
@@ -225,18 +225,17 @@ class _Formula:
         """Pool a layer, after checking that placeholders hold the state that the plan copies."""
         self.pooler(position, hidden)
         placeholder = self.batch.placeholder
-        if placeholder is None or position - 1 not in (self.literal.prepend or ()):
+        if placeholder is None or position - 1 not in (self.claim.literal.prepend or ()):
             return
         rows = torch.arange(len(hidden))
         if not torch.equal(hidden[rows, placeholder], hidden[rows, self.batch.last]):
-            raise self.refuse(
-                f"the placeholder of {self.decoder.layers[position]} does not hold the last token's state"
-            )
+            layer = self.claim.decoder.layers[position]
+            raise self.refuse(f"the placeholder of {layer} does not hold the last token's state")
 
     def attend(self, block: int, call: AttentionCall) -> Float[Tensor, "B T Q V"]:
         """Compute the attention of a block by the formula."""
         allowed = self.mask(block, call.options.get("sliding_window")).unsqueeze(1)
-        if block in self.literal.prefix:
+        if block in self.claim.literal.prefix:
             rows, last = torch.arange(len(allowed)), self.batch.last
             key, value = (torch.cat([x[rows, :, last].unsqueeze(2), x], 2) for x in (call.key, call.value))
             call = replace(call, key=key, value=value)
@@ -254,17 +253,15 @@ class _Formula:
     def require_hidden(self, block: int, scores: Float[Tensor, "B Q T T"]) -> None:
         """Check that scores before the softmax of a block are minus infinity exactly where the plan hides."""
         allowed = self.mask(block, self.wiring.windows[block]).to(scores.device).unsqueeze(1)
-        is_real = self.batch.is_real.to(scores.device).unsqueeze(1)
-        wrong = ((scores > HIDDEN) ^ allowed) & is_real.unsqueeze(-1)
-        if bool(wrong.any()):
-            row, head, i, j = wrong.nonzero()[0].tolist()
-            verb = "ignores" if allowed[row, 0, i, j] else "depends on"
+        is_real = self.batch.is_real.to(scores.device)[:, None, :, None]
+        if difference := first_difference((scores > HIDDEN) & is_real, allowed & is_real):
+            verb, (row, head, i, j) = difference
             text = int(self.batch.positions[row])
             raise self.refuse(f"head {head + 1} of block {block + 1} {verb} token {j} at token {i} of text {text}")
 
     def mask(self, block: int, window: int | None) -> Bool[Tensor, "B T T"]:
         """Build the mask of a block by its rule, which must agree with `masks.truth` at some tokens of every row."""
-        kind = self.literal.kind_of(block, is_again=self.is_again)
+        kind = self.claim.literal.kind_of(block, is_again=self.is_again)
         if (kind, window) not in self.masks:
             is_real, spans = self.batch.is_real, self.batch.spans
             spans = torch.full(is_real.shape, CONTEXT) if spans is None else spans
@@ -279,14 +276,14 @@ class _Formula:
 
     def refuse(self, problem: str) -> CertificateError:
         """Build the error for a batch that is not as planned."""
-        return refuse_batch(self.decoder, self.plan, f"as its batches are computed: {problem}")
+        return refuse_batch(self.claim, f"as its batches are computed: {problem}")
 
 
-def refuse_batch(decoder: Decoder, plan: MaskPlan, problem: str) -> CertificateError:
+def refuse_batch(claim: Claim, problem: str) -> CertificateError:
     """Build the error for batches that are not as planned."""
     return CertificateError(
-        f"the plan {plan.text!r} did not take effect {problem}. Rows that this run wrote since its last proof do "
-        f"not count; the family {decoder.description.family!r} cannot be extracted under this plan."
+        f"the plan {claim.plan.text!r} did not take effect {problem}. Rows that this run wrote since its last proof do "
+        f"not count; the family {claim.decoder.description.family!r} cannot be extracted under this plan."
     )
 
 

@@ -3,23 +3,26 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from extract.decoders.bidirectional import changed
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.inputs.batches import Batch
-from extract.masks.mask_kinds import parse_kind
+from extract.inputs.batches import Batch, collate
+from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind, parse_kind
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import LiteralPlan, literal_mask, literal_plan
-from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, only_causal, wired_attention
+from extract.wiring.attention import HIDDEN, AttentionCall, Run, ScoreWatch, Watch, Wiring, only_causal, wired_attention
 from extract.wiring.forward import (
     Visit,
     changing_input,
+    encode_ids,
+    hidden_states,
     in_float32,
     plain_batch,
     probe_ids,
@@ -38,12 +41,51 @@ WHERE = (0, 1, 2, 3, 5, 8, 13)
 """Tokens that are checked in long rows, counted from either end."""
 
 
-@runtime_checkable
-class Enter(Protocol):
-    """Receives the input of a block before it runs."""
+Enter = Callable[[int, bool, Tensor], Tensor]
+"""Receives a block's position, whether it runs again, and its input, before it runs; returns the input to use."""
 
-    def __call__(self, block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
-        """Return the input to use instead."""
+
+ITSELF = MaskKind("nosink-causal", N_TOKENS)
+"""Under which each of at most `N_TOKENS` tokens sees itself alone."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is to be proved: that a plan is in force on a decoder."""
+
+    decoder: Decoder
+    plan: MaskPlan
+
+    @cached_property
+    def literal(self) -> LiteralPlan:
+        """The plan as its text reads."""
+        return literal_plan(self.plan.text, len(self.decoder.blocks))
+
+    def refute(self, problem: str) -> CertificateError:
+        """Build the error for a plan that is not in force."""
+        return CertificateError(
+            f"the plan {self.plan.text!r} did not take effect{problem}. The family "
+            f"{self.decoder.description.family!r} cannot be extracted under this plan."
+        )
+
+    def refute_block(self, call: "BlockCall", problem: str) -> CertificateError:
+        """Build the error for a block whose mask is not the plan's."""
+        return self.refute(f" in block {call.block + 1}, planned as {self.kind_of(call)!r}: {problem}")
+
+    def kind_of(self, call: "BlockCall") -> str:
+        """Return the kind that the plan has for a run of a block."""
+        return self.literal.kind_of(call.block, is_again=call.is_again)
+
+
+def first_difference(
+    seen: Bool[Tensor, "*N"], allowed: Bool[Tensor, "*M"], *, required: Bool[Tensor, "*M"] | None = None
+) -> tuple[str, list[int]] | None:
+    """Find where tokens depend on more than is allowed, or on less than is required: a verb, and the first place."""
+    required = allowed if required is None else required
+    for wrong, verb in ((seen & ~allowed, "depends on"), (required & ~seen, "ignores")):
+        if len(places := wrong.nonzero()):
+            return verb, places[0].tolist()
+    return None
 
 
 @dataclass(eq=False)
@@ -85,7 +127,7 @@ def look_at_blocks(
     calls: list[BlockCall] = []
     dtype = decoder.description.dtype
 
-    def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
+    def enter(block: int, is_again: bool, hidden: Tensor) -> Tensor:
         varied = inputs[len(calls)] if inputs else _varied(hidden, seed=block)
         calls.append(BlockCall(block, is_again, varied))
         return varied
@@ -112,67 +154,39 @@ def run_apart(
     wiring: Wiring,
     batch: Batch,
     *,
-    enter: Enter,
-    leave: Callable[[Tensor], None],
-    watch: Callable[[int, AttentionCall], Tensor | None],
-    see: Callable[[Tensor], None],
-    visit: Visit = lambda *_: None,
+    enter: Enter = lambda _block, _is_again, hidden: hidden,
+    leave: Callable[[Tensor], None] = lambda _: None,
+    watch: Watch = lambda _block, _call: None,
+    see: Callable[[Tensor], None] = lambda _: None,
+    visit: Visit = lambda _position, _hidden: None,
 ) -> None:
     """Run a batch, and show the input, attention and output of every block; `enter` may change the input."""
 
-    def around(block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-        output = run(enter(block, hidden, is_again=True))
+    def around(block: int, hidden: Tensor, run: Run) -> Tensor:
+        output = run(enter(block, True, hidden))
         leave(output)
         return output
 
     with ExitStack() as stack:
         for index, block in enumerate(decoder.blocks):
             # In front of the hooks of architectures and skips: those keep and add the input of the isolated block.
-            hook = block.register_forward_pre_hook(
-                changing_input(partial(enter, index)), with_kwargs=True, prepend=True
-            )
-            stack.enter_context(hook)
+            hook = changing_input(partial(enter, index, False))
+            stack.enter_context(block.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
             stack.enter_context(block.register_forward_hook(seeing_output(leave), prepend=True))
-        stack.enter_context(wiring.observed(watch, around))
+        stack.enter_context(changed(wiring, watch=watch, around=around))
         if wiring.by_argument:
             stack.enter_context(ScoreWatch(wiring, lambda _block, scores, _weights: see(scores)))
         run_batch(decoder, batch, visit, depth=len(decoder.blocks))
 
 
 def drift_when_watched(decoder: Decoder, wiring: Wiring) -> Float[Tensor, " L"]:
-    """Run the probe as an extraction runs its batches, and again while it is watched; return the change per layer.
-
-    What is proved of watched blocks holds for latents only where both give the same states.
-    """
+    """Measure per layer how a probe changes when it is watched: proofs hold for latents only where it does not."""
     n_tokens = min(N_TOKENS, decoder.description.window)
     rows = torch.stack([probe_ids(decoder, n_tokens, seed=seed) for seed in range(N_TOKENS)])
     batch = plain_batch(rows, spans=probe_spans(n_tokens))
-
-    def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:  # noqa: ARG001
-        return hidden
-
-    unwatched: list[Tensor] = []
-    watched: list[Tensor] = []
-    run_batch(decoder, batch, lambda _, hidden: unwatched.append(hidden.float().cpu()), depth=len(decoder.blocks))
-    run_apart(
-        decoder,
-        wiring,
-        batch,
-        enter=enter,
-        leave=lambda _: None,
-        watch=lambda *_: None,
-        see=lambda _: None,
-        visit=lambda _, hidden: watched.append(hidden.float().cpu()),
-    )
-    return layer_drift(torch.stack(watched), torch.stack(unwatched))
-
-
-def measured_masks(
-    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS
-) -> list[tuple[BlockCall, Bool[Tensor, "T T"]]]:
-    """Measure the mask of every block, in the order the plan runs them."""
-    dtype = decoder.description.dtype
-    return [(call, call.measured(dtype)) for call in look_at_blocks(decoder, wiring, n_tokens=n_tokens)]
+    unwatched, watched = hidden_states(decoder, batch), list[Tensor]()
+    run_apart(decoder, wiring, batch, visit=lambda _, hidden: watched.append(hidden.float().cpu()))
+    return layer_drift(torch.stack(watched), unwatched)
 
 
 def _varied(hidden: Float[Tensor, "B T D"], *, seed: int) -> Float[Tensor, "B T D"]:
@@ -192,82 +206,99 @@ def moved_tokens(values: Float[Tensor, "B T Q V"], dtype: str) -> Bool[Tensor, "
     return (change > MOVED[dtype]).transpose(0, 1).cpu()
 
 
-def prove_blocks(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
-    """Certify the mask of every block, alone and in every head, on short rows and in a batch as of the extraction.
+class ProbeBatch(NamedTuple):
+    """A batch in a shape of the extraction, of which some tokens of some rows are checked."""
 
-    Returns plain values for the cache. `CertificateError` names the block, the head and the tokens where decoder and
-    plan differ; `DecoderError` a block that mixes tokens beside its attention, of which a plan would convert half.
+    batch: Batch
+    rows: list[int]
+    queries: list[Tensor]
+    """Tokens of these rows, from 0."""
+
+    @classmethod
+    def of(cls, decoder: Decoder, shape: tuple[int, int], *, is_padded: bool) -> "ProbeBatch":
+        """Make a batch of so many rows and tokens."""
+        n_rows, n_tokens = shape
+        lengths = [n_tokens - (row * n_tokens // (2 * n_rows) if is_padded else 0) for row in range(n_rows)]
+        batch = collate([encode_ids(probe_ids(decoder, n, seed=row)) for row, n in enumerate(lengths)], range(n_rows))
+        batch = replace(batch, spans=probe_spans(n_tokens).repeat(n_rows, 1))
+        rows = sorted({0, n_rows // 2, n_rows - 1})
+        near = [sorted({token % n for k in WHERE if k < n for token in (k, -1 - k)}) for n in lengths]
+        return cls(batch, rows, [torch.tensor(near[row]) for row in rows])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and tokens."""
+        n_rows, n_tokens = self.batch.ids.shape
+        return n_rows, n_tokens
+
+    @property
+    def text(self) -> str:
+        """Its shape in words."""
+        n_rows, n_tokens = self.shape
+        return f"in {n_rows} {'padded' if self.batch.is_padded else 'unpadded'} rows of {n_tokens} tokens"
+
+
+def prove_blocks(claim: Claim, wiring: Wiring, shape: tuple[int, int]) -> tuple[int, float]:
+    """Certify the mask of every block, alone and in every head, on short rows and in a batch of rows and tokens.
+
+    Returns the number of runs of blocks and the largest error. `CertificateError` names the block, the head and the
+    tokens where decoder and plan differ; `DecoderError` a block that mixes tokens beside its attention, of which a plan
+    would convert half.
     """
+    decoder = claim.decoder
     with short_windows(decoder), wiring.windows_apart():
         with in_float32(decoder) as wide:
             calls = look_at_blocks(wide, wiring)
             fixed = look_at_blocks(wide, wiring, holds_attention=True)
-        literal = require_runs(calls, decoder, plan)
+        require_runs(calls, claim)
         for call, fixed_call in zip(calls, fixed, strict=True):
             if call.attention:
                 _require_only_attention(call, fixed_call, wide)
             else:
                 require_causal(call, wide)
-        worst = max(_check_call(call, decoder, wiring, plan, literal, (n_rows, n_tokens)) for call in calls)
-    return {"n_calls": len(calls), "shape": [n_rows, n_tokens], "largest_error": worst}
+        probes = [ProbeBatch.of(decoder, shape, is_padded=is_padded) for is_padded in (False, True)]
+        return len(calls), max(_check_call(call, claim, wiring, probes) for call in calls)
 
 
-def require_runs(calls: list[BlockCall], decoder: Decoder, plan: MaskPlan) -> LiteralPlan:
-    """Check that exactly the blocks of the plan ran, in its order; return the plan as its text reads."""
-    literal = literal_plan(plan.text, len(decoder.blocks))
-    runs = [(call.block, call.is_again) for call in calls]
-    if runs != literal.runs:
-        names, planned = (
-            " ".join(f"{block + 1}{chr(39) * is_again}" for block, is_again in order) for order in (runs, literal.runs)
+def require_runs(calls: Sequence[BlockCall], claim: Claim) -> None:
+    """Check that exactly the blocks of the plan ran, in its order."""
+    runs, planned = [(call.block, call.is_again) for call in calls], claim.literal.runs
+    if runs != planned:
+        names, planned_names = (
+            " ".join(f"{block + 1}{chr(39) * is_again}" for block, is_again in order) for order in (runs, planned)
         )
-        raise CertificateError(
-            f"the plan {plan.text!r} did not take effect: blocks {names} ran, where {planned} are planned "
-            f"(n' is block n run again). The family {decoder.description.family!r} cannot be extracted under this plan."
-        )
-    return literal
+        raise claim.refute(f": blocks {names} ran, where {planned_names} are planned (n' is block n run again)")
 
 
-def _check_call(
-    call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPlan, literal: LiteralPlan, shape: tuple[int, int]
-) -> float:
+def _check_call(call: BlockCall, claim: Claim, wiring: Wiring, probes: Sequence[ProbeBatch]) -> float:
     """Compare the attention of one call with the formula, as it was and at another shape; return the largest error."""
-    dtype, kind = decoder.description.dtype, literal.kind_of(call.block, is_again=call.is_again)
-    is_prefixed = call.block in literal.prefix
+    dtype, kind = claim.decoder.description.dtype, claim.kind_of(call)
+    is_prefixed = call.block in claim.literal.prefix
     errors = [0.0]
     for attention in call.attention:
-        allowed = expected_mask(kind, attention.query.shape[2], window=attention.options.get("sliding_window"))
-        error = _errors(attention.mixed, textbook_attention(attention, allowed, is_prefixed=is_prefixed))
-        if float(error.max()) > TOLERANCE["float32"]:
-            head = int(error.argmax())
-            moved = moved_tokens(attention.mixed, "float32")[:, :, head]
-            raise refuse(call, kind, decoder, plan, f"head {head + 1} {_say_difference(moved, allowed, error[head])}")
+        n_tokens, window = attention.query.shape[2], attention.options.get("sliding_window")
+        allowed = literal_mask(kind, n_tokens, window=window, spans=probe_spans(n_tokens))
+        error = _head_errors(attention.mixed, textbook_attention(attention, allowed, is_prefixed=is_prefixed))
         errors.append(float(error.max()))
-        proved = (call.block, kind, call.is_again, shape)
+        if errors[-1] > TOLERANCE["float32"]:
+            head = int(error.argmax())
+            problem = (
+                f"differs by {errors[-1]:.2g} of its largest value from softmax attention with its scale, cap and sinks"
+            )
+            if difference := first_difference(moved_tokens(attention.mixed, "float32")[:, :, head], allowed):
+                verb, (i, j) = difference
+                problem = f"of token {i} {verb} token {j}"
+            raise claim.refute_block(call, f"head {head + 1} {problem}")
+        proved = (call.block, kind, call.is_again, probes[0].shape)
         if proved in wiring.proved:  # by an earlier plan of a sweep
             continue
-        for is_padded in (False, True):
+        for probe in probes:
             narrow = replace(attention, query=attention.query.to(getattr(torch, dtype)))
-            errors.append(_error_at(shape, call, narrow, literal=literal, wiring=wiring, is_padded=is_padded))
+            errors.append(_error_at(probe, call, narrow, claim, wiring))
             if errors[-1] > TOLERANCE[dtype]:
-                rows = f"{shape[0]} {'padded' if is_padded else 'unpadded'} rows of {shape[1]} tokens"
-                raise refuse(call, kind, decoder, plan, f"in {rows} its attention differs by {errors[-1]:.2g}")
+                raise claim.refute_block(call, f"{probe.text} its attention differs by {errors[-1]:.2g}")
         wiring.proved.add(proved)
     return max(errors)
-
-
-def refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, problem: str) -> CertificateError:
-    """Build the error for a block whose mask is not the plan's."""
-    return CertificateError(
-        f"the plan {plan.text!r} did not take effect in block {call.block + 1}, planned as {kind!r}: {problem}. "
-        f"The family {decoder.description.family!r} cannot be extracted under this plan."
-    )
-
-
-def _say_difference(moved: Bool[Tensor, "T T"], allowed: Bool[Tensor, "T T"], error: Tensor) -> str:
-    for wrong, verb in ((moved & ~allowed, "depends on"), (allowed & ~moved, "ignores")):
-        if len(pairs := wrong.nonzero()):
-            return f"of token {int(pairs[0, 0])} {verb} token {int(pairs[0, 1])}"
-    return f"differs by {float(error):.2g} of its largest value from softmax attention with its scale, cap and sinks"
 
 
 def _require_only_attention(call: BlockCall, fixed: BlockCall, decoder: Decoder) -> None:
@@ -300,43 +331,30 @@ def require_causal(call: BlockCall, decoder: Decoder) -> None:
         raise only_causal(decoder.description.family, why)
 
 
-def _error_at(
-    shape: tuple[int, int],
-    call: BlockCall,
-    attention: AttentionCall,
-    *,
-    literal: LiteralPlan,
-    wiring: Wiring,
-    is_padded: bool,
-) -> float:
+def _error_at(probe: ProbeBatch, call: BlockCall, attention: AttentionCall, claim: Claim, wiring: Wiring) -> float:
     """Run a block's attention on random vectors of another shape, and compare some of its tokens with the formula."""
-    (n_rows, n_tokens), query = shape, attention.query
-    kind = literal.kind_of(call.block, is_again=call.is_again)
+    (n_rows, n_tokens), query, kind = probe.shape, attention.query, claim.kind_of(call)
     queries, keys, values = (
         _random((n_rows, x.shape[1], n_tokens, x.shape[3]), seed).to(query)
         for seed, x in enumerate((query, attention.key, attention.value))
     )
-    lengths = [n_tokens - (row * n_tokens // (2 * n_rows) if is_padded else 0) for row in range(n_rows)]
-    is_real = torch.arange(n_tokens) < torch.tensor(lengths).unsqueeze(1)
-    spans = probe_spans(n_tokens).repeat(n_rows, 1)
-    wiring.begin(is_real.to(query.device), spans.to(query.device))
+    wiring.begin(probe.batch, query.device)
     with wiring.converted(call.block, parse_kind(kind)) if call.is_again else nullcontext(), torch.inference_mode():
         mixed, _ = wired_attention(attention.module, queries, keys, values, None, **attention.options)
     wiring.end()
     worst = 0.0
-    for row in sorted({0, n_rows // 2, n_rows - 1}):
-        n = lengths[row]
-        at = torch.tensor(sorted({token % n for k in WHERE if k < n for token in (k, -1 - k)}))
+    for row, at in zip(probe.rows, probe.queries, strict=True):
+        n = int(probe.batch.n_tokens[row])
         window = attention.options.get("sliding_window")
-        allowed = expected_mask(kind, n, window=window, queries=at.tolist())
+        allowed = literal_mask(kind, n, window=window, spans=probe_spans(n), queries=at.tolist())
         one = replace(
             attention,
             query=queries[row : row + 1, :, at],
             key=keys[row : row + 1, :, :n],
             value=values[row : row + 1, :, :n],
         )
-        formula = textbook_attention(one, allowed, is_prefixed=call.block in literal.prefix)
-        worst = max(worst, float(_errors(mixed[row : row + 1, at], formula).max()))
+        formula = textbook_attention(one, allowed, is_prefixed=call.block in claim.literal.prefix)
+        worst = max(worst, float(_head_errors(mixed[row : row + 1, at], formula).max()))
     return worst
 
 
@@ -346,20 +364,10 @@ def _random(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def expected_mask(
-    kind: str, n_tokens: int, *, window: int | None, queries: Sequence[int] | None = None
-) -> Bool[Tensor, "Q T"]:
-    """Build the mask of one row, or some of its queries, as `masks.truth` states it, within its block's window."""
-    return literal_mask(kind, n_tokens, window=window, spans=probe_spans(n_tokens), queries=queries)
-
-
 def textbook_attention(
     call: AttentionCall, allowed: Bool[Tensor, "*B I T"], *, is_prefixed: bool = False
 ) -> Float[Tensor, "B I Q V"]:
-    """Compute attention by its formula in float32, from the call of a block and a mask; slow and plain.
-
-    Where it `is_prefixed`, every token also sees the key and the value of the last of these tokens once more.
-    """
+    """Compute attention by its formula in float32, plainly; `is_prefixed` shows every token the last one once more."""
     query, key, value = (x.float() for x in (call.query, call.key, call.value))
     n_groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(n_groups, 1), value.repeat_interleave(n_groups, 1)
@@ -379,7 +387,104 @@ def textbook_attention(
     return torch.einsum("bqij,bqjv->biqv", weights / total, value)
 
 
-def _errors(mixed: Float[Tensor, "B T Q V"], formula: Float[Tensor, "B T Q V"]) -> Float[Tensor, " Q"]:
+def _head_errors(mixed: Float[Tensor, "B T Q V"], formula: Float[Tensor, "B T Q V"]) -> Float[Tensor, " Q"]:
     """Largest difference of each head, relative to its largest value; infinite where it is NaN."""
-    scale = formula.abs().amax(dim=(0, 1, 3)).clamp(min=1e-6)
-    return ((mixed.float() - formula).abs().amax(dim=(0, 1, 3)) / scale).nan_to_num(nan=float("inf"))
+    return layer_drift(mixed.float().movedim(2, 0), formula.movedim(2, 0))
+
+
+def prove_scores(claim: Claim, wiring: Wiring, shape: tuple[int, int]) -> tuple[int, float]:
+    """Certify the mask of every block as `prove_blocks` does, where attention shows only the scores of its softmax."""
+    decoder = claim.decoder
+    with wiring.windows_apart():
+        with short_windows(decoder), in_float32(decoder) as wide:
+            calls = look_at_blocks(wide, wiring)
+            with wiring.all_as(CAUSAL_KIND):
+                causal = look_at_blocks(wide, wiring, inputs=[call.entered for call in calls])
+            with wiring.all_as(ITSELF):
+                alone = look_at_blocks(wide, wiring)
+            require_runs(calls, claim)
+            for call, call_alone in zip(calls, alone, strict=True):
+                if call.scores:
+                    _require_apart(call, call_alone, wide)
+                else:
+                    require_causal(call, wide)
+            n_probed = calls[0].entered.shape[1]
+            everywhere = [(n_probed, list(range(n_probed)))]
+            errors = [0.0, *_compare_scores(calls, causal, everywhere, replace(claim, decoder=wide), wiring)]
+        proved = {(call.block, claim.kind_of(call), call.is_again, shape) for call in calls}
+        for is_padded in (False, True) if proved - wiring.proved else ():
+            errors += _errors_at(ProbeBatch.of(decoder, shape, is_padded=is_padded), claim, wiring)
+        wiring.proved |= proved
+    return len(calls), max(errors)
+
+
+def _require_apart(call: BlockCall, alone: BlockCall, decoder: Decoder) -> None:
+    """Check that the score of two tokens depends on them alone, and the block otherwise on each token alone."""
+    others = ~torch.eye(len(call.moved), dtype=torch.bool)
+    before = torch.zeros_like(others)
+    for scores in call.scores:
+        change = (scores[1:] - scores[:1]).nan_to_num(nan=0.0).abs().amax(1)  # by changed token, query and key
+        is_foreign = others.unsqueeze(2) & others.unsqueeze(1)
+        largest = scores[0].masked_fill(scores[0] < HIDDEN, 0).abs().max()
+        moved = (change / largest.clamp(min=1e-6) > MOVED[decoder.description.dtype]).cpu() & is_foreign
+        before |= moved.any(2).T
+    require_unmixed(call, before, "before", decoder)
+    require_unmixed(call, alone.moved & others, "beside", decoder)
+
+
+def _compare_scores(
+    calls: Sequence[BlockCall],
+    causal: Sequence[BlockCall],
+    rows: Sequence[tuple[int, list[int]]],
+    claim: Claim,
+    wiring: Wiring,
+    where: str = "",
+) -> list[float]:
+    """Compare scores with the plan's mask and with causal ones; `rows` are the length of each row and its queries."""
+    errors, dtype = [], claim.decoder.description.dtype
+    for call, causal_call in zip(calls, causal, strict=True):
+        if not call.scores and call.block not in wiring.silent:
+            raise claim.refute_block(call, f"{where}the scores of its attention cannot be seen")
+        for scores, reference in zip(call.scores, causal_call.scores, strict=True):
+            for row, (n, queries) in enumerate(rows):
+                one, other = scores[row][:, : len(queries)], reference[row][:, : len(queries)]
+                allowed = torch.zeros(one.shape[1:], dtype=torch.bool)
+                kind, window = claim.kind_of(call), wiring.windows[call.block]
+                allowed[:, :n] = literal_mask(kind, n, window=window, spans=probe_spans(n), queries=queries)
+                if difference := first_difference(one > HIDDEN, allowed):
+                    verb, (head, i, j) = difference
+                    raise claim.refute_block(call, f"{where}head {head + 1} of token {queries[i]} {verb} token {j}")
+                hidden = ~(allowed & (other > HIDDEN))
+                states = (x.masked_fill(hidden, 0).unsqueeze(0) for x in (one, other))
+                errors.append(float(layer_drift(*states)))
+                if errors[-1] > TOLERANCE[dtype]:
+                    problem = f"{where}scores differ by {errors[-1]:.2g} from those of the same tokens, causally masked"
+                    raise claim.refute_block(call, problem)
+    return errors
+
+
+def _errors_at(probe: ProbeBatch, claim: Claim, wiring: Wiring) -> list[float]:
+    """Run every block on random vectors in a batch of another shape, and compare some tokens of some rows."""
+    n_queries = max(map(len, probe.queries))
+
+    def look() -> list[BlockCall]:
+        calls: list[BlockCall] = []
+
+        def enter(block: int, is_again: bool, hidden: Tensor) -> Tensor:
+            calls.append(BlockCall(block, is_again, hidden[:0]))
+            noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(block))
+            return noise.to(hidden)
+
+        def see(scores: Tensor) -> None:
+            filled = [torch.cat([at, at[:1].expand(n_queries - len(at))]) for at in probe.queries]
+            shown = [scores[row][:, at].cpu() for row, at in zip(probe.rows, filled, strict=True)]
+            calls[-1].scores.append(torch.stack(shown))
+
+        run_apart(claim.decoder, wiring, probe.batch, enter=enter, see=see)
+        return calls
+
+    planned = look()
+    with wiring.all_as(CAUSAL_KIND):
+        causal = look()
+    rows = [(int(probe.batch.n_tokens[row]), at.tolist()) for row, at in zip(probe.rows, probe.queries, strict=True)]
+    return _compare_scores(planned, causal, rows, claim, wiring, f"{probe.text}, ")

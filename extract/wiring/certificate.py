@@ -1,8 +1,7 @@
 """Certificates: proof, stored in every cache, that masks, batches and weights behaved as promised."""
 
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,25 +10,16 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, collate, join_batches
-from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
 from extract.masks.mask_plan import MaskPlan
-from extract.masks.truth import expected_reach, literal_plan, require_truth
-from extract.wiring.attention import HIDDEN, Wiring, require_attention, wiring_of
+from extract.masks.truth import expected_reach, require_truth
+from extract.wiring.attention import Wiring, require_attention, wiring_of
 from extract.wiring.block_proofs import (
-    MOVED,
-    N_TOKENS,
     TOLERANCE,
-    WHERE,
-    BlockCall,
+    Claim,
     drift_when_watched,
-    expected_mask,
-    look_at_blocks,
+    first_difference,
     prove_blocks,
-    refuse,
-    require_causal,
-    require_runs,
-    require_unmixed,
-    run_apart,
+    prove_scores,
 )
 from extract.wiring.forward import (
     encode_ids,
@@ -42,11 +32,9 @@ from extract.wiring.forward import (
     seeing_output,
     vocabulary_size,
 )
-from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
+from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift
 from extract.wiring.states import Pooler, pool_batch
 
-ITSELF = MaskKind("nosink-causal", N_TOKENS)
-"""Under which each of at most `N_TOKENS` tokens sees itself alone."""
 PLACEHOLDER = 0
 """Column of the placeholder in the rows of certificates."""
 PROBE_LENGTHS = (2, 5, 9)
@@ -55,147 +43,61 @@ DRIFT_SHOWN = 1e6
 """Stands for what is not finite, which JSON cannot hold."""
 
 
-def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
-    """Certify the mask of every block as `prove_blocks` does, where attention shows only the scores of its softmax."""
-    shape = n_rows, n_tokens
-    with wiring.windows_apart():
-        with short_windows(decoder), in_float32(decoder) as wide:
-            calls = look_at_blocks(wide, wiring)
-            with wiring.all_as(CAUSAL_KIND):
-                causal = look_at_blocks(wide, wiring, inputs=[call.entered for call in calls])
-            with wiring.all_as(ITSELF):
-                alone = look_at_blocks(wide, wiring)
-            literal = require_runs(calls, decoder, plan)
-            for call, call_alone in zip(calls, alone, strict=True):
-                if call.scores:
-                    _require_apart(call, call_alone, wide)
-                else:
-                    require_causal(call, wide)
-            n_probed = calls[0].entered.shape[1]
-            everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
-            errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
-        kinds = [literal.kind_of(call.block, is_again=call.is_again) for call in calls]
-        proved = {(call.block, kind, call.is_again, shape) for call, kind in zip(calls, kinds, strict=True)}
-        for is_padded in (False, True) if proved - wiring.proved else ():
-            errors += _errors_at(shape, decoder, wiring, plan, is_padded=is_padded)
-        wiring.proved |= proved
-    return {"n_calls": len(calls), "shape": list(shape), "largest_error": max(errors)}
+@dataclass(frozen=True)
+class PlanProof:
+    """A plan is in force: which inputs move which outputs is as planned at every layer."""
+
+    n_tokens: int
+    n_layers: int
+    is_as_planned: bool = True
 
 
-def _require_apart(call: BlockCall, alone: BlockCall, decoder: Decoder) -> None:
-    """Check that the score of two tokens depends on them alone, and the block otherwise on each token alone."""
-    others = ~torch.eye(len(call.moved), dtype=torch.bool)
-    before = torch.zeros_like(others)
-    for scores in call.scores:
-        change = (scores[1:] - scores[:1]).nan_to_num(nan=0.0).abs().amax(1)  # by changed token, query and key
-        is_foreign = others.unsqueeze(2) & others.unsqueeze(1)
-        largest = scores[0].masked_fill(scores[0] < HIDDEN, 0).abs().max()
-        moved = (change / largest.clamp(min=1e-6) > MOVED[decoder.description.dtype]).cpu() & is_foreign
-        before |= moved.any(2).T
-    require_unmixed(call, before, "before", decoder)
-    require_unmixed(call, alone.moved & others, "beside", decoder)
+@dataclass(frozen=True)
+class BlocksProof(PlanProof):
+    """Every block is as planned by itself, too."""
+
+    n_calls: int = 0
+    """Runs of blocks."""
+    shape: tuple[int, int] = (0, 0)
+    """Rows and tokens of the batch that attention was compared in."""
+    largest_error: float = 0.0
 
 
-def _compare(
-    calls: list[BlockCall],
-    causal: list[BlockCall],
-    rows: tuple[Bool[Tensor, "b T"], Tensor],
-    decoder: Decoder,
-    wiring: Wiring,
-    plan: MaskPlan,
-    where: str,
-) -> list[float]:
-    """Compare scores with the plan's mask and with causal ones, at some queries of some rows; return the errors."""
-    errors = []
-    is_real, queries = rows
-    literal = literal_plan(plan.text, len(decoder.blocks))
-    for call, causal_call in zip(calls, causal, strict=True):
-        kind = literal.kind_of(call.block, is_again=call.is_again)
-        if not call.scores and call.block not in wiring.silent:
-            raise refuse(call, kind, decoder, plan, f"{where}the scores of its attention cannot be seen")
-        for scores, reference in zip(call.scores, causal_call.scores, strict=True):
-            for row, real in enumerate(is_real):
-                n, at = int(real.sum()), queries[row]
-                allowed = torch.zeros(len(at), len(real), dtype=torch.bool)
-                allowed[:, :n] = expected_mask(kind, n, window=wiring.windows[call.block], queries=at.tolist())
-                seen = scores[row] > HIDDEN
-                for wrong, verb in ((seen & ~allowed, "depends on"), (~seen & allowed, "ignores")):
-                    if len(pairs := wrong.nonzero()):
-                        head, i, j = pairs[0].tolist()
-                        problem = f"{where}head {head + 1} of token {int(at[i])} {verb} token {j}"
-                        raise refuse(call, kind, decoder, plan, problem)
-                errors.append(_error(scores[row], reference[row], allowed))
-                if errors[-1] > TOLERANCE[decoder.description.dtype]:
-                    problem = f"{where}scores differ by {errors[-1]:.2g} from those of the same tokens, causally masked"
-                    raise refuse(call, kind, decoder, plan, problem)
-    return errors
+@dataclass(frozen=True)
+class BatchInvariance:
+    """Largest drift of latents per padding side, relative to the largest latent of the layer."""
+
+    allowed: float
+    right: float
+    left: float
+    """Only reported: extraction pads on the right."""
 
 
-def _error(scores: Float[Tensor, "Q I T"], causal: Float[Tensor, "Q I T"], allowed: Bool[Tensor, "I T"]) -> float:
-    both = allowed & (causal > HIDDEN)
-    change = (scores - causal).abs().masked_fill(~both, 0).amax()
-    largest = causal.abs().masked_fill(~both, 0).amax().clamp(min=1e-6)
-    return float((change / largest).nan_to_num(nan=float("inf")))
+@dataclass(frozen=True)
+class DeviceProof:
+    """Hidden states and latents were the same after they moved between devices."""
+
+    devices: tuple[str, ...]
+    n_layers: int
 
 
-def _errors_at(
-    shape: tuple[int, int], decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, is_padded: bool
-) -> list[float]:
-    """Run every block on random vectors in a batch of another shape, and compare some tokens of some rows."""
-    n_rows, n_tokens = shape
-    lengths = [n_tokens - (row * n_tokens // (2 * n_rows) if is_padded else 0) for row in range(n_rows)]
-    batch = collate([encode_ids(probe_ids(decoder, n, seed=row)) for row, n in enumerate(lengths)], range(n_rows))
-    batch = replace(batch, spans=probe_spans(n_tokens).repeat(n_rows, 1))
-    rows = sorted({0, n_rows // 2, n_rows - 1})
-    tokens = [[token % lengths[row] for k in WHERE if k < lengths[row] for token in (k, -1 - k)] for row in rows]
-    most = max(map(len, tokens))
-    queries = torch.tensor([(some + some[:1] * most)[:most] for some in tokens])
-
-    def look() -> list[BlockCall]:
-        calls: list[BlockCall] = []
-
-        def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
-            calls.append(BlockCall(block, is_again, hidden[:0]))
-            noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(block))
-            return noise.to(hidden)
-
-        def see(scores: Tensor) -> None:
-            picked = [scores[row][:, at].cpu() for row, at in zip(rows, queries, strict=True)]
-            calls[-1].scores.append(torch.stack(picked))
-
-        run_apart(decoder, wiring, batch, enter=enter, leave=lambda _: None, watch=lambda *_: None, see=see)
-        return calls
-
-    planned = look()
-    with wiring.all_as(CAUSAL_KIND):
-        causal = look()
-    where = f"in {n_rows} {'padded' if is_padded else 'unpadded'} rows of {n_tokens} tokens, "
-    return _compare(planned, causal, (batch.is_real[rows], queries), decoder, wiring, plan, where)
-
-
-def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder: int) -> None:
-    """Certify that the placeholder takes the last token's state after the blocks of the plan, and after no other.
-
-    The output of a block is compared with the input of the next one, in a row of `n_tokens` whose placeholder is at the
-    column `placeholder`.
-    """
-    copied = literal_plan(plan.text, len(decoder.blocks)).prepend or range(0)
+def prove_copies(claim: Claim, *, n_tokens: int, placeholder: int) -> None:
+    """Certify that the placeholder takes the last token's state after the blocks of the plan, and after no other."""
+    decoder, copied = claim.decoder, claim.literal.prepend or range(0)
     computed: list[Tensor] = []
-
     note = seeing_output(lambda hidden: computed.append(hidden[0].clone()))
 
     def visit(position: int, hidden: Tensor) -> None:
         if position == 0:  # random; that it depends on no token shows in `influence`
             return
         output, state = computed[-1], hidden[0]
-        holds_last = torch.equal(state[placeholder], state[-1])
+        holds_last, problem = torch.equal(state[placeholder], state[-1]), ""
         if position - 1 in copied:
-            if not holds_last:
-                raise _refuse_copy(decoder, plan, position, "does not hold the last token's state")
+            problem = "" if holds_last else "does not hold the last token's state"
         elif holds_last and not torch.equal(output[placeholder], output[-1]):
-            raise _refuse_copy(
-                decoder, plan, position, "holds the last token's state, which the plan does not copy there"
-            )
+            problem = "holds the last token's state, which the plan does not copy there"
+        if problem:
+            raise claim.refute(f": the placeholder of {decoder.layers[position]} {problem}")
 
     ids = probe_ids(decoder, n_tokens, seed=0).unsqueeze(0)
     batch = replace(plain_batch(ids, spans=probe_spans(n_tokens)), placeholder=torch.tensor([placeholder]))
@@ -203,13 +105,6 @@ def prove_copies(decoder: Decoder, plan: MaskPlan, *, n_tokens: int, placeholder
         for block in wide.blocks:
             stack.enter_context(block.register_forward_hook(note, prepend=True))  # before the hooks that copy
         run_batch(wide, batch, visit, depth=len(wide.blocks))
-
-
-def _refuse_copy(decoder: Decoder, plan: MaskPlan, position: int, problem: str) -> CertificateError:
-    return CertificateError(
-        f"the plan {plan.text!r} did not take effect: the placeholder of {decoder.layers[position]} {problem}. "
-        f"The family {decoder.description.family!r} cannot be extracted under this plan."
-    )
 
 
 def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Tensor, "L T T"]:
@@ -239,27 +134,27 @@ def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Ten
     return moved
 
 
-def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tokens: int = 64) -> dict[str, Any]:
+def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tokens: int = 64) -> PlanProof:
     """Certify a plan in force: the mask of every block by itself, and which inputs move which outputs at every layer.
 
     `n_rows` and `n_tokens` are those of a large batch of the extraction. Blocks of an unwired decoder are left to
-    transformers and not checked by themselves. Returns plain values for the cache.
+    transformers and not checked by themselves.
     """
     require_truth()
     n_probed = min(INFLUENCE_TOKENS, decoder.description.window)
     moved = influence(decoder, n_tokens=n_probed)
-    n_blocks = len(decoder.blocks)
-    wiring = wiring_of(decoder.blocks)
+    n_blocks, claim, wiring = len(decoder.blocks), Claim(decoder, plan), wiring_of(decoder.blocks)
     windows: list[int | None] = [None] * n_blocks
-    blocks: dict[str, Any] = {}
+    proof = PlanProof(n_probed, len(decoder.layers))
     is_recurrent = wiring is not None and bool(wiring.silent)  # before proofs begin batches of their own
     if wiring is not None:
-        require_attention(wiring, plan, family=decoder.description.family)
-        prove = prove_scores if wiring.by_argument else prove_blocks
-        blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
-        _require_equal_when_watched(decoder, wiring, plan)
+        require_attention(wiring, plan)
+        prove, shape = prove_scores if wiring.by_argument else prove_blocks, (n_rows, n_tokens)
+        n_calls, error = prove(claim, wiring, shape)
+        proof = BlocksProof(n_probed, len(decoder.layers), n_calls=n_calls, shape=shape, largest_error=error)
+        _require_equal_when_watched(claim, wiring)
         if plan.prepend is not None:
-            prove_copies(decoder, plan, n_tokens=n_probed, placeholder=PLACEHOLDER)
+            prove_copies(claim, n_tokens=n_probed, placeholder=PLACEHOLDER)
         windows = [wiring.windows.get(block) for block in range(n_blocks)]
     expected = expected_reach(
         plan,
@@ -272,41 +167,32 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     for position, layer in enumerate(decoder.layers):
         # A position outside the plan that moves proves a wrong mask. One inside it that does not may only be too weak
         # to see in rounding: where blocks are proved one by one, a few of those do not matter.
-        leak = moved[position] & ~expected[position]
-        deaf = expected[position] & ~moved[position]
+        allowed = required = expected[position]
+        n_deaf = int((allowed & ~moved[position]).sum())
         if wiring is None:  # the untouched causal path does not reveal its windows, so only neighbours are required
-            deaf = deaf.triu(-1).tril(1)
-        elif is_recurrent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
-            deaf = deaf.triu().tril()
-        for wrong, verb in ((leak.nonzero(), "depends on"), (deaf.nonzero(), "ignores")):
-            if len(wrong):
-                i, j = wrong[0].tolist()
-                raise CertificateError(
-                    f"the plan {plan.text!r} did not take effect: output {i} of layer {layer} {verb} input {j}. "
-                    f"The family {decoder.description.family!r} cannot be extracted under this plan."
-                )
-    return {"is_as_planned": True, "n_tokens": n_probed, "n_layers": len(decoder.layers), **blocks}
+            required = required.triu(-1).tril(1)
+        elif is_recurrent or n_deaf * 10 <= int(required.sum()):
+            required = required.triu().tril()
+        if difference := first_difference(moved[position], allowed, required=required):
+            verb, (i, j) = difference
+            raise claim.refute(f": output {i} of layer {layer} {verb} input {j}")
+    return proof
 
 
-def _require_equal_when_watched(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> None:
+def _require_equal_when_watched(claim: Claim, wiring: Wiring) -> None:
     """Check that a decoder computes the same states whether its blocks are watched or not."""
-    with in_float32(decoder) as wide:
+    with in_float32(claim.decoder) as wide:
         drift = drift_when_watched(wide, wiring)
     worst = int(drift.argmax())
     if float(drift[worst]) > TOLERANCE["float32"]:
-        raise CertificateError(
-            f"the plan {plan.text!r} did not take effect: layer {decoder.layers[worst]} differs by "
-            f"{float(drift[worst]):.2g} of its largest value when its blocks are not watched, so what was proved of "
-            f"them does not hold. The family {decoder.description.family!r} cannot be extracted under this plan."
+        raise claim.refute(
+            f": layer {wide.layers[worst]} differs by {float(drift[worst]):.2g} of its largest value when its blocks "
+            "are not watched, so what was proved of them does not hold"
         )
 
 
-def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
-    """Certify that a text's latents do not depend on its neighbours or on padding on the right, as extraction pads.
-
-    Returns the largest drift per padding side, relative to the largest latent of the layer; that of the left is only
-    reported. Decoders with experts are checked in float32, where rounding does not flip their routers.
-    """
+def check_batch_invariance(decoder: Decoder) -> BatchInvariance:
+    """Certify that latents do not depend on neighbours or padding; decoders with experts are tried in float32."""
     if has_experts(decoder) and decoder.description.dtype != "float32":
         with in_float32(decoder) as wide:
             return check_batch_invariance(wide)
@@ -321,7 +207,7 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     together = _latents(decoder, join_batches([right, left], width=width))
     by_side = {"right": together[:, :, :n_short], "left": together[:, :, len(encoded) :]}
     allowed = DRIFT_ALLOWED[decoder.description.dtype]
-    result: dict[str, Any] = {"allowed": allowed}
+    worst_drifts = {}
     for side, latents in by_side.items():
         drift = layer_drift(latents, alone)
         worst = int(drift.argmax())
@@ -332,17 +218,12 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
                 f"of its largest value (allowed {allowed:g}). The family {decoder.description.family!r} needs another "
                 "attention implementation or dtype."
             )
-        result[side] = min(float(drift[worst]), DRIFT_SHOWN)
-    return result
+        worst_drifts[side] = min(float(drift[worst]), DRIFT_SHOWN)
+    return BatchInvariance(allowed, **worst_drifts)
 
 
-def check_devices(decoder: Decoder) -> dict[str, Any]:
-    """Certify that hidden states and latents are the same after they moved between the devices of a decoder's blocks.
-
-    On some machines a copy from one GPU to another silently arrives as zeros (transformers issue 36636).
-    Every layer is copied to every device, pooled there, and compared with itself as read from where it was
-    computed. Other certificates prove the blocks, each on its own device.
-    """
+def check_devices(decoder: Decoder) -> DeviceProof:
+    """Certify that states survive every move between devices: some machines copy zeros (transformers issue 36636)."""
     devices = list(dict.fromkeys((decoder.device, *decoder.devices)))
     batch = plain_batch(probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0).unsqueeze(0))
     pooler = Pooler(decoder, batch, poolings=("last",), layers=decoder.layers)
@@ -361,7 +242,7 @@ def check_devices(decoder: Decoder) -> dict[str, Any]:
                 )
 
     run_batch(decoder, batch, visit)
-    return {"devices": list(map(str, devices)), "n_layers": len(decoder.layers)}
+    return DeviceProof(tuple(map(str, devices)), len(decoder.layers))
 
 
 def _prepends(decoder: Decoder) -> bool:

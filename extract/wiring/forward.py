@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extract.decoders.bidirectional import flags_off
@@ -19,11 +18,13 @@ from extract.inputs.spans import CONTEXT, TEXT
 from extract.inputs.tokens import EncodedText
 from extract.linear import QuickLinear
 from extract.poolings.memory import send
-from extract.wiring.attention import wiring_of
+from extract.wiring.attention import Arguments, Keywords, Run, wiring_of
 
 FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 """What the code of a family raises where it cannot run as it is configured."""
 Visit = Callable[[int, Tensor], None]
+Output = Tensor | Arguments
+"""What a module of a block returns: its hidden states, alone or before others."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -38,16 +39,8 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     hidden states `(B, T, D)`, which it must not keep. Blocks above the position `depth` are not computed.
     """
     top = len(decoder.blocks) + 1
-    wiring = wiring_of(decoder.blocks)
-    if wiring is not None:
-        device = decoder.device
-        wiring.begin(
-            send(batch.is_real, device),
-            None if batch.spans is None else send(batch.spans, device),
-            last=send(batch.last, device),
-            placeholder=None if batch.placeholder is None else send(batch.placeholder, device),
-            is_padded=batch.is_padded,
-        )
+    if wiring := wiring_of(decoder.blocks):
+        wiring.begin(batch, decoder.device)
     flags = decoder.description.bidirectional or {}
     with (
         torch.inference_mode(),
@@ -77,13 +70,9 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
         visit(top, final)
 
 
-def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
-    """Build the arguments of the forward call.
-
-    Without padding no mask is passed, which every attention implementation takes as plain causal and computes
-    fastest. With padding the mask and positions counted from the first real token are passed.
-    """
-    inputs: dict[str, Any] = {"input_ids": send(batch.ids, decoder.device), "use_cache": False}
+def forward_inputs(decoder: Decoder, batch: Batch) -> Keywords:
+    """Build the arguments of the forward call; an unpadded batch has no mask, which is plain causal and fastest."""
+    inputs: Keywords = {"input_ids": send(batch.ids, decoder.device), "use_cache": False}
     if batch.is_padded:
         is_real = send(batch.is_real, decoder.device)
         inputs["attention_mask"] = is_real.long()
@@ -94,8 +83,8 @@ def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
 
 @contextmanager
 def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) -> Iterator[None]:
-    def check(value: Any) -> Tensor:
-        hidden = hidden_of(value)
+    def check(output: object) -> Tensor:
+        hidden = output[0] if isinstance(output, tuple) else output
         if not isinstance(hidden, Tensor) or tuple(hidden.shape[:2]) != shape or hidden.dim() != 3:
             got = f"a tensor {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
             raise DecoderError(
@@ -109,7 +98,7 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         if position >= depth:
             raise _EnoughError
 
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(_: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         see(0, check(args[0] if args else kwargs.get("hidden_states")))
 
     def after(position: int) -> Callable[..., None]:
@@ -122,15 +111,16 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         yield
 
 
-def hidden_of(output: Any) -> Any:
+def hidden_of(output: Output) -> Tensor:
     """Return the hidden states of a module's output, which comes alone or before others."""
-    return output[0] if isinstance(output, tuple) else output
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    return hidden
 
 
-def changing_input(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+def changing_input(change: Run) -> Callable[[nn.Module, Arguments, Keywords], tuple[Arguments, Keywords]]:
     """Make a forward pre-hook, with keywords, that changes the hidden states that a block receives."""
 
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def hook(_: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
         if args:
             return (change(args[0]), *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
@@ -138,16 +128,16 @@ def changing_input(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return hook
 
 
-def changing_output(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+def changing_output(change: Run) -> Callable[[nn.Module, Arguments, Output], Output]:
     """Make a forward hook that changes the hidden states that a block returns."""
 
-    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+    def hook(_: nn.Module, __: Arguments, output: Output) -> Output:
         return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
 
     return hook
 
 
-def seeing_output(see: Callable[[Any], None]) -> Callable[..., None]:
+def seeing_output(see: Callable[[Tensor], None]) -> Callable[[nn.Module, Arguments, Output], None]:
     """Make a forward hook that shows the hidden states that a module returns."""
     return lambda _, __, output: see(hidden_of(output))
 
@@ -175,10 +165,10 @@ def in_float32(decoder: Decoder) -> Iterator[Decoder]:
 
 def _widening(
     part: nn.Module, narrow_weights: dict[str, nn.Parameter]
-) -> tuple[Callable[..., Any], Callable[..., None]]:
+) -> tuple[Callable[..., tuple[Arguments, Keywords]], Callable[..., None]]:
     # Parameters are replaced and not changed: accelerate puts others in their place while an offloaded module runs, in
     # the dtype that it finds.
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(_: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
         for name, weight in narrow_weights.items():
             setattr(part, name, nn.Parameter(weight.data.float(), requires_grad=False))
         return tuple(map(_wide, args)), {name: _wide(value) for name, value in kwargs.items()}
@@ -190,21 +180,26 @@ def _widening(
     return before, after
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: object) -> object:
     return value.float() if isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16) else value
+
+
+def hidden_states(decoder: Decoder, batch: Batch) -> Float[Tensor, "L B T D"]:
+    """Compute the hidden states of a batch in float32, from the embedding to the last block, on the CPU."""
+    states: list[Tensor] = []
+    with in_float32(decoder):
+        run_batch(decoder, batch, lambda _, hidden: states.append(hidden.float().cpu()), depth=len(decoder.blocks))
+    return torch.stack(states)
 
 
 def has_experts(decoder: Decoder) -> bool:
     """Whether a router chooses experts for each token, so that rounding can change a latent by any amount."""
-    config: Any = decoder.module.config
-    text_config = config.get_text_config()
-    return any((getattr(text_config, name, None) or 0) > 1 for name in EXPERTS)
+    return any((getattr(decoder.text_config, name, None) or 0) > 1 for name in EXPERTS)
 
 
 def vocabulary_size(decoder: Decoder) -> int:
     """Return how many tokens a decoder knows."""
-    config: Any = decoder.module.config
-    return int(config.get_text_config().vocab_size)
+    return int(decoder.text_config.vocab_size)
 
 
 def probe_ids(decoder: Decoder, n_tokens: int, *, seed: int) -> Int[Tensor, " T"]:

@@ -4,22 +4,39 @@ Architectures run blocks again, with the arguments their own call received, as h
 Sums are taken before the final norm, so `block_L` and `final_norm` are those of the converted decoder.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from extract.decoders.bidirectional import changed
 from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
 from extract.masks.mask_plan import MaskPlan
-from extract.wiring.attention import Wiring, only_causal, require_attention, require_windows, wired, wired_by_argument
-from extract.wiring.forward import changing_input, changing_output, in_float32, plain_batch, probe_ids, run_batch
+from extract.wiring.attention import (
+    Arguments,
+    Keywords,
+    Run,
+    Wiring,
+    only_causal,
+    require_attention,
+    require_windows,
+    wired,
+)
+from extract.wiring.forward import (
+    Output,
+    changing_input,
+    changing_output,
+    hidden_of,
+    hidden_states,
+    plain_batch,
+    probe_ids,
+)
 
 Blocks = tuple[nn.Module, ...]
 INFLUENCE_TOKENS = 6
@@ -33,29 +50,19 @@ WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
 @contextmanager
 def short_windows(decoder: Decoder) -> Iterator[None]:
     """Shorten every sliding window to `SHORT_WINDOW` tokens until the `with` block ends."""
-    config: Any = decoder.module.config
-    owners = [config, config.get_text_config(), *decoder.module.modules()]
-    unique = {id(owner): owner for owner in owners}.values()
-    long = [(owner, name) for owner in unique for name in WINDOW_NAMES if _is_long(vars(owner).get(name))]
+    owners: list[object] = [decoder.module.config, decoder.text_config, *decoder.module.modules()]
     with ExitStack() as stack:
-        for owner, name in long:
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, SHORT_WINDOW)
+        for owner in owners:
+            windows = {name: vars(owner).get(name) for name in WINDOW_NAMES}
+            long = [name for name, n in windows.items() if type(n) is int and n > SHORT_WINDOW]
+            stack.enter_context(changed(owner, **dict.fromkeys(long, SHORT_WINDOW)))
         yield
-
-
-def _is_long(window: object) -> bool:
-    return isinstance(window, int) and not isinstance(window, bool) and window > SHORT_WINDOW
 
 
 def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
     """Compute hidden states of one short row in float32, from the embedding to the last block, on the CPU."""
     ids = probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0)
-    states: list[Tensor] = []
-    top = len(decoder.blocks)
-    with in_float32(decoder):
-        run_batch(decoder, plain_batch(ids.unsqueeze(0)), lambda _, h: states.append(h[0].float().cpu()), depth=top)
-    return torch.stack(states)
+    return hidden_states(decoder, plain_batch(ids.unsqueeze(0)))[:, 0]
 
 
 def looks_ahead(decoder: Decoder) -> bool:
@@ -63,16 +70,9 @@ def looks_ahead(decoder: Decoder) -> bool:
     n_tokens = min(INFLUENCE_TOKENS, decoder.description.window)
     row, other = (probe_ids(decoder, n_tokens, seed=seed) for seed in (0, 1))
     rows = torch.stack([row, torch.cat([row[:1], other[1:]])])
-    moved = False
-
-    def visit(_: int, hidden: Tensor) -> None:
-        nonlocal moved
-        first = hidden[:, 0].float()
-        moved = moved or bool((first[1] - first[0]).abs().max() > 1e-6 * first.abs().max())
-
-    with in_float32(decoder):
-        run_batch(decoder, plain_batch(rows), visit, depth=len(decoder.blocks))
-    return moved
+    first = hidden_states(decoder, plain_batch(rows))[:, :, 0]
+    change = (first[:, 1] - first[:, 0]).abs().amax(1)
+    return bool((change > 1e-6 * first.abs().amax((1, 2))).any())
 
 
 def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D"], decoder: Decoder) -> None:
@@ -102,14 +102,14 @@ class Replay:
     wiring: Wiring
     inputs: dict[int, Tensor] = field(default_factory=dict)
     """Hidden states `(B, T, D)` that each block received, by its position from 0."""
-    _calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    _calls: dict[int, tuple[Arguments, Keywords]] = field(default_factory=dict)
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note every call of a block until the `with` block ends."""
         with ExitStack() as hooks:
             for index, block in enumerate(self.blocks):
-                hooks.enter_context(block.register_forward_pre_hook(self._note(index), with_kwargs=True))
+                hooks.enter_context(block.register_forward_pre_hook(partial(self._note, index), with_kwargs=True))
             hooks.callback(self.inputs.clear)
             hooks.callback(self._calls.clear)
             yield
@@ -120,19 +120,15 @@ class Replay:
 
         def forward(hidden: Tensor) -> Tensor:
             # `forward` and not the call itself: hooks of the outer pass must not fire for an inner one.
-            output = self.blocks[index].forward(hidden, *args, **kwargs)
-            changed: Tensor = output[0] if isinstance(output, tuple) else output
-            return changed
+            output: Output = self.blocks[index].forward(hidden, *args, **kwargs)
+            return hidden_of(output)
 
         with self.wiring.converted(index, kind):
             return self.wiring.around(index, hidden, forward)
 
-    def _note(self, index: int) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.inputs[index] = args[0] if args else kwargs["hidden_states"]
-            self._calls[index] = (args[1:], {k: v for k, v in kwargs.items() if k != "hidden_states"})
-
-        return hook
+    def _note(self, index: int, _: nn.Module, args: Arguments, kwargs: Keywords) -> None:
+        self.inputs[index] = args[0] if args else kwargs["hidden_states"]
+        self._calls[index] = (args[1:], {k: v for k, v in kwargs.items() if k != "hidden_states"})
 
 
 class Skip:
@@ -181,17 +177,17 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
             hidden = stack.run(index, hidden, kind)
         return hidden
 
-    def one_more(index: int) -> Callable[[Tensor], Tensor]:
-        return lambda hidden: hidden + stack.run(index, stack.inputs[index], kind)
+    def one_more(index: int, hidden: Tensor) -> Tensor:
+        return hidden + stack.run(index, stack.inputs[index], kind)
 
     def second_stack(hidden: Tensor) -> Tensor:
         # The input that both stacks share has the addition of its own block in it.
         converted = stack.run(top[0], stack.inputs[top[0]], kind)
         return add_across(hidden, rerun(top[1:], converted, skips_from=top[0] + 1))
 
-    changes: dict[int, Callable[[Tensor], Tensor]]
+    changes: Mapping[int, Run]
     if plan.architecture == "inter-block":
-        changes = {index: one_more(index) for index in top}
+        changes = {index: partial(one_more, index) for index in top}
     elif plan.architecture == "extend":
         changes = {last: lambda hidden: rerun([last] * n_converted, hidden, skips_from=last + 1)}
     elif plan.architecture == "extra":
@@ -221,10 +217,10 @@ def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator
         yield
         return
     n_blocks, n_converted = len(blocks), plan.converted[1]
-    n_own = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
+    n_skipping = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
 
     with ExitStack() as hooks:
-        for index in filter(skip.acts_at, range(n_own)):
+        for index in filter(skip.acts_at, range(n_skipping)):
             # In front of other hooks: a block that an architecture runs again starts from the same input.
             hook = changing_input(partial(skip.before, index))
             handle = blocks[index].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
@@ -262,41 +258,35 @@ def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Ite
         placeholder, end = batch.on_device(batch.placeholder, device), batch.on_device(batch.last, device)
         if is_drawn and (device, hidden.dtype) not in copies:
             copies[device, hidden.dtype] = draw.to(hidden)
-        changed = hidden.clone()
-        changed[rows, placeholder] = copies[device, hidden.dtype] if is_drawn else hidden[rows, end]
-        return changed
+        copied = hidden.clone()
+        copied[rows, placeholder] = copies[device, hidden.dtype] if is_drawn else hidden[rows, end]
+        return copied
 
     with ExitStack() as hooks:
-        wiring.plan.prepends = True
-        hooks.callback(setattr, wiring.plan, "prepends", False)
-        hook = changing_input(lambda hidden: put(hidden, is_drawn=True))
-        hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(hook, with_kwargs=True))
-        hook = changing_output(lambda hidden: put(hidden, is_drawn=False))
+        hooks.enter_context(changed(wiring.plan, prepends=True))
+        enter, leave = changing_input(partial(put, is_drawn=True)), changing_output(partial(put, is_drawn=False))
+        hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(enter, with_kwargs=True))
         for block in decoder.blocks[first - 1 : last]:
-            hooks.enter_context(block.register_forward_hook(hook))
+            hooks.enter_context(block.register_forward_hook(leave))
         yield
 
 
 @contextmanager
 def masks_in_force(decoder: Decoder, kinds: Sequence[MaskKind]) -> Iterator[Wiring]:
-    """Wire a decoder with a mask kind per block, bottom up, after checking that wired causal masks change nothing.
-
-    The library's attention interface is tried first, then the mask argument of its attention modules. `DecoderError`
-    where the family does not let its attention be chosen, or computes something else through ours.
-    """
+    """Wire a decoder with a mask kind per block, in the first way in which wired causal masks change nothing."""
     refusals: list[DecoderError] = []
-    family = decoder.description.family
+    family, causal = decoder.description.family, [CAUSAL_KIND] * len(decoder.blocks)
     with short_windows(decoder):
         untouched = probe_layers(decoder)
-    for wire in (wired, wired_by_argument):
+    for by_argument in (False, True):
         with ExitStack() as stack:
             try:
-                causal = [CAUSAL_KIND] * len(decoder.blocks)
-                wiring = stack.enter_context(wire(decoder.module, decoder.blocks, causal, family=family))
+                wire = wired(decoder.module, decoder.blocks, causal, family=family, by_argument=by_argument)
+                wiring = stack.enter_context(wire)
                 with short_windows(decoder), wiring.windows_apart():
                     require_equal(untouched, probe_layers(decoder), decoder)
-                    require_windows(wiring, family=family)
-                if wiring.by_argument and len(wiring.silent) == len(causal):
+                    require_windows(wiring)
+                if by_argument and len(wiring.silent) == len(causal):
                     raise only_causal(family, "gives its attention no mask to replace")
             except DecoderError as error:
                 refusals.append(error)
@@ -325,7 +315,7 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = Fals
         return
     with ExitStack() as stack:
         wiring = stack.enter_context(masks_in_force(decoder, kinds))
-        require_attention(wiring, plan, family=decoder.description.family)
+        require_attention(wiring, plan)
         stack.enter_context(rest_in_force(decoder, wiring, plan))
         yield wiring
 
@@ -341,7 +331,6 @@ def rest_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[
         stack.enter_context(prepending_in_force(decoder, wiring, plan))
         if plan.prefix is not None:
             if wiring.by_argument:
-                raise only_causal(decoder.description.family, "computes attention where no key can be prepended")
-            wiring.plan.prefixed = range(plan.prefix[0] - 1, plan.prefix[1])
-            stack.callback(setattr, wiring.plan, "prefixed", range(0))
+                raise only_causal(wiring.family, "computes attention where no key can be prepended")
+            stack.enter_context(changed(wiring.plan, prefixed=range(plan.prefix[0] - 1, plan.prefix[1])))
         yield

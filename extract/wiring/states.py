@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,10 +23,10 @@ from extract.inputs.batches import Batch
 from extract.masks.mask_kinds import CAUSAL_KIND
 from extract.masks.mask_plan import MaskPlan
 from extract.poolings.memory import empty_in_pages, send
-from extract.poolings.pooling_table import REBA, WORD_POOLINGS, RebaOptions, find_pooling
-from extract.poolings.poolings import backward_weights, index_rows, index_words, move_index
-from extract.wiring.attention import AttentionCall, ScoreWatch, Wiring, wiring_of
-from extract.wiring.forward import hidden_of, in_float32, plain_batch, probe_ids, run_batch, seeing_output
+from extract.poolings.pooling_table import REBA, WORD_POOLINGS, Pooling, RebaOptions, find_pooling
+from extract.poolings.poolings import PoolingIndex, WordIndex, backward_weights, index_rows, index_words, move_index
+from extract.wiring.attention import Arguments, AttentionCall, Keywords, ScoreWatch, Wiring, wiring_of
+from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch, seeing_output
 from extract.wiring.plan_wiring import masks_in_force
 
 N_TOKENS = 6
@@ -66,10 +66,7 @@ class TapModules:
 
 
 def layer_widths(decoder: Decoder, plan: MaskPlan, layers: Sequence[str]) -> dict[str, int]:
-    """Find the widths of those layers that are not as wide as hidden states; the decoder runs only if there are taps.
-
-    `DecoderError` for a tap that this family does not show, or a plan that runs blocks twice.
-    """
+    """Find the widths of taps that are not as wide as hidden states; `DecoderError` for one without a single state."""
     tapped = [layer for layer in layers if split_tap(layer)[1]]
     if not tapped:
         return {}
@@ -117,11 +114,11 @@ def tapping(decoder: Decoder, taps: Collection[Tap], see: Callable[[Tap, Tensor]
     modules = find_taps(decoder)
     readable = {modules.require(tap) for tap in taps}
 
-    def show(tap: Tap, state: Any) -> None:
-        see(tap, hidden_of(state).reshape(*wiring.current.shape, -1))  # OPT flattens rows before its MLP
+    def show(tap: Tap, state: Tensor) -> None:
+        see(tap, state.reshape(*wiring.current.shape, -1))  # OPT flattens rows before its MLP
 
-    def on_input(tap: Tap) -> Callable[..., None]:
-        return lambda _, args, kwargs: show(tap, args or tuple(kwargs.values()))
+    def on_input(tap: Tap) -> Callable[[nn.Module, Arguments, Keywords], None]:
+        return lambda _, args, kwargs: show(tap, (*args, *kwargs.values())[0])
 
     def watch(block: int, call: AttentionCall) -> None:
         if (block, "value") in readable:
@@ -159,17 +156,15 @@ def _look(decoder: Decoder, wiring: Wiring) -> TapModules:
     taps = TapModules(decoder.description.family, decoder.description.width)
     events: list[list[_Event]] = [[] for _ in decoder.blocks]
 
-    def note(block: int) -> tuple[Callable[..., None], Callable[..., None]]:
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            tensors = [value.cpu() for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            if tensors:
-                events[block].append(_Event("call", module, tensors[0], tuple(tensors[1:])))
+    def on_call(block: int, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
+        tensors = [value.cpu() for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if tensors:
+            events[block].append(_Event("call", module, tensors[0], tuple(tensors[1:])))
 
-        def after(module: nn.Module, _: Any, output: Any) -> None:
-            if isinstance(hidden := hidden_of(output), Tensor):
-                events[block].append(_Event("return", module, hidden.cpu()))
-
-        return before, after
+    def on_return(block: int, module: nn.Module, _: Arguments, output: object) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if isinstance(hidden, Tensor):
+            events[block].append(_Event("return", module, hidden.cpu()))
 
     def watch(block: int, call: AttentionCall) -> None:
         taps.value_widths[block] = _values(call).shape[-1]
@@ -178,10 +173,9 @@ def _look(decoder: Decoder, wiring: Wiring) -> TapModules:
     row = plain_batch(probe_ids(decoder, n_tokens, seed=0).unsqueeze(0))
     with ExitStack() as stack:
         for block, module in enumerate(decoder.blocks):
-            before, after = note(block)
             for part in module.modules():
-                stack.enter_context(part.register_forward_pre_hook(before, with_kwargs=True))
-                stack.enter_context(part.register_forward_hook(after))
+                stack.enter_context(part.register_forward_pre_hook(partial(on_call, block), with_kwargs=True))
+                stack.enter_context(part.register_forward_hook(partial(on_return, block)))
         stack.enter_context(wiring.watched(watch))
         stack.enter_context(wiring.windows_apart())
         stack.enter_context(in_float32(decoder))
@@ -293,10 +287,10 @@ class Pooler:
         self.taps = [state for state in self._slots if isinstance(state, tuple)]
         top = max(state[0] + 1 if isinstance(state, tuple) else state for state in self._slots)
         self.depth = None if FINAL_NORM in layers else top
-        self._pools: list[Callable[[Tensor, Any], Tensor]]
+        self._pools: list[Pooling]
         device = decoder.device
         with torch.inference_mode():
-            index: Any
+            index: PoolingIndex | WordIndex
             if batch.words is None:
                 n_pooled = len(batch.rows)
                 index = index_rows(batch, device)
@@ -310,7 +304,7 @@ class Pooler:
             self.latents = empty_in_pages(shape, torch.float32, device=device)
             if set(widths) - {decoder.description.width}:
                 self.latents.zero_()
-        self._indices: dict[torch.device, Any] = {device: index}
+        self._indices = {device: index}
         self._reba = [p for p, name in enumerate(poolings) if name in REBA]
         self._plain = [p for p in range(len(poolings)) if p not in self._reba]
         self._states: dict[int, Tensor] = {}  # for ReBA, by slot

@@ -141,10 +141,7 @@ def walk_plans(
 
 
 class _Climb:
-    """Runs the blocks that an architecture adds to a causal trunk, as `architecture_in_force` does.
-
-    The stack of the last architecture stays, since the next may only continue it.
-    """
+    """Runs what an architecture adds to a causal trunk, and keeps the last stack, which the next may continue."""
 
     def __init__(self, replay: Replay, path: Sequence[Tensor]) -> None:
         self.replay, self.path = replay, path
@@ -220,10 +217,7 @@ def attention_maps(
     *,
     template: InputTemplate = InputTemplate(),  # noqa: B008
 ) -> AttentionMaps:
-    """Compute attention maps of a handful of texts of two tokens or more, one at a time.
-
-    Of a text that is read in windows it is the first window's.
-    """
+    """Compute attention maps of texts of two tokens or more, one at a time; of windows the first one's."""
     if not texts:
         raise ConfigError("there is no text to draw attention for; give at least one.")
     if plan.architecture != "inplace" or plan.prepend or plan.prefix:

@@ -14,7 +14,7 @@ from extract.errors import printable
 from extract.files import write_file
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_rules import draw
-from extract.wiring.block_proofs import measured_masks
+from extract.wiring.block_proofs import look_at_blocks
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.tree import attention_maps
@@ -41,22 +41,20 @@ def verify_command(args: VerifyArgs) -> int:
     formats = figure_formats(picture.suffix.removeprefix(".")) if args.picture else ()
     decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
     with plan_in_force(decoder, plan) as wiring:
-        certificate = {**check_influence(decoder, plan), **check_batch_invariance(decoder)}
+        check_influence(decoder, plan)
+        drift = check_batch_invariance(decoder)
         if wiring is None:  # transformers' own path, which shows what reaches a layer and no mask of a block
             names, masks = list(decoder.layers), list(influence(decoder, n_tokens=args.tokens))
         else:
-            measured = measured_masks(decoder, wiring, n_tokens=args.tokens)
-            names, masks = (
-                [decoder.layers[call.block + 1] + " again" * call.is_again for call, _ in measured],
-                [mask for _, mask in measured],
-            )
+            calls = look_at_blocks(decoder, wiring, n_tokens=args.tokens)
+            names = [decoder.layers[call.block + 1] + " again" * call.is_again for call in calls]
+            masks = [call.measured(decoder.description.dtype) for call in calls]
     for name, matrix in zip(names, masks, strict=True):
         show(f"{name}\n{draw(matrix)}")
-    proved = "" if wiring is None else f" in {certificate['n_calls']} blocks, by themselves and in every head,"
+    proved = "" if wiring is None else f" in {len(masks)} blocks, by themselves and in every head,"
     show(
         f"plan {plan.text} took effect on {decoder.description.name}{proved} at {len(decoder.layers)} layers; "
-        f"drift with padding right {certificate['right']:.1e}, left {certificate['left']:.1e} "
-        f"(allowed {certificate['allowed']:g})"
+        f"drift with padding right {drift.right:.1e}, left {drift.left:.1e} (allowed {drift.allowed:g})"
     )
     if args.picture:
         album = Album(open_output(picture.parent), formats)

@@ -131,7 +131,7 @@ def save_decoder_files(decoder: Decoder, folder: Path, *, max_tokens: int | None
             tokenizer.pad_token = tokenizer.eos_token  # masked, so any token will do
     with quiet_loading():
         tokenizer.save_pretrained(folder)
-        decoder.module.save_pretrained(folder)  # type: ignore[operator]
+        decoder.module.save_pretrained(folder)
 
 
 def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:

@@ -137,12 +137,12 @@ def _axes_of(plan: MaskPlan) -> dict[str, Any]:
     segment, form, line, x = plan.segments[0], "", "", 0
     if plan.is_untouched:
         form = "causal"
-    elif len(plan.segments) == 1 and segment.first is not None and not (plan.is_list or plan.skip):
-        if segment.last is None:
-            form, line, x = "over k", segment.kind.text, segment.first
-        else:
-            size = segment.last - segment.first + 1
-            form, line, x = "window", f"{segment.kind}, {size} block{'s' * (size > 1)}", segment.last
+    elif len(plan.segments) == 1 and not (plan.is_list or plan.skip):
+        if segment.count is not None:
+            form, line, x = "over k", segment.kind.text, segment.count
+        elif segment.window is not None:
+            size = len(segment.window)
+            form, line, x = "window", f"{segment.kind}, {size} block{'s' * (size > 1)}", segment.window.stop
     return {"k": k, "k0": k0, "form": form, "line": line, "x": x}
 
 

@@ -83,8 +83,8 @@ def test_causal_is_the_same_weights_with_the_flag_off(family: str) -> None:
 def test_every_plan_is_certified(family: str, text: str, unchecked_shapes: None) -> None:  # noqa: ARG001
     decoder, plan = make_decoder(family, **BOTH_WAYS[family]), parse_plan(text)
     with plan_in_force(decoder, plan):
-        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
-        assert check_batch_invariance(decoder)["right"] < 1e-3
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12).is_as_planned
+        assert check_batch_invariance(decoder).right < 1e-3
 
 
 def test_windows_of_the_general_flag_are_one_token_narrower_here() -> None:

@@ -66,7 +66,7 @@ def test_a_head_that_is_called_decoder_is_passed_over(plan: str) -> None:
     decoder, text = build("modernbert-decoder"), parse_plan(plan)
     assert decoder.blocks == tuple(decoder.module.layers)  # type: ignore[arg-type]
     with plan_in_force(decoder, text):
-        assert check_influence(decoder, text, n_rows=4, n_tokens=12)["is_as_planned"]
+        assert check_influence(decoder, text, n_rows=4, n_tokens=12).is_as_planned
 
 
 def test_several_transformers_in_one_are_refused() -> None:

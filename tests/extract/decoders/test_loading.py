@@ -256,7 +256,7 @@ def test_a_checkpoint_of_images_and_text_gives_its_text_decoder(model_type: str,
     assert drift(torch.stack([*found[:3], found[-1]]), torch.stack(expected)) <= 1e-6
     plan = parse_plan("nosink-bidirectional:2")
     with plan_in_force(decoder, plan):
-        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12).is_as_planned
 
 
 of_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

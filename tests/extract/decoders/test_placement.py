@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import cpu_offload
+from transformers import PreTrainedConfig
 
 from extract.decoders.decoder import Decoder, describe_offload, is_offloaded, load_decoder, placing_options
 from extract.decoders.decoder_spec import DecoderSpec, MergePart, plain_decoder, read_plain_decoder
@@ -166,7 +167,7 @@ def test_weights_that_change_on_disk_void_the_rows(llama: Path, tmp_path: Path) 
 def test_numbers_are_gpus_however_they_are_written() -> None:
     memory: dict[str | int, str] = {0: "1GiB", "1": "2GiB", "cpu": "3GiB"}
     spec = DecoderSpec("tiny", device_map={"model.layers": "1", "model.norm": "cpu"}, max_memory=memory)
-    options = placing_options(spec, None, torch.float32)
+    options = placing_options(spec, PreTrainedConfig(), torch.float32)
     assert options["device_map"] == {"model.layers": 1, "model.norm": "cpu"}
     assert options["max_memory"] == {0: "1GiB", 1: "2GiB", "cpu": "3GiB"}
 

@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from extract.inputs.batches import collate
 from extract.masks import mask_rules
 from extract.masks.mask_kinds import MaskKind, parse_kind
 from extract.masks.mask_plan import parse_plan
 from extract.masks.mask_rules import additive, batch_mask
+from extract.poolings.memory import CPU
 from extract.wiring import attention
 from extract.wiring.attention import WiredPlan, Wiring
-from extract.wiring.forward import plain_batch
+from extract.wiring.forward import encode_ids, plain_batch
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import make_decoder
@@ -47,7 +49,8 @@ def masks_of(wiring: Wiring, *batches: Tensor, window: int | None = None) -> lis
     """Take the mask of the first block in batches, one after the other."""
     taken = []
     for is_real in batches:
-        wiring.begin(is_real)
+        rows = [encode_ids(torch.zeros(int(n_tokens), dtype=torch.long)) for n_tokens in is_real.sum(1)]
+        wiring.begin(collate(rows, range(len(rows))), CPU)
         taken.append(wiring.mask(0, window))
     return taken
 

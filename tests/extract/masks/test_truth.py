@@ -81,7 +81,7 @@ def one_less(self: MaskPlan, n_blocks: int, *, expand: Any = MaskPlan.kinds) -> 
 
 def segment_less(part: str, text: str, *, read: Any = plan_reader._segment) -> Segment:
     segment: Segment = read(part, text)
-    return segment if segment.first in (None, 1) or segment.last else Segment(segment.kind, (segment.first or 0) - 1)
+    return segment if segment.count in (None, 1) else Segment(segment.kind, (segment.count or 0) - 1)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_count_that_no_written_plan_has_is_refused_where_it_is_misread(monkeyp
 
     def wrong(part: str, text: str) -> Segment:
         segment = read(part, text)
-        return segment if (segment.first or 0) < 10 else Segment(segment.kind, 9)
+        return segment if (segment.count or 0) < 10 else Segment(segment.kind, 9)
 
     monkeypatch.setattr(plan_reader, "_segment", wrong)
     require_truth()

@@ -252,7 +252,7 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
     spec = ExtractionSpec(batch_tokens=96, **settings)
     plain = extract_latents(make_decoder(family), texts, spec=spec, folder=tmp_path / "cpu")
     decoder = make_decoder(family)
-    decoder.module.to("cuda")
+    torch.nn.Module.to(decoder.module, "cuda")
     pump, seen = Extraction._pump, list[warnings.WarningMessage]()
 
     def strict(which: Extraction, is_done: NDArray[np.bool_]) -> None:

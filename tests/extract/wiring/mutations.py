@@ -253,9 +253,9 @@ def mixer(strength: float) -> Callable[[], Any]:
 def arguments(change: Callable[[Wiring, int, Tensor, Tensor, str], Tensor]) -> Callable[[], Any]:
     """Change what goes into the mask argument of converted blocks: `change(wiring, block, own, mask, family)`."""
 
-    def changed(wiring: Wiring, block: int, own: Tensor, triangles: Any, *, family: str) -> Tensor:
-        mask = mask_argument(wiring, block, own, triangles, family=family)
-        return change(wiring, block, own, mask, family) if _is_converted(wiring, block) else mask
+    def changed(wiring: Wiring, block: int, own: Tensor, triangles: Any) -> Tensor:
+        mask = mask_argument(wiring, block, own, triangles)
+        return change(wiring, block, own, mask, wiring.family) if _is_converted(wiring, block) else mask
 
     return lambda: patch("extract.wiring.attention.mask_argument", changed)
 
@@ -322,8 +322,7 @@ def _one_block_less(plan: MaskPlan, n_blocks: int) -> tuple[MaskKind, ...]:
 def _segment_less(part: str, text: str) -> Segment:
     """Read a count as one less."""
     segment = READ(part, text)
-    is_count = segment.first is not None and segment.last is None
-    return replace(segment, first=max((segment.first or 0) - 1, 1)) if is_count else segment
+    return segment if segment.count is None else replace(segment, count=max(segment.count - 1, 1))
 
 
 def rest_of(plan: str) -> Callable[[], Any]:

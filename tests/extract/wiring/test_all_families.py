@@ -69,7 +69,7 @@ def test_rows_longer_than_an_indexer_keeps_are_refused() -> None:
     for block in decoder.blocks:
         block.self_attn.indexer.index_topk = 16  # type: ignore[union-attr]
     with plan_in_force(decoder, plan):
-        assert check_influence(decoder, plan, n_rows=4, n_tokens=16)["is_as_planned"]
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=16).is_as_planned
         with pytest.raises(
             CertificateError, match=r"in 4 unpadded rows of 20 tokens, head \d of token \d+ ignores token"
         ):

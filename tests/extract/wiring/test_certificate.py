@@ -11,7 +11,7 @@ from torch.nn import functional
 from extract.errors import CertificateError, DecoderError
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import extract_latents
-from extract.wiring.certificate import check_batch_invariance, check_influence, influence
+from extract.wiring.certificate import PlanProof, check_batch_invariance, check_influence, influence
 from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_texts
 
 
@@ -28,8 +28,9 @@ def attend_without(monkeypatch: pytest.MonkeyPatch, *, is_causal: bool) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_causal_and_blind_to_padding(family: str) -> None:
     decoder = make_decoder(family)
-    assert check_influence(decoder, parse_plan("causal")) == {"is_as_planned": True, "n_tokens": 6, "n_layers": 5}
-    assert max(check_batch_invariance(decoder)[side] for side in ("left", "right")) < 1e-5
+    assert check_influence(decoder, parse_plan("causal")) == PlanProof(n_tokens=6, n_layers=5)
+    drift = check_batch_invariance(decoder)
+    assert max(drift.left, drift.right) < 1e-5
 
 
 def test_influence_of_a_causal_decoder() -> None:
@@ -72,7 +73,7 @@ def test_attention_to_padding_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 def test_padding_on_the_left_which_no_extraction_uses_is_only_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     attend_without(monkeypatch, is_causal=True)
     found = check_batch_invariance(make_decoder())
-    assert found["left"] > found["allowed"] > 10 * found["right"]
+    assert found.left > found.allowed > 10 * found.right
 
 
 def test_a_forward_pass_that_fails_is_a_sentence() -> None:
@@ -102,10 +103,10 @@ def test_latents_that_are_no_numbers_are_caught() -> None:
 
 def test_windows_shorter_than_the_probes_are_kept() -> None:
     decoder = make_decoder("gpt2", n_positions=5)
-    assert check_influence(decoder, parse_plan("causal"))["n_tokens"] == 5
-    assert check_batch_invariance(decoder)["left"] < 1e-5
+    assert check_influence(decoder, parse_plan("causal")).n_tokens == 5
+    assert check_batch_invariance(decoder).left < 1e-5
 
 
 def test_a_vocabulary_of_three_is_enough() -> None:
     decoder = make_decoder("gpt2", vocab_size=3, bos_token_id=0, eos_token_id=0)
-    assert check_influence(decoder, parse_plan("causal"))["is_as_planned"]
+    assert check_influence(decoder, parse_plan("causal")).is_as_planned

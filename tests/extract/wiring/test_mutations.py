@@ -111,7 +111,7 @@ def test_the_message_says_where(what: str, message: str) -> None:
 @pytest.mark.parametrize("what", ["sink mask dropped on one block", "causal in batches of more than nine rows"])
 def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Causal blocks below saturate what reaches the top: the check this one replaces saw nothing."""
-    monkeypatch.setattr("extract.wiring.certificate.prove_blocks", lambda *_, **__: {})
+    monkeypatch.setattr("extract.wiring.certificate.prove_blocks", lambda *_: (0, 0.0))
     deep = Mutation(what, named(what).plan, named(what).apply)
     assert not is_caught(deep, "llama")
     assert change_of(deep, "llama") > 1e-3

@@ -17,7 +17,7 @@ from extract.run.embed import embed_words
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.wiring.attention import WiredBatch
-from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
+from extract.wiring.certificate import DeviceProof, PlanProof, check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
 from extract.wiring.states import pool_batch
 from extract.wiring.tree import Route, route_of, walk_plans
@@ -124,23 +124,21 @@ def test_a_tree_of_plans_follows_too() -> None:
             require_close(found, wanted[plan])
 
 
-def certify(decoder: Decoder, plan: str) -> dict[str, Any]:
+def certify(decoder: Decoder, plan: str) -> tuple[PlanProof, DeviceProof]:
     """Certify a plan as an extraction does."""
     with plan_in_force(decoder, parse_plan(plan)):
-        return {
-            "influence": check_influence(decoder, parse_plan(plan), n_rows=3, n_tokens=9),
-            "batch_invariance": check_batch_invariance(decoder),
-            "devices": check_devices(decoder),
-        }
+        influence = check_influence(decoder, parse_plan(plan), n_rows=3, n_tokens=9)
+        check_batch_invariance(decoder)
+        return influence, check_devices(decoder)
 
 
 @pytest.mark.parametrize("plan", ["causal", "nosink-bidirectional:2"])
 def test_certificates_hold_on_every_device(plan: str) -> None:
     decoder = make_decoder()
     with spread(decoder.module, places("llama")):
-        found = certify(decoder, plan)
-    assert found["devices"] == {"devices": ["lazy:0", "lazy:1", "lazy:2"], "n_layers": 5}
-    assert found["influence"]["is_as_planned"]
+        influence, devices = certify(decoder, plan)
+    assert devices == DeviceProof(("lazy:0", "lazy:1", "lazy:2"), n_layers=5)
+    assert influence.is_as_planned
 
 
 @pytest.mark.long

@@ -183,8 +183,8 @@ def assert_certificates(name: str, *plans: str) -> None:
     for plan in map(parse_plan, plans):
         with plan_in_force(decoder, plan) as chosen:
             assert chosen is not None
-            assert check_influence(decoder, plan, n_rows=8, n_tokens=16)["is_as_planned"]
-            assert max(check_batch_invariance(decoder)[side] for side in SIDES) <= TOLERANCE
+            assert check_influence(decoder, plan, n_rows=8, n_tokens=16).is_as_planned
+            assert max(vars(check_batch_invariance(decoder))[side] for side in SIDES) <= TOLERANCE
             windows = [chosen.windows[block] for block in range(3)]
             expected = expected_reach(plan, 3, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS))
             assert torch.equal(influence(decoder), expected)
@@ -248,7 +248,7 @@ def test_a_hybrid_converts_its_attention_blocks_alone(name: str) -> None:
     assert torch.equal(converted[1], causal[1])  # the first block is recurrent, as it was trained
     assert drift(converted[2], causal[2]) > 1e-2
     with plan_in_force(decoder, plan):
-        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12).is_as_planned
         check_batch_invariance(decoder)
         # Whatever the plan hides stays hidden, and what moves moves nothing before it in recurrent blocks.
         assert not bool((influence(decoder)[1] & ~torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).tril()).any())

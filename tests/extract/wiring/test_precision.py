@@ -59,7 +59,7 @@ def test_half_precision_is_not_refused(name: str, dtype: torch.dtype) -> None:
     decoder, plan = half(name, dtype), parse_plan("backward")
     assert has_experts(decoder) == (name == "gpt_oss")
     with plan_in_force(decoder, plan):
-        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12).is_as_planned
         check_batch_invariance(decoder)
 
 

@@ -1,6 +1,7 @@
 """Token Prepending and KV prefixes equal what is written out on plain transformers, and certificates hold for them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CertificateError, DecoderError, InputError, UnknownNameError
-from extract.inputs.batches import collate
+from extract.inputs.batches import Batch, collate
 from extract.inputs.joined_text import JoinedText
 from extract.inputs.spans import SPECIAL
 from extract.inputs.template import InputTemplate
@@ -22,7 +23,7 @@ from extract.run.extraction import describe_extraction
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.wiring import plan_wiring as applied
 from extract.wiring.attention import prefix_last
-from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.certificate import BlocksProof, check_batch_invariance, check_influence
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
 from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, make_decoder, make_model, make_tokenizer
@@ -136,8 +137,8 @@ def test_certificates_hold(plan: str) -> None:
     decoder = make_decoder("llama")
     with plan_in_force(decoder, parse_plan(plan)):
         found = check_influence(decoder, parse_plan(plan), n_rows=3, n_tokens=9)
-        assert found["n_calls"] == 3
-        assert check_batch_invariance(decoder)["right"] < 1e-3
+        assert isinstance(found, BlocksProof) and found.n_calls == 3
+        assert check_batch_invariance(decoder).right < 1e-3
 
 
 def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +146,11 @@ def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.M
     with plan_in_force(decoder, plan) as wiring:
         assert wiring is not None
         begin = wiring.begin
-        monkeypatch.setattr(wiring, "begin", lambda *a, **k: begin(*a, **{**k, "last": k.get("placeholder")}))
+
+        def begin_wrongly(batch: Batch, device: torch.device) -> None:
+            begin(batch if batch.placeholder is None else replace(batch, last=batch.placeholder), device)
+
+        monkeypatch.setattr(wiring, "begin", begin_wrongly)
         with pytest.raises(CertificateError, match="the placeholder of block_01 does not hold the last token's state"):
             check_influence(decoder, plan, n_rows=2, n_tokens=6)
 

@@ -42,7 +42,7 @@ def test_other_models_of_the_process_are_untouched(name: str) -> None:
     batch = id_batch(ROWS)
     before = run_layers(other, batch)
     with plan_in_force(decoder, parse_plan("bidirectional")):
-        assert other.module.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
+        assert other.module.config._attn_implementation == "sdpa"
         assert torch.equal(run_layers(other, batch), before)
         changed = run_layers(decoder, batch)
     assert drift(changed, hidden_under(decoder, batch, "causal")) > 1e-2
@@ -54,11 +54,11 @@ def test_a_decoder_is_left_as_it_was_found(plan: str) -> None:
     batch = id_batch(ROWS)
     before, config = run_layers(decoder, batch), decoder.module.config
     with pytest.raises(ZeroDivisionError, match=r"^inside$"), plan_in_force(decoder, parse_plan(plan)):
-        assert config._attn_implementation == wiring.NAME  # type: ignore[union-attr]
+        assert config._attn_implementation == wiring.NAME
         run_layers(decoder, batch)
         assert hasattr(config, wiring.MARK)
         raise ZeroDivisionError("inside")
-    assert config._attn_implementation == "sdpa"  # type: ignore[union-attr]
+    assert config._attn_implementation == "sdpa"
     assert wiring_of(decoder.blocks) is None
     carried = [*decoder.module.modules(), config]
     assert not any(hasattr(part, wiring.MARK) for part in carried)
@@ -87,14 +87,14 @@ def test_a_family_that_cannot_obey_is_refused_by_name(name: str) -> None:
     decoder, plan = family_decoder(name), parse_plan("bidirectional")
     batch = id_batch(ROWS)
     before = run_layers(decoder, batch)
-    found = decoder.module.config._attn_implementation  # type: ignore[union-attr]
+    found = decoder.module.config._attn_implementation
     with pytest.raises(DecoderError, match=message.format(family=family)), plan_in_force(decoder, plan):
         check_influence(decoder, plan)
-    assert decoder.module.config._attn_implementation == found  # type: ignore[union-attr]
+    assert decoder.module.config._attn_implementation == found
     assert torch.equal(run_layers(decoder, batch), before)
     causal = parse_plan("causal")
     with plan_in_force(decoder, causal):  # what the sentence says works does
-        assert check_influence(decoder, causal)["is_as_planned"]
+        assert check_influence(decoder, causal).is_as_planned
 
 
 def test_a_plan_with_more_blocks_than_the_decoder_is_refused() -> None:
