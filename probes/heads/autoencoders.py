@@ -14,7 +14,7 @@ from extract.files import digest_json
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport, fit_layers, ignore_epoch
 from probes.fitting.fit_options import FitOptions
-from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import AUTOENCODER, SOURCES, resolve_sources, try_building
 from probes.latents.text_latents import TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -79,7 +79,7 @@ def obtain_autoencoder(
     folder = pretraining.folder / FOLDER / fit_id[:16]
     names = data.channels.names
 
-    def fit() -> tuple[LayerAutoencoder, dict[str, Any]]:
+    def fit() -> tuple[LayerAutoencoder, FitRecord]:
         with torch.random.fork_rng():
             torch.manual_seed(pretraining.seed)
             module = LayerAutoencoder(len(names), pretraining.cache.width_of(data.channels.layers), **arguments)
@@ -92,10 +92,7 @@ def obtain_autoencoder(
             report=report,
             unfinished=Unfinished(folder, fit_id),
         )
-        return module, {
-            "name": AUTOENCODER,
-            "pooling": pooling,
-            "layers": list(names),
+        details = {
             "codes": list(module.codes),
             "seed": pretraining.seed,
             "best_epochs": list(result.best_epochs),
@@ -106,11 +103,12 @@ def obtain_autoencoder(
             "held_out_squared_errors": list(result.raw_losses),
             "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         }
+        return module, FitRecord(AUTOENCODER, pooling, names, details)
 
     return fit_or_load(folder, fit_id, fit, _build, cache=pretraining.cache)
 
 
-def _build(record: dict[str, Any]) -> LayerAutoencoder:
-    if "held_out_squared_errors" not in record:
+def _build(record: FitRecord) -> LayerAutoencoder:
+    if "held_out_squared_errors" not in record.details:
         raise ValueError("an early version recorded no errors in the units of the latents; fit it again")
-    return LayerAutoencoder(**record["arguments"])
+    return LayerAutoencoder(**record.arguments)

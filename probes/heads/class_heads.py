@@ -409,10 +409,10 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         """Record the choice with the kind first."""
         return {"place": [choice.column, choice.layer], "curve": choice.surface.T.tolist()}
 
-    def read_choice(self, record: Mapping[str, Any]) -> Choice:
+    def read_choice(self, details: Mapping[str, Any]) -> Choice:
         """Read what `describe_choice` wrote."""
-        kind, layer = record["place"]
-        return Choice(np.array(record["curve"], dtype=np.float64).T, layer, kind)
+        kind, layer = details["place"]
+        return Choice(np.array(details["curve"], dtype=np.float64).T, layer, kind)
 
     def predict(self, module: CosineThreshold, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
         """Compare the cosines of a split with the threshold."""
@@ -456,5 +456,5 @@ def _fields(row: Any, name: str) -> dict[str, Any]:
     return {"class": name, **texts}
 
 
-CLASSES_SCORING = KindScoring(score_texts, _fields, n_texts=lambda record: 2 if record["is_pairs"] else 1)
+CLASSES_SCORING = KindScoring(score_texts, _fields, n_texts=lambda record: 2 if record.details["is_pairs"] else 1)
 """Scoring new texts, or pairs of texts, with the class heads of a run."""

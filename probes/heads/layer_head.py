@@ -18,7 +18,7 @@ from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FittedModule, M, SavedHead, fit_or_load
+from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult
@@ -59,9 +59,9 @@ class Choice:
         return cls(surface, int(layer), int(order[column]))
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "Choice":
+    def read(cls, values: Mapping[str, Any]) -> "Choice":
         """Read what `to_dict` wrote."""
-        return cls(np.array(record["surface"], dtype=np.float64), *record["place"])
+        return cls(np.array(values["surface"], dtype=np.float64), *values["place"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, null for NaN."""
@@ -120,9 +120,9 @@ class LayerHead(ABC, Generic[M]):
     def fit(self) -> tuple[M, Choice, dict[str, Any]]:
         """Fit every layer and value; gives the chosen module, and what is recorded of it beside the choice."""
 
-    def read_choice(self, record: Mapping[str, Any]) -> Choice:
-        """Read the choice from the record of a fit."""
-        return Choice.read(record)
+    def read_choice(self, details: Mapping[str, Any]) -> Choice:
+        """Read the choice from the details of a fit."""
+        return Choice.read(details)
 
     def describe_choice(self, choice: Choice) -> dict[str, Any]:
         """Record the choice."""
@@ -178,10 +178,10 @@ class LayerHead(ABC, Generic[M]):
                 reads_test=self.reads_test,
             ),
             self._fit,
-            lambda record: self.module(**record["arguments"]),
+            lambda record: self.module(**record.arguments),
             cache=context.cache,
         )
-        choice = self.read_choice(saved.record)
+        choice = self.read_choice(saved.record.details)
         rows = {split: self.predict(saved.head, choice.layer, split) for split in splits}
         predictions = {split: by_metric[self.metric][0] for split, by_metric in rows.items()}
         names = {split: self.names(split, codes) for split, codes in predictions.items()}
@@ -217,16 +217,11 @@ class LayerHead(ABC, Generic[M]):
             row_scores={split: self.row_scores(split, predicted) for split, predicted in predictions.items()},
         )
 
-    def _fit(self) -> tuple[M, dict[str, Any]]:
-        module, choice, facts = self.fit()
-        return module, {
-            "name": self.name,
-            "pooling": self.channels.pooling,
-            "layers": [self.channels.names[choice.layer]],
-            "task": {"name": self.task.name, "digest": self.task.digest()},
-            **self.describe_choice(choice),
-            **facts,
-        }
+    def _fit(self) -> tuple[M, FitRecord]:
+        module, choice, details = self.fit()
+        task = {"name": self.task.name, "digest": self.task.digest()}
+        details = {"task": task, **self.describe_choice(choice), **details}
+        return module, FitRecord(self.name, self.channels.pooling, (self.channels.names[choice.layer],), details)
 
 
 def evaluate_layer_head(
@@ -337,8 +332,8 @@ class KindScoring:
 
     score: ScoreRows
     fields: Callable[[Any, Any], dict[str, Any]]
-    n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
-    check: Callable[[dict[str, Any]], object] = lambda _: None
+    n_texts: Callable[[FitRecord], int] = lambda _: 1
+    check: Callable[[FitRecord], object] = lambda _: None
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:
@@ -351,7 +346,7 @@ def class_probabilities(
     heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> Float[Tensor, "N K"]:
     """Give the probability of every class, in the order of the head's names; HeadError for a head without any."""
-    name = heads[0].record["name"]
+    name = heads[0].record.name
     if not HEADS[name].gives_probabilities:
         allowed = ", ".join(entry.name for entry in HEADS.values() if entry.gives_probabilities)
         raise HeadError(f"head {name!r} gives no probabilities of classes; allowed: {allowed}.")
@@ -371,7 +366,7 @@ def _features(
     saved: SavedHead[FittedModule], rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> tuple[Float[Tensor, "N D"], ...]:
     """Read what the head of one layer is called with: features of the rows, or latents of both texts."""
-    columns = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
+    columns = list(zip(*rows, strict=True)) if saved.record.details.get("is_pairs") else [rows]
     latents, positions = embed_once((text for column in columns for text in column), decoder, spec)
     read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
     features = [read[:, [positions[text] for text in column]] for column in columns]
@@ -380,19 +375,19 @@ def _features(
     return tuple(part[0] for part in features)
 
 
-def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def saved_channels(record: FitRecord) -> tuple[tuple[str, str], ...]:
     """List the latents that a saved head reads, in order, as `C` pairs of pooling and layer.
 
     Example:
-        >>> saved_channels({"pooling": "mean+last", "layers": ["block_01"]})
+        >>> saved_channels(FitRecord("layer-cosine", "mean+last", ("block_01",)))
         (('mean', 'block_01'), ('last', 'block_01'))
-        >>> saved_channels({"pooling": "mean+last", "layers": ["last/block_01"]})
+        >>> saved_channels(FitRecord("layer-cosine", "mean+last", ("last/block_01",)))
         (('last', 'block_01'),)
     """
-    named = [name.rpartition("/") for name in record["layers"]]
+    named = [name.rpartition("/") for name in record.layers]
     if all(pooling for pooling, _, _ in named):
         return tuple((pooling, layer) for pooling, _, layer in named)
-    return tuple(product(split_poolings(record["pooling"]), record["layers"]))
+    return tuple(product(split_poolings(record.pooling), record.layers))
 
 
 def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> SavedHead[FittedModule]:
@@ -401,15 +396,16 @@ def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> Sa
     A head of one layer, or of a mix of layers, keeps them. The record of a head of words gets its `decoding`.
     """
     if "decoding" in chosen:
-        saved = SavedHead(saved.head, {**saved.record, "decoding": chosen["decoding"]})
+        details = {**saved.record.details, "decoding": chosen["decoding"]}
+        saved = SavedHead(saved.head, replace(saved.record, details=details))
     layer = chosen.get("layer", "")
     channels = saved_channels(saved.record)
-    names = ["/".join(channel) if "+" in saved.record["pooling"] else channel[1] for channel in channels]
+    names = ["/".join(channel) if "+" in saved.record.pooling else channel[1] for channel in channels]
     if len(names) == 1 or layer not in names:
         return saved
     head: Any = saved.head
     index = names.index(layer)
-    return SavedHead(head.only(index), {**saved.record, "layers": ["/".join(channels[index])]})
+    return SavedHead(head.only(index), replace(saved.record, layers=("/".join(channels[index]),)))
 
 
 def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_words: bool) -> ExtractionSpec:
@@ -422,7 +418,7 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 
 
 def read_channels(
-    latents: Float[Tensor, "L P N D"], record: dict[str, Any], *, layers: Sequence[str], poolings: Iterable[str]
+    latents: Float[Tensor, "L P N D"], record: FitRecord, *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
     """Pick the latents that a saved head reads, in its order, from those of some layers and poolings."""
     names = list(poolings)

@@ -289,7 +289,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
                 "scores": {split: float(score) for split, score in scores.items()},
             },
             **oversampled,
-            "convergence": saved.record["convergence"],
+            "convergence": saved.record.details["convergence"],
         }
 
 

@@ -1,6 +1,6 @@
 """Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from probes.data.pair_task import subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, find_protocol
-from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
@@ -67,19 +67,19 @@ class FittedHead:
     """A head fitted with one seed, its record, the pairs it reads, and what it predicts for every split."""
 
     head: PairHead
-    record: dict[str, Any]
+    record: FitRecord
     data: PairLatents
     predictions: dict[str, Float32[np.ndarray, " N"]]
 
     def calibrated(self, split: str) -> Float[np.ndarray, " N"]:
         """Return the predictions of a split in the units of the gold."""
-        return read_calibration(self.record["calibration"])(self.predictions[split])
+        return read_calibration(self.record.details["calibration"])(self.predictions[split])
 
     def describe(self) -> dict[str, Any]:
         """Return what scores.json records of this seed."""
         gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
         return {
-            **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
+            **{key: self.record.details[key] for key in ("seed", "best_epoch", "seconds", "history")},
             "scores": {split: correlations(rows, gold[split]) for split, rows in self.predictions.items()},
             "identical_similarity": self.head.identical_similarity(),
         }
@@ -147,7 +147,7 @@ class PairFits:
             folder,
             fit_id,
             lambda: self._fit(seed, reporter(seed), Unfinished(folder, fit_id)),
-            lambda record: self.network(**record["arguments"]),
+            lambda record: self.network(**record.arguments),
             cache=context.cache,
         )
         predictions = {split: predict_pairs(saved.head, data, split) for split in context.task.splits}
@@ -168,12 +168,12 @@ class PairFits:
                 context.protocol,
                 context.calibration,
                 context.anchor_identical,
-                self.encoders.record["fit_id"] if self.encoders else "",
+                self.encoders.record.fit_id if self.encoders else "",
             ],
             reads_test=data.selection == "test",
         )
 
-    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[PairHead, dict[str, Any]]:
+    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[PairHead, FitRecord]:
         """Fit the head, or go on where a killed fit stopped; gives it with its record."""
         context, data, head = self.context, self.data, self.build(seed)
         if context.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
@@ -197,23 +197,21 @@ class PairFits:
             score_range=data.task.score_range,
             identical=head.identical_similarity() if context.anchor_identical else None,
         )
-        return head, {
-            "name": self.resolved.name,
-            "pooling": data.pooling,
-            "layers": list(data.channels.layers),
+        details = {
             "seed": result.seed,
             "best_epoch": result.best_epoch,
             "seconds": round(result.seconds, 3),
             "history": list(result.history),
             "calibration": calibration.to_dict(),
         }
+        return head, FitRecord(self.resolved.name, data.pooling, data.channels.layers, details)
 
     def build(self, seed: int) -> PairHead:
         """Build the network with its initial weights."""
         data, encoders = self.data, self.encoders
         arguments, picks = self.arguments, list[int]()
         if encoders is not None:
-            picks = [encoders.record["layers"].index(layer) for layer in data.layers]
+            picks = [encoders.record.layers.index(layer) for layer in data.layers]
             arguments = {
                 **arguments,
                 "encoder": encoders.head.kind,
@@ -435,18 +433,18 @@ def score_pairs(
         read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
         if isinstance(saved.head, PairHead) and len(read) != saved.head.n_layers:
             raise HeadError(
-                f"the record of head {saved.record['name']!r} names {len(read)} layers, its weights are of "
+                f"the record of head {saved.record.name!r} names {len(read)} layers, its weights are of "
                 f"{saved.head.n_layers}; run its config again."
             )
         with torch.no_grad():
             predicted = saved.head(read[:, left], read[:, right])
-        scores.append(read_calibration(saved.record["calibration"])(predicted.numpy()))
+        scores.append(read_calibration(saved.record.details["calibration"])(predicted.numpy()))
     return np.asarray(np.mean(scores, axis=0))
 
 
-def require_calibration(record: Mapping[str, Any]) -> None:
+def require_calibration(record: FitRecord) -> None:
     """Read the calibration of a record and use it once; any error says that it cannot be."""
-    scores = read_calibration(record["calibration"])(np.zeros(1))
+    scores = read_calibration(record.details["calibration"])(np.zeros(1))
     if scores.shape != (1,):
         raise ValueError(f"calibration of one score gives {len(scores)}")
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +23,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
-from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import HeadParts, Heads, KindScoring, Together, read_channels
@@ -104,22 +104,19 @@ class TokenFits:
             folder,
             fit_id,
             lambda: self._fit(seed, reporter(seed), Unfinished(folder, fit_id)),
-            lambda record: self.network(**record["arguments"]),
+            lambda record: self.network(**record.arguments),
             cache=context.cache,
         )
 
-    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[TokenHead, dict[str, Any]]:
+    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[TokenHead, FitRecord]:
         data = self.data
         sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = self.network(*sizes, seed=seed, **self.options.head_arguments())
         result = (self.fit_network or fit_token_head)(
             head, data, self.options, device=self.context.device, report=report, unfinished=unfinished
         )
-        return head, {
-            "name": self.resolved.name,
+        details = {
             "classes": list(data.classes),
-            "pooling": data.channels.pooling,
-            "layers": list(data.layers),
             "seed": seed,
             "protocol": self.context.protocol,
             "best_epochs": list(result.best_epochs),
@@ -129,6 +126,7 @@ class TokenFits:
             "history": list(result.history),
             "seconds": round(result.seconds, 3),
         }
+        return head, FitRecord(self.resolved.name, data.channels.pooling, data.layers, details)
 
     def score(self, heads: Sequence[TokenHead], split: str, *, channel: int | None, decoding: str) -> "SplitScores":
         """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
@@ -180,7 +178,8 @@ def evaluate_token_head(
     mixes = [saved.head for saved in fitted if isinstance(saved.head, TokenMix)]
     names = (MIX,) if mixes else data.layers
     ways = options.decodings(task.metric)
-    grid = np.array([[saved.record["decoded"].get(way, ()) for way in ways] for saved in fitted])  # seeds, ways, probes
+    decoded = [saved.record.details["decoded"] for saved in fitted]
+    grid = np.array([[scores.get(way, ()) for way in ways] for scores in decoded])  # seeds, ways, probes
     way, probe = map(int, np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:])) if grid.size else (0, 0)
     decoding, curve = ways[way], grid[:, way]
     if not curve.size and len(names) > 1:
@@ -224,7 +223,7 @@ def evaluate_token_head(
         },
         summary={split: of_split.summaries for split, of_split in scores.items()},
         curves=token_curves(curve, task.metric),
-        seeds=tuple(describe_seed(saved.record, probe) for saved in fitted),
+        seeds=tuple(describe_seed(saved.record.details, probe) for saved in fitted),
         baselines={"majority": {split: of_split.majority for split, of_split in scores.items()}},
         optimistic_because=(
             "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
@@ -262,11 +261,11 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     return tuple(lines)
 
 
-def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
+def describe_seed(fit: Mapping[str, Any], probe: int) -> dict[str, Any]:
     """Describe one seed: per epoch the chosen layer's score until it is done, and the best so far of any layer."""
     history = []
     best = -math.inf
-    for step in record["history"]:
+    for step in fit["history"]:
         epoch = {"train_loss": step["train_loss"]}
         scores = step.get("validation_scores", [])
         best = max([best, *(score for score in scores if score is not None)])
@@ -275,8 +274,8 @@ def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
         if scores and scores[probe] is not None:
             epoch["validation_score"] = scores[probe]
         history.append(epoch)
-    best_epoch = record["best_epochs"][probe]
-    return {"seed": record["seed"], "best_epoch": best_epoch, "seconds": record["seconds"], "history": history}
+    best_epoch = fit["best_epochs"][probe]
+    return {"seed": fit["seed"], "best_epoch": best_epoch, "seconds": fit["seconds"], "history": history}
 
 
 def coverage(data: WordLatents, split: str) -> dict[str, int]:
@@ -408,10 +407,10 @@ def score_words(
     """
     joined = [find_words(sentence) for sentence in sentences]
     unique = unique_texts(joined)
-    record = heads[0].record
+    fit = heads[0].record.details
     positions = [list(range(len(text.spans))) for text in unique]
     texts = unique
-    if find_protocol(record.get("protocol", "icecore")).cut.get("words") == "every-token":
+    if find_protocol(fit.get("protocol", "icecore")).cut.get("words") == "every-token":
         texts, positions = _cut(unique, decoder, spec)
     words = embed_words(decoder, texts, spec=spec)
     reads = {"layers": spec.layers, "poolings": spec.words.poolings}
@@ -419,8 +418,8 @@ def score_words(
         logits = [saved.head(read_channels(words.latents, saved.record, **reads)) for saved in heads]
     (scores,) = torch.stack(logits).mean(0).float().numpy()  # of one probe
     scores = np.where(words.has_latent[:, None], scores, np.nan)
-    best = decode_tags(scores, words.offsets, labels=record["classes"], way=record.get("decoding", "plain"))
-    tags = np.array([*record["classes"], None], dtype=object)[best]
+    best = decode_tags(scores, words.offsets, labels=fit["classes"], way=fit.get("decoding", "plain"))
+    tags = np.array([*fit["classes"], None], dtype=object)[best]
     by_text = {
         text: tags[start + np.array(pieces)].tolist()
         for text, start, pieces in zip(unique, words.offsets[:-1], positions, strict=True)

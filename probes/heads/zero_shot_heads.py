@@ -575,7 +575,7 @@ def no_scoring(kind: str) -> KindScoring:
     def refuse(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> NoReturn:
         del rows, decoder, spec
         raise HeadError(
-            f"head {heads[0].record['name']!r} of a run on {kind} predicts nothing of single rows; write them as a "
+            f"head {heads[0].record.name!r} of a run on {kind} predicts nothing of single rows; write them as a "
             "task and run it, or take their latents with `icecore embed`."
         )
 

@@ -238,7 +238,7 @@ def test_the_seed_decides_everything(trial: Trial, tmp_path: Path) -> None:
 def test_it_is_read_back_and_predicts_the_same(trial: Trial) -> None:
     saved = trial.saved()
     assert len(saved) == max(len(trial.result.seeds), 1)
-    assert {each.record["name"] for each in saved} == {trial.name}
+    assert {each.record.name for each in saved} == {trial.name}
     predict = PLANTED[HEADS[trial.name].kind].predict
     for split in ALL:
         found = predict(saved, trial.setting, split, trial.result.chosen)

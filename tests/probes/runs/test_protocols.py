@@ -83,7 +83,7 @@ def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], 
     assert released["summary"]["test"]["pearson"]["mean"] == pytest.approx(max(found.values()), abs=1e-5)
     assert len(set(found.values())) == 3  # there was something to choose between
     record = load_head(setting.folder / "cosine-mlp" / "seed_0").record
-    assert record["best_epoch"] == seed["best_epoch"]
+    assert record.details["best_epoch"] == seed["best_epoch"]
 
 
 def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting: FitContext) -> None:

@@ -104,7 +104,7 @@ def test_a_saved_probe_predicts_the_same(cache: LatentCache, task: ClassTask, tm
     probed = probe(cache, task, tmp_path)
     folder = tmp_path / "logistic-probe"
     assert sorted(path.name for path in folder.iterdir()) == ["head.json", "model.safetensors"]
-    assert (probed.saved.record["layers"], probed.saved.record["pooling"]) == ([PLANTED], "mean")
+    assert (probed.saved.record.layers, probed.saved.record.pooling) == ((PLANTED,), "mean")
     latents = cache.gather(cache.rows_of(list(task.splits["test"]["text"])), "mean", layers=PLANTED)[0]
     names = [task.class_names[code] for code in probed.result.predictions["test"]]
     assert probed.saved.head.predict(latents) == names
@@ -140,7 +140,7 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
         assert torch.equal(found.saved.head.state_dict()[key], value)
     np.testing.assert_array_equal(found.result.predictions["test"], 1 + plain.result.predictions["test"])
     assert found.accuracy() < plain.accuracy()
-    assert found.saved.record["arguments"]["class_names"] == list(task.class_names)
+    assert found.saved.record.arguments["class_names"] == list(task.class_names)
 
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
