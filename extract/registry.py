@@ -21,6 +21,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import unwrap
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class Later:
     """An object by its module and name; see `later`."""
 
     place: str
-    """`module:attribute`."""
+    """`module:attribute`, or `module:Class.method`."""
     bound: tuple[Any, ...] = ()
     """First arguments of every call."""
 
@@ -47,7 +48,7 @@ class Later:
     def value(self) -> Any:
         """The object itself, imported at the first use."""
         module, _, name = self.place.partition(":")
-        return getattr(import_module(module), name)
+        return attrgetter(name)(import_module(module))
 
     @property
     def first_place(self) -> str:

@@ -318,7 +318,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
     def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task without two classes of pairs to separate, or without a split that may be chosen on."""
         require_rows(task)
-        choose_on = resolved.own[0].choose_on
+        choose_on = resolved.options.choose_on
         if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
             raise ConfigError(
                 f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan "

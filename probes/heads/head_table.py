@@ -37,15 +37,20 @@ class HeadOptions:
 
     Attributes:
         name: The head.
-        own: Its options, one value per source (see `resolve_sources`), in order.
+        values: Its options, one value per source (see `resolve_sources`), in order.
         pooling: The pooling it reads, or several joined by `+`; the first extracted one where empty.
         layers: The layers it reads.
     """
 
     name: str
-    own: tuple[Any, ...]
+    values: tuple[Any, ...]
     pooling: str
     layers: tuple[str, ...]
+
+    @property
+    def options(self) -> Any:
+        """Its options, of the first source; None for a head without any."""
+        return self.values[0] if self.values else None
 
     def pooling_of(self, poolings: Sequence[str]) -> str:
         """Return the pooling that is read from a cache."""
@@ -226,12 +231,12 @@ def pair_head(name: str, network: Any, fit: EpochOptions | None, description: st
         "pairs",
         description,
         (network, fit) if fit else (network,),
-        evaluate=later("probes.heads.pair_heads:evaluate_pair_head", network),
-        check=later("probes.heads.pair_heads:check_pairs"),
-        check_options=later("probes.heads.pair_heads:check_network", network),
+        evaluate=later("probes.heads.pair_heads:PairFits.run", network),
+        check=later("probes.heads.pair_heads:PairFits.check"),
+        check_options=later("probes.heads.pair_heads:PairFits.check_options", network),
         build=network,
         oldest_schema=2,
-        parts=later("probes.heads.pair_heads:pair_parts", network),
+        parts=later("probes.heads.pair_heads:PairFits.take_apart", network),
     )
 
 
@@ -252,10 +257,10 @@ def token_head(
         "words",
         description,
         (options,),
-        evaluate=later("probes.heads.word_heads:evaluate_token_head", network, fit),
-        check=later("probes.heads.word_heads:check_words"),
+        evaluate=later("probes.heads.word_heads:TokenFits.run", network, fit),
+        check=later("probes.heads.word_heads:TokenFits.check"),
         build=network,
-        parts=later("probes.heads.word_heads:token_parts", network, fit),
+        parts=later("probes.heads.word_heads:TokenFits.take_apart", network, fit),
     )
 
 
@@ -280,15 +285,15 @@ def layer_head(
 
 def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
     """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
-    head_class = later(f"probes.heads.zero_shot_heads:{head}")
+    module = "probes.heads.zero_shot_heads"
     return layer_head(
         name,
         kind,
         description,
-        head=head_class,
-        build=later("probes.heads.zero_shot_heads:ZeroShotHead"),
-        options=later(f"probes.heads.zero_shot_heads:{options}"),
-        parts=later("probes.heads.zero_shot_heads:zero_shot_parts", head_class),
+        head=later(f"{module}:{head}"),
+        build=later(f"{module}:ZeroShotHead"),
+        options=later(f"{module}:{options}"),
+        parts=later(f"{module}:{head}.take_apart"),
     )
 
 
@@ -464,9 +469,9 @@ def resolve_head(
     `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
 
     Example:
-        >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).own[0].learning_rate
+        >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).options.learning_rate
         0.003
-        >>> resolve_head("siamese-cosine", {"bottleneck": 64, "patience": 3}).own[0]
+        >>> resolve_head("siamese-cosine", {"bottleneck": 64, "patience": 3}).options
         {'bottleneck': 64}
     """
     entry = head_entry(name, kind=kind, task=task)

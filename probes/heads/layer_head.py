@@ -74,7 +74,64 @@ class Choice:
         return float(self.surface[self.layer, self.column])
 
 
-class LayerHead(ABC, Generic[M]):
+Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
+"""Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadParts:
+    """A head's predictions of one split from single layers and from sets of them.
+
+    Attributes:
+        pooling: The pooling it reads.
+        layers: Its `L` layers, bottom up.
+        scorer: How predictions of the split are scored.
+        alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
+        together: Predicts from sets of layers; None for a head that reads one layer.
+        how: How `alone` was computed, in a clause.
+    """
+
+    pooling: str
+    layers: tuple[str, ...]
+    scorer: UnitScorer
+    alone: NDArray[np.generic]
+    together: Together | None
+    how: str
+
+
+class Head(ABC):
+    """A head of a run: its options, on the task and the latents of the run.
+
+    The table of heads names the class methods, which are called with what the class is made of first.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
+
+    @abstractmethod
+    def evaluate(self, reporter: Reporter) -> HeadResult:
+        """Fit the head for every seed or load it, choose as the protocol says, and read test once."""
+
+    @abstractmethod
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Predict a split from every layer by itself, and from sets of layers."""
+
+    @classmethod
+    def run(cls, *arguments: Any) -> HeadResult:
+        """Make the head, and evaluate it."""
+        *head, reporter = arguments
+        return cls(*head).evaluate(reporter)
+
+    @classmethod
+    def take_apart(cls, *arguments: Any) -> HeadParts:
+        """Make the head, and predict from its parts."""
+        *head, result, split, reporter = arguments
+        return cls(*head).parts(result, split, reporter)
+
+
+class LayerHead(Head, Generic[M]):
     """A head of one layer, on the task and the latents of a run.
 
     A subclass says how it is fitted, what it predicts and how that is scored; `evaluate` is the same for all of them.
@@ -92,14 +149,9 @@ class LayerHead(ABC, Generic[M]):
     def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
         self.check(context.task, resolved, Purpose(context.protocol))
         self.name, self.context, self.task = resolved.name, context, context.task
-        self.options: Any = resolved.own[0] if resolved.own else None
+        self.resolved, self.options = resolved, resolved.options
         self.channels = channels_read(resolved, context)
         self.metric: str = self.task.metrics[0]
-
-    @staticmethod
-    @abstractmethod
-    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-        """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
 
     @property
     @abstractmethod
@@ -115,6 +167,10 @@ class LayerHead(ABC, Generic[M]):
     def fit_inputs(self) -> list[Any]:
         """What decides the fit beside options, latents and rows."""
         return []
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Fit the head on every layer by itself."""
+        return fit_every_layer(self.resolved, self.context, result, split, reporter)
 
     @abstractmethod
     def fit(self) -> tuple[M, Choice, dict[str, Any]]:
@@ -163,8 +219,9 @@ class LayerHead(ABC, Generic[M]):
         del saved, predictions
         return {}
 
-    def evaluate(self) -> HeadResult:
+    def evaluate(self, reporter: Reporter) -> HeadResult:
         """Fit the head or load it, and score the chosen layer on every split; test is read once."""
+        del reporter  # there are no epochs
         options = {} if self.options is None else asdict(self.options)
         context, channels, splits = self.context, self.channels, self.task.splits
         saved = fit_or_load(
@@ -227,41 +284,13 @@ class LayerHead(ABC, Generic[M]):
 def evaluate_layer_head(
     head: type[LayerHead[Any]], resolved: HeadOptions, context: FitContext, reporter: Reporter
 ) -> HeadResult:
-    """Evaluate a head of one layer; none of them has epochs to reporter."""
-    del reporter
-    return head(resolved, context).evaluate()
+    """Evaluate a head of one layer."""
+    return head(resolved, context).evaluate(reporter)
 
 
 def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
     """Refuse what a head of one layer refuses."""
     head.check(task, resolved, purpose)
-
-
-# What a fitted head predicts from every layer by itself, and from some layers without the others.
-
-Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
-"""Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadParts:
-    """A head's predictions of one split from single layers and from sets of them.
-
-    Attributes:
-        pooling: The pooling it reads.
-        layers: Its `L` layers, bottom up.
-        scorer: How predictions of the split are scored.
-        alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
-        together: Predicts from sets of layers; None for a head that reads one layer.
-        how: How `alone` was computed, in a clause.
-    """
-
-    pooling: str
-    layers: tuple[str, ...]
-    scorer: UnitScorer
-    alone: NDArray[np.generic]
-    together: Together | None
-    how: str
 
 
 def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
@@ -284,8 +313,7 @@ def take_apart(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
     """Take a head of a run, with its result, apart on a split; what is fitted for it stays in `context.folder`."""
-    entry = HEADS[resolved.name]
-    return (entry.parts or fit_every_layer)(resolved, context, result, split, reporter)
+    return (HEADS[resolved.name].parts or fit_every_layer)(resolved, context, result, split, reporter)
 
 
 def fit_every_layer(

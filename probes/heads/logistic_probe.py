@@ -215,7 +215,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
     def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted."""
         require_rows(task)
-        options: ProbeOptions = resolved.own[0]
+        options: ProbeOptions = resolved.options
         is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
         if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
             raise ConfigError(

@@ -20,7 +20,7 @@ from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_l
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
+from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
 from probes.heads.result import Curve, HeadResult, residuals_of
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
@@ -32,34 +32,6 @@ from probes.networks.pair_networks import MIN_BATCH, LayerCosine, PairHead, Siam
 METRIC = "pearson"
 MIN_SUBSET = 30
 """Fewer rows than this have no correlation worth an interval."""
-
-
-def check_pairs(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without the splits to fit and choose on, and a start from autoencoders where a plan is chosen."""
-    start = resolved.own[0].get("start", "fresh")
-    if purpose.chooses_plan and start != "fresh":
-        raise ConfigError(
-            f"head {resolved.name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would "
-            "need its own; use start: fresh, or `icecore run` for each plan."
-        )
-    for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
-        if split not in task.splits:
-            raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
-
-
-def check_network(network: type[PairHead], resolved: HeadOptions) -> None:
-    """Refuse options that a network cannot be built with, and batches that a loss cannot compare."""
-    arguments = resolved.own[0]
-    try_building(resolved.name, network, arguments)
-    if not network.is_trained:
-        return
-    defaults = option_defaults(network)
-    loss = arguments.get("loss", defaults["loss"].default if "loss" in defaults else None)
-    if loss in COMPARING and resolved.own[1].batch_size < MIN_BATCH:
-        raise HeadError(
-            f"option batch_size of head {resolved.name!r} is {resolved.own[1].batch_size}, but the loss {loss!r} "
-            f"compares rows with each other; allowed: at least {MIN_BATCH}, 32 or more for log-variance."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,23 +58,106 @@ class FittedHead:
 
 
 @dataclass(frozen=True, eq=False)
-class PairFits:
+class PairFits(Head):
     """A pair head on the task and the latents of a run, to be fitted with every seed."""
 
     network: type[PairHead]
     resolved: HeadOptions
     context: FitContext
 
+    @staticmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without splits to fit and choose on, and autoencoders where a plan is chosen."""
+        start = resolved.options.get("start", "fresh")
+        if purpose.chooses_plan and start != "fresh":
+            raise ConfigError(
+                f"head {resolved.name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan "
+                "would need its own; use start: fresh, or `icecore run` for each plan."
+            )
+        for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
+            if split not in task.splits:
+                raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
+
+    @staticmethod
+    def check_options(network: type[PairHead], resolved: HeadOptions) -> None:
+        """Refuse options that a network cannot be built with, and batches that a loss cannot compare."""
+        arguments = resolved.options
+        try_building(resolved.name, network, arguments)
+        if not network.is_trained:
+            return
+        defaults = option_defaults(network)
+        loss = arguments.get("loss", defaults["loss"].default if "loss" in defaults else None)
+        if loss in COMPARING and resolved.values[1].batch_size < MIN_BATCH:
+            raise HeadError(
+                f"option batch_size of head {resolved.name!r} is {resolved.values[1].batch_size}, but the loss "
+                f"{loss!r} compares rows with each other; allowed: at least {MIN_BATCH}, 32 or more for log-variance."
+            )
+
+    def evaluate(self, reporter: Reporter) -> HeadResult:
+        """Evaluate the head; predictions are calibrated, in the units of the gold, the mean over seeds."""
+        context, data, splits = self.context, self.data, list(self.context.task.splits)
+        fitted, is_trained = self.fit_all(reporter), self.network.is_trained
+        stacked = {split: np.stack([seed.predictions[split] for seed in fitted]) for split in splits}
+        summary = {split: _summarise(rows, context, split) for split, rows in stacked.items()}
+        calibrated = {
+            split: np.asarray(np.mean([seed.calibrated(split) for seed in fitted], axis=0)) for split in splits
+        }
+        residuals = {split: residuals_of(context.task, split, rows) for split, rows in calibrated.items()}
+        chosen, curves, extras = _layer_choice(fitted)
+        has_best_epoch = is_trained and self.options.keep == "best"
+        selection = "nothing to choose" if is_trained else "validation (layer and kind)"
+        if has_best_epoch:
+            selection = f"{context.rules.selection} (epoch)"
+        return HeadResult(
+            name=self.resolved.name,
+            pooling=data.pooling,
+            layers=data.layers,
+            options={**self.arguments, **(vars(self.options) if is_trained else {})},
+            metric=METRIC,
+            selection=selection,
+            selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
+            chosen=chosen,
+            summary=summary,
+            curves=curves,
+            seeds=tuple(seed.describe() for seed in fitted),
+            optimistic_because=context.rules.optimistic_because if has_best_epoch else "",
+            extras={
+                "subsets": _subset_scores(stacked, context),
+                **_named_subset_scores(stacked, context),
+                "residuals": {
+                    split: residuals[split].to_dict() for split in splits if split != "train" and context.has_details
+                },
+                **extras,
+            },
+            predictions=calibrated,
+            scored=stacked,
+            row_scores={split: -np.abs(rows.values) for split, rows in residuals.items()},
+        )
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Take the similarity of every layer, and the head's predictions from sets of layers."""
+        fitted = self.fit_all(reporter)
+        muted = [Muted.of(seed, split) for seed in fitted]
+        data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
+        return HeadParts(
+            data.pooling,
+            data.layers,
+            split_scorer(self.context.task, split, result.metric),
+            np.stack([head.cosines for head in muted]),
+            (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
+            "the similarity that the fitted head makes of the layer",
+        )
+
     @property
     def arguments(self) -> dict[str, Any]:
         """The network's arguments that a config gives."""
-        arguments: dict[str, Any] = self.resolved.own[0]
+        arguments: dict[str, Any] = self.resolved.options
         return arguments
 
     @property
     def options(self) -> EpochOptions:
         """How it is fitted; one without epochs has no options of its own, and reads pairs as others do."""
-        return self.resolved.own[1] if len(self.resolved.own) > 1 else EpochOptions()
+        return self.resolved.values[1] if len(self.resolved.values) > 1 else EpochOptions()
 
     @cached_property
     def data(self) -> PairLatents:
@@ -226,53 +281,6 @@ class PairFits:
         return head
 
 
-def evaluate_pair_head(
-    network: type[PairHead], resolved: HeadOptions, context: FitContext, reporter: Reporter
-) -> HeadResult:
-    """Fit a head for every seed or load it, choose as the protocol says, and read the test split once.
-
-    Predictions are calibrated, in the units of the gold, the mean over seeds. Extras: `subsets` of test, `residuals`
-    per split, and `contributions` of the layers for a trained head.
-    """
-    fits = PairFits(network, resolved, context)
-    fitted = fits.fit_all(reporter)
-    data, splits = fits.data, list(context.task.splits)
-    stacked = {split: np.stack([seed.predictions[split] for seed in fitted]) for split in splits}
-    summary = {split: _summarise(rows, context, split) for split, rows in stacked.items()}
-    calibrated = {split: np.asarray(np.mean([seed.calibrated(split) for seed in fitted], axis=0)) for split in splits}
-    residuals = {split: residuals_of(context.task, split, rows) for split, rows in calibrated.items()}
-    chosen, curves, extras = _layer_choice(fitted)
-    has_best_epoch = network.is_trained and fits.options.keep == "best"
-    selection = "nothing to choose" if network.is_trained else "validation (layer and kind)"
-    if has_best_epoch:
-        selection = f"{context.rules.selection} (epoch)"
-    return HeadResult(
-        name=resolved.name,
-        pooling=data.pooling,
-        layers=data.layers,
-        options={**fits.arguments, **(vars(fits.options) if network.is_trained else {})},
-        metric=METRIC,
-        selection=selection,
-        selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
-        chosen=chosen,
-        summary=summary,
-        curves=curves,
-        seeds=tuple(seed.describe() for seed in fitted),
-        optimistic_because=context.rules.optimistic_because if has_best_epoch else "",
-        extras={
-            "subsets": _subset_scores(stacked, context),
-            **_named_subset_scores(stacked, context),
-            "residuals": {
-                split: rows.to_dict() for split, rows in residuals.items() if split != "train" and context.has_details
-            },
-            **extras,
-        },
-        predictions=calibrated,
-        scored=stacked,
-        row_scores={split: -np.abs(rows.values) for split, rows in residuals.items()},
-    )
-
-
 def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve, ...], dict[str, Any]]:
     """Return the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
     first = fitted[0]
@@ -364,28 +372,6 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
 
 AT_ONCE = 1 << 18
 """Similarities at once: few, so that the memory of what a network makes of them is used again and again."""
-
-
-def pair_parts(
-    network: type[PairHead],
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    split: str,
-    reporter: Reporter,
-) -> HeadParts:
-    """Take a pair head apart; arguments are those of `probes.heads.layer_head.take_apart`."""
-    fitted = PairFits(network, resolved, context).fit_all(reporter)
-    muted = [Muted.of(seed, split) for seed in fitted]
-    data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
-    return HeadParts(
-        data.pooling,
-        data.layers,
-        split_scorer(context.task, split, result.metric),
-        np.stack([head.cosines for head in muted]),
-        (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
-        "the similarity that the fitted head makes of the layer",
-    )
 
 
 class Muted:

@@ -126,7 +126,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add train, and validation or test rows."
             )
         n_units = len(set(task.groups("train") or range(len(task.rows("train")))))
-        folds = resolved.own[0].folds
+        folds = resolved.options.folds
         if "validation" not in task.splits and n_units < folds:
             raise HeadError(f"train has {n_units} rows or groups for {folds} folds; give more rows, or fewer folds.")
 

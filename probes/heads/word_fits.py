@@ -219,7 +219,7 @@ class LogisticOptions(ReadingOptions):
 
 def token_options(resolved: HeadOptions) -> Any:
     """Return the options of a head of words, `ReadingOptions` or a subclass."""
-    return resolved.own[0]
+    return resolved.options
 
 
 OFFSETS = tuple(step / 2 for step in range(-2, 11))

@@ -26,7 +26,7 @@ from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, Together, read_channels
+from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
     TagScorer,
@@ -42,27 +42,12 @@ from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.span_metrics import NO_PREDICTION, decode_tags
 from probes.networks.token_networks import TokenHead, TokenMix
 
-
-def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
-    if "train" not in task.splits:
-        raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
-    if set(task.splits) == {"train"}:
-        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
-        choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
-            f"rows to it{instead}."
-        )
-
-
 MIX = "mix"
 """The layer of a head that reads a mix of all of them."""
 
 
 @dataclass(frozen=True, eq=False)
-class TokenFits:
+class TokenFits(Head):
     """A token head on the task and the latents of a run, to be fitted with every seed.
 
     `fit_network` fits it in place of `fit_token_head`.
@@ -72,6 +57,101 @@ class TokenFits:
     fit_network: Callable[..., TokenFit] | None
     resolved: HeadOptions
     context: FitContext
+
+    @staticmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
+        if "train" not in task.splits:
+            raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
+        if set(task.splits) == {"train"}:
+            raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
+        if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
+            choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
+            raise TaskError(
+                f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
+                f"rows to it{instead}."
+            )
+
+    def evaluate(self, reporter: Reporter) -> HeadResult:
+        """Evaluate the head; predictions are the classes of the chosen layer with the first seed."""
+        context, data, options, task = self.context, self.data, self.options, self.context.task
+        fitted = self.fit_all(reporter)
+        mixes = [saved.head for saved in fitted if isinstance(saved.head, TokenMix)]
+        names = (MIX,) if mixes else data.layers
+        ways = options.decodings(task.metric)
+        decoded = [saved.record.details["decoded"] for saved in fitted]
+        grid = np.array([[scores.get(way, ()) for way in ways] for scores in decoded])  # seeds, ways, probes
+        way, probe = map(int, np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:])) if grid.size else (0, 0)
+        decoding, curve = ways[way], grid[:, way]
+        if not curve.size and len(names) > 1:
+            raise TaskError(
+                f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, "
+                "or name one layer with `layers`."
+            )
+        heads = [saved.head.only(probe) for saved in fitted]
+        channel = None if mixes else probe
+        scores = {split: self.score(heads, split, channel=channel, decoding=decoding) for split in task.splits}
+        score = float(curve.mean(0)[probe]) if curve.size else None
+        choices = [
+            *["epoch"] * options.chooses_epoch,
+            *["layer"] * (len(names) > 1),
+            *["decoding"] * (len(ways) > 1 and bool(grid.size)),
+        ]
+        listed = " and ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
+        is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
+        extras: dict[str, Any] = {
+            key: {split: of_split.facts[key] for split, of_split in scores.items()}
+            for key in ("by_type", "decoding", "errors", "coverage")
+        }
+        if mixes:
+            scorer = tag_scorer(data, "validation", **options.scoring()) if "validation" in data.rows else None
+            extras["mix"] = describe_mix(mixes, data, scorer)
+        return HeadResult(
+            name=self.resolved.name,
+            pooling=data.channels.pooling,
+            layers=names,
+            options=asdict(options),
+            metric=task.metric,
+            selection=f"validation ({listed})" if choices else "nothing to choose",
+            selection_score=float("nan") if score is None else score,
+            chosen={
+                "layer": names[probe],
+                "score": score,
+                **({"decoding": decoding} if task.metric == "span-f1" else {}),
+            },
+            summary={split: of_split.summaries for split, of_split in scores.items()},
+            curves=token_curves(curve, task.metric),
+            seeds=tuple(describe_seed(saved.record.details, probe) for saved in fitted),
+            baselines={"majority": {split: of_split.majority for split, of_split in scores.items()}},
+            optimistic_because=(
+                "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
+            ),
+            departures=departures(context.protocol, context.cache, data.channels.pooling),
+            extras=extras,
+            predictions={split: of_split.ids for split, of_split in scores.items()},
+            names={split: of_split.scorer.gold.names for split, of_split in scores.items()},
+            row_scores={split: of_split.scorer.sentence_scores(of_split.ids) for split, of_split in scores.items()},
+        )
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Take every layer's classifier, or what each layer adds to a mix, its tags decoded as the run chose to."""
+        data, heads = self.data, [saved.head for saved in self.fit_all(reporter)]
+        scorer = tag_scorer(data, split, **self.options.scoring())
+        decoding = str(result.chosen.get("decoding", "plain"))
+        mixes = [_Mixed(head, data, split, scorer, decoding) for head in heads if isinstance(head, TokenMix)]
+        together: Together | None = None
+        if mixes:
+            one_by_one = np.eye(len(data.layers), dtype=bool)
+            alone = np.stack([mix.predict(one_by_one) for mix in mixes])
+            together = lambda masks: np.stack([mix.predict(masks) for mix in mixes])  # noqa: E731
+        else:
+
+            def predict(head: TokenHead, layer: int) -> Int[np.ndarray, " W"]:
+                return scorer.decode(predict_logits(head.only(layer), data, split, channel=layer), decoding)
+
+            alone = np.stack([[predict(head, layer) for layer in range(len(data.layers))] for head in heads])
+        how = "the mix with the means of all other layers" if mixes else "the classifier of the layer"
+        return HeadParts(data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how)
 
     @property
     def options(self) -> Any:
@@ -159,81 +239,6 @@ class SplitScores:
     majority: float
     facts: dict[str, Any]
     """`by_type`, `decoding` (spans decoded in every way), `errors` and `coverage`."""
-
-
-def evaluate_token_head(
-    network: type[TokenHead],
-    fit: Callable[..., TokenFit] | None,
-    resolved: HeadOptions,
-    context: FitContext,
-    reporter: Reporter,
-) -> HeadResult:
-    """Fit a head for every seed or load it, choose layer and decoding on validation, and read test once.
-
-    Predictions are the classes of the chosen layer with the first seed. Extras: those of `SplitScores`, per split;
-    `mix` for a head that mixes layers.
-    """
-    fits, task = TokenFits(network, fit, resolved, context), context.task
-    data, options, fitted = fits.data, fits.options, fits.fit_all(reporter)
-    mixes = [saved.head for saved in fitted if isinstance(saved.head, TokenMix)]
-    names = (MIX,) if mixes else data.layers
-    ways = options.decodings(task.metric)
-    decoded = [saved.record.details["decoded"] for saved in fitted]
-    grid = np.array([[scores.get(way, ()) for way in ways] for scores in decoded])  # seeds, ways, probes
-    way, probe = map(int, np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:])) if grid.size else (0, 0)
-    decoding, curve = ways[way], grid[:, way]
-    if not curve.size and len(names) > 1:
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
-            "name one layer with `layers`."
-        )
-    heads = [saved.head.only(probe) for saved in fitted]
-    scores = {
-        split: fits.score(heads, split, channel=None if mixes else probe, decoding=decoding) for split in task.splits
-    }
-    score = float(curve.mean(0)[probe]) if curve.size else None
-    choices = [
-        *["epoch"] * options.chooses_epoch,
-        *["layer"] * (len(names) > 1),
-        *["decoding"] * (len(ways) > 1 and bool(grid.size)),
-    ]
-    listed = " and ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
-    is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
-    extras: dict[str, Any] = {
-        key: {split: of_split.facts[key] for split, of_split in scores.items()}
-        for key in ("by_type", "decoding", "errors", "coverage")
-    }
-    if mixes:
-        has_validation = "validation" in data.rows
-        extras["mix"] = describe_mix(
-            mixes, data, tag_scorer(data, "validation", **options.scoring()) if has_validation else None
-        )
-    return HeadResult(
-        name=resolved.name,
-        pooling=data.channels.pooling,
-        layers=names,
-        options=asdict(options),
-        metric=task.metric,
-        selection=f"validation ({listed})" if choices else "nothing to choose",
-        selection_score=float("nan") if score is None else score,
-        chosen={
-            "layer": names[probe],
-            "score": score,
-            **({"decoding": decoding} if task.metric == "span-f1" else {}),
-        },
-        summary={split: of_split.summaries for split, of_split in scores.items()},
-        curves=token_curves(curve, task.metric),
-        seeds=tuple(describe_seed(saved.record.details, probe) for saved in fitted),
-        baselines={"majority": {split: of_split.majority for split, of_split in scores.items()}},
-        optimistic_because=(
-            "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
-        ),
-        departures=departures(context.protocol, context.cache, data.channels.pooling),
-        extras=extras,
-        predictions={split: of_split.ids for split, of_split in scores.items()},
-        names={split: of_split.scorer.gold.names for split, of_split in scores.items()},
-        row_scores={split: of_split.scorer.sentence_scores(of_split.ids) for split, of_split in scores.items()},
-    )
 
 
 def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, ...]:
@@ -325,36 +330,6 @@ def _score_layers(head: TokenMix, data: WordLatents, scorer: TagScorer) -> list[
 
 
 # Every layer's classifier, or what each layer adds to a mix.
-
-
-def token_parts(
-    network: type[TokenHead],
-    fit: Callable[..., TokenFit] | None,
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    split: str,
-    reporter: Reporter,
-) -> HeadParts:
-    """Take a token head apart, its tags decoded as the run chose to; arguments as of `take_apart`."""
-    fits = TokenFits(network, fit, resolved, context)
-    data, heads = fits.data, [saved.head for saved in fits.fit_all(reporter)]
-    scorer = tag_scorer(data, split, **fits.options.scoring())
-    decoding = str(result.chosen.get("decoding", "plain"))
-    mixes = [_Mixed(head, data, split, scorer, decoding) for head in heads if isinstance(head, TokenMix)]
-    together: Together | None = None
-    if mixes:
-        one_by_one = np.eye(len(data.layers), dtype=bool)
-        alone = np.stack([mix.predict(one_by_one) for mix in mixes])
-        together = lambda masks: np.stack([mix.predict(masks) for mix in mixes])  # noqa: E731
-    else:
-
-        def predict(head: TokenHead, layer: int) -> Int[np.ndarray, " W"]:
-            return scorer.decode(predict_logits(head.only(layer), data, split, channel=layer), decoding)
-
-        alone = np.stack([[predict(head, layer) for layer in range(len(data.layers))] for head in heads])
-    how = "the mix with the means of all other layers" if mixes else "the classifier of the layer"
-    return HeadParts(data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how)
 
 
 class _Mixed:

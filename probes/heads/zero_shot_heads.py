@@ -17,7 +17,7 @@ from extract.errors import HeadError, TaskError
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import answer_names
-from probes.heads.context import FitContext, Reporter
+from probes.heads.context import Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
 from probes.heads.result import HeadResult
@@ -251,7 +251,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "
                 f"{resolved.name!r} chooses a layer."
             )
-        if resolved.own[0].transforms != ("none",):
+        if resolved.options.transforms != ("none",):
             task.fit_texts()
 
     @property
@@ -326,6 +326,16 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
             n_units=scorer.n_units,
             resampling=Resampling(self.context.n_resamples),
             is_centred=scorer.is_lifted,
+        )
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Judge a split at every layer, by the transform and measure that the run chose."""
+        del reporter
+        variant = self.options.variants[self.options.names.index(str(result.chosen["kind"]))]
+        scorer = zero_shot_scorer(self.task, split, result.metric)
+        how = "the layer's latents compared as in the run"
+        return HeadParts(
+            self.channels.pooling, self.channels.names, scorer, self.curve(split, variant), together=None, how=how
         )
 
     def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
@@ -537,28 +547,6 @@ def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "
     counts = is_real[:, :, None] & is_real[:, None, :] & ~torch.eye(m, dtype=torch.bool)
     sums = similarities.masked_fill(~counts, 0.0).sum(-1)
     return sums.masked_fill(~is_real, torch.inf).argmin(-1)
-
-
-def zero_shot_parts(
-    head: type[SimilarityHead],
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    split: str,
-    reporter: Reporter,
-) -> HeadParts:
-    """Judge a split at every layer, by the transform and measure that the run chose."""
-    del reporter
-    fitted = head(resolved, context)
-    variant = fitted.options.variants[fitted.options.names.index(str(result.chosen["kind"]))]
-    return HeadParts(
-        fitted.channels.pooling,
-        fitted.channels.names,
-        zero_shot_scorer(context.task, split, result.metric),
-        fitted.curve(split, variant),
-        None,
-        "the layer's latents compared as in the run",
-    )
 
 
 # Scoring new rows with heads without fitting: pairs of texts; other kinds are scored as whole tasks only.

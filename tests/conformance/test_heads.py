@@ -111,14 +111,14 @@ def test_options_resolve_from_nothing_and_from_text(name: str) -> None:
     assert entry.description
     found = resolve_head(name, None)
     assert (found.name, found.pooling, found.layers) == (name, "", ("all",))
-    for source, value in zip(map(resolve, entry.sources), found.own, strict=True):
+    for source, value in zip(map(resolve, entry.sources), found.values, strict=True):
         expected: Any = {} if not is_dataclass(source) else source() if isinstance(source, type) else source
         assert value == expected
         if not is_dataclass(value):
             continue
         numbers = {each.name: getattr(value, each.name) for each in fields(value)}
         numbers = {key: item for key, item in numbers.items() if type(item) in (int, float)}
-        assert resolve_head(name, {key: str(item) for key, item in numbers.items()}).own == found.own
+        assert resolve_head(name, {key: str(item) for key, item in numbers.items()}).values == found.values
     assert resolve_head(name, {"pooling": "last", "layers": "blocks"}).layers == ("blocks",)
 
 

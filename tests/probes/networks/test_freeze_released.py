@@ -25,7 +25,7 @@ ENCODER = ("encoder", "bottleneck", "standardises_latents")
 
 def released(**given: Any) -> dict[str, Any]:
     """Return the arguments of the siamese head of a rung; encoders that are taken over are the autoencoders'."""
-    own: dict[str, Any] = dict(resolve_head("siamese-cosine", given, protocol=FREEZE).own[0])
+    own: dict[str, Any] = dict(resolve_head("siamese-cosine", given, protocol=FREEZE).options)
     if given:
         arguments, _ = check_autoencoder_options(find_protocol(FREEZE).autoencoder)
         own |= {key: arguments[key] for key in ENCODER}
@@ -173,7 +173,7 @@ def test_a_network_of_no_layers_or_too_many_is_refused() -> None:
 
 def test_the_first_rung_is_the_released_one() -> None:
     resolved = resolve_head("cosine-mlp", {}, protocol=FREEZE)
-    head = CosineMLP(L, D, **resolved.own[0])
+    head = CosineMLP(L, D, **resolved.options)
     assert [type(part).__name__ for part in head.network.children()] == ["Linear", "ReLU", "Linear"]
     assert [tuple(part.weight.shape) for part in head.network.children() if isinstance(part, nn.Linear)] == [
         (128, L),

@@ -61,7 +61,7 @@ class Fitted:
 def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0, **changes: Any) -> PairHead:
     name, options = CASES[case]
     torch.manual_seed(seed)
-    head = HEADS[name].sources[0](n_layers, WIDTH, **{**resolve_head(name, options).own[0], **changes})
+    head = HEADS[name].sources[0](n_layers, WIDTH, **{**resolve_head(name, options).options, **changes})
     assert isinstance(head, PairHead)
     return head.eval()
 
@@ -69,7 +69,7 @@ def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0, **changes: A
 def fit(case: str, cache: LatentCache, task: PairTask, *, seed: int = 0, **changes: Any) -> Fitted:
     name, options = CASES[case]
     head, data = build(case, seed=seed), pair_data(cache, task, seed=seed)
-    _, *fit_options = resolve_head(name, {**options, **changes}).own
+    _, *fit_options = resolve_head(name, {**options, **changes}).values
     return Fitted(head, fit_head(head, data, options=[*fit_options, EpochOptions()][0], seed=seed), data)
 
 
