@@ -17,6 +17,7 @@ from probes.fitting.saved_fits import M
 from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.result import Rows
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
@@ -88,11 +89,11 @@ class ClassLayerHead(LayerHead[M]):
         check_features(chunk[split], split=split, first_layer=layer)
         return np.asarray(self.task.training_classes[score(chunk[split][0]).argmax(-1).numpy()])
 
-    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the classes of a split."""
         return dict.fromkeys(self.task.metrics, self.classify(module, layer, split)[None])
 
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Score the classes of a split."""
         return summarise_class_seeds(
             predicted,
@@ -102,11 +103,11 @@ class ClassLayerHead(LayerHead[M]):
             resampling=Resampling(self.context.n_resamples),
         )
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score 1 for the right class."""
         return np.asarray(predicted == self.task.labels(split), np.float64)
 
-    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+    def names(self, split: str, predicted: Rows) -> tuple[str, ...]:
         """Name the classes."""
         del split, predicted
         return self.task.class_names
@@ -414,7 +415,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         kind, layer = details["place"]
         return Choice(np.array(details["curve"], dtype=np.float64).T, layer, kind)
 
-    def predict(self, module: CosineThreshold, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: CosineThreshold, layer: int, split: str) -> Mapping[str, Rows]:
         """Compare the cosines of a split with the threshold."""
         cosines = self.cosines[split][self.options.kinds.index(module.kind), layer]
         codes = np.where(cosines > module.threshold, module.above, 1 - module.above)

@@ -21,7 +21,7 @@ from probes.data.task import why_optimistic
 from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
@@ -185,18 +185,18 @@ class LayerHead(Head, Generic[M]):
         return choice.to_dict()
 
     @abstractmethod
-    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict a split: metric to what it is computed from, `(S, N)` for seeds or draws, mostly one."""
 
     @abstractmethod
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Score predictions `(S, N)` of a split."""
 
     @abstractmethod
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score single rows, higher is better; NaN where a row has no score."""
 
-    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...] | None:
+    def names(self, split: str, predicted: Rows) -> tuple[str, ...] | None:
         """Name the codes that are predicted; None where predictions are numbers."""
         del split, predicted
         return None
@@ -214,7 +214,7 @@ class LayerHead(Head, Generic[M]):
         del module
         return {}
 
-    def extras(self, saved: SavedHead[M], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[M], predictions: Mapping[str, Rows]) -> dict[str, Any]:
         """Report what only this head has."""
         del saved, predictions
         return {}

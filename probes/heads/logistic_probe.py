@@ -18,6 +18,7 @@ from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice
+from probes.heads.result import Rows
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
 from probes.logistic.solver import fit_logistic
@@ -270,7 +271,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
             },
         )
 
-    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, Rows]) -> dict[str, Any]:
         """Report the default probe and how the fits converged."""
         task, (layer, c) = self.task, self.default
         default = {split: self.classify(saved.head.default, layer, split) for split in predictions}
@@ -465,6 +466,6 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
         module.bias.copy_(torch.stack(biases))
         return module.eval(), choice, {"is_pairs": task.is_pairs}
 
-    def predict(self, module: FewShotProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: FewShotProbe, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the classes of a split with every draw."""
         return dict.fromkeys(self.task.metrics, self.classify(module.by_draw, layer, split))

@@ -13,6 +13,9 @@ from probes.data.pair_task import PairTask
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.correlation import pearson
 
+Rows = NDArray[Any]
+"""What is predicted of rows: scores, or positions of names."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -77,9 +80,9 @@ class HeadResult:
     optimistic_because: str = ""
     departures: tuple[str, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
-    predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    predictions: Mapping[str, Rows] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scored: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    scored: Mapping[str, Rows] = field(default_factory=dict)
     row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property

@@ -16,6 +16,7 @@ from probes.data.class_task import NumberTask
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, LayerHead, only_channel
+from probes.heads.result import Rows
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.correlation import pearson
 
@@ -173,11 +174,11 @@ class RidgeHead(LayerHead[RidgeProbe]):
         rows = self.context.cache.rows_of(list(self.task.rows(split)["text"]))
         return only_channel(self.channels, layer).gather(self.context.cache, rows)[0]
 
-    def predict(self, module: RidgeProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: RidgeProbe, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the numbers of a split."""
         return dict.fromkeys(self.task.metrics, module(self.read(layer, split)).numpy()[None])
 
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Correlate predictions with the numbers."""
         return summarise_seeds(
             predicted,
@@ -187,16 +188,16 @@ class RidgeHead(LayerHead[RidgeProbe]):
             resampling=Resampling(self.context.n_resamples),
         )
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score a row by its absolute error, with a minus."""
         return np.asarray(-np.abs(predicted - self.task.numbers(split)), np.float64)
 
-    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, Rows]) -> dict[str, Any]:
         """Report the errors of the probe and of the mean of train."""
         del saved
         mean = self.task.numbers("train").mean()
 
-        def rmse(predicted: NDArray[Any] | float, split: str) -> float:
+        def rmse(predicted: Rows | float, split: str) -> float:
             return float(np.sqrt(np.mean((predicted - self.task.numbers(split)) ** 2)))
 
         return {
