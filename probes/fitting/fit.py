@@ -27,6 +27,8 @@ from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import PairHead, collect_similarities
 
 EpochReport = Callable[[int, dict[str, float]], None]
+EpochLog = dict[str, Any]
+"""An epoch of a history: `train_loss`, and the scores that were looked at then."""
 
 
 def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
@@ -39,7 +41,7 @@ class Look:
 
     scores: Float[np.ndarray, " S"]
     """Higher is better; NaN where there is none."""
-    history: dict[str, Any]
+    history: EpochLog
     reported: dict[str, float]
 
 
@@ -75,7 +77,7 @@ class KeepBest(Callback):
         self.best_epochs = np.zeros(n_stacks, dtype=np.int64)
         """From 1; 0 for a stack without a finite score."""
         self.is_done = np.zeros(n_stacks, dtype=bool)
-        self.history: list[dict[str, Any]] = []
+        self.history: list[EpochLog] = []
         self.best: list[Tensor] = []
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -125,7 +127,7 @@ class FitResult:
     seed: int
     best_epoch: int
     """Epoch that was kept, from 1; 0 for a head without epochs."""
-    history: tuple[dict[str, float], ...]
+    history: tuple[EpochLog, ...]
     """Per epoch `train_loss`, `validation_pearson` and `validation_spearman`."""
     seconds: float
 
@@ -285,11 +287,11 @@ class LayerFit:
 
     best_epochs: tuple[int, ...]
     """Epoch of the weights kept, from 1, for each layer."""
-    losses: tuple[float, ...]
+    held_out_losses: tuple[float, ...]
     """Held-out loss of the weights kept, for each layer."""
-    raw_losses: tuple[float, ...]
+    held_out_squared_errors: tuple[float, ...]
     """The same as a mean squared error in the units of the latents, for each layer."""
-    history: tuple[dict[str, float], ...]
+    history: tuple[EpochLog, ...]
     """Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K."""
     seconds: float
 

@@ -11,6 +11,7 @@ import torch
 
 from extract.errors import ConfigError
 from extract.files import digest_json
+from extract.records import to_plain
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport, fit_layers, ignore_epoch
 from probes.fitting.fit_options import FitOptions
@@ -93,14 +94,12 @@ def obtain_autoencoder(
             unfinished=Unfinished(folder, fit_id),
         )
         details = {
+            **to_plain(result),
+            "seconds": round(result.seconds, 3),
+            "history": [{key: epoch[key] for key in ("train_loss", "held_out_loss")} for epoch in result.history],
             "codes": list(module.codes),
             "seed": pretraining.seed,
-            "best_epochs": list(result.best_epochs),
-            "seconds": round(result.seconds, 3),
-            "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in result.history],
             "standardises_latents": module.standardises_latents,
-            "held_out_losses": list(result.losses),
-            "held_out_squared_errors": list(result.raw_losses),
             "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         }
         return module, FitRecord(AUTOENCODER, pooling, names, details)

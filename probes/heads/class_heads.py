@@ -16,7 +16,7 @@ from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
 from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.layer_head import Choice, Fitted, KindScoring, LayerHead, only_channel, score_texts
 from probes.heads.result import Rows
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite
@@ -60,7 +60,7 @@ class Classifier(nn.Module):
             check_features(rows[None], split="to predict")
         return [self.class_names[code] for code in self.decide(self(*features)).tolist()]
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {"width": self.width, "class_names": list(self.class_names)}
 
@@ -196,7 +196,7 @@ class NearestCentroid(Classifier):
             return -torch.cdist(rows, self.centroids, compute_mode="donot_use_mm_for_euclid_dist")
         return nn.functional.normalize(rows, dim=1) @ nn.functional.normalize(self.centroids, dim=1).T
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {**super().arguments(), "kind": self.kind}
 
@@ -221,7 +221,7 @@ class CentroidHead(ClassLayerHead[NearestCentroid]):
                     f"to it{instead}."
                 )
 
-    def fit(self) -> tuple[NearestCentroid, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[NearestCentroid]:
         """Fit every layer and distance, and keep the best."""
         task, codes = self.task, training_codes(self.task)
         names, gold = training_names(task), task.labels("validation")
@@ -301,7 +301,7 @@ class CosineThreshold(Classifier):
         """Give the class of the higher cosines to those above the threshold."""
         return torch.where(outputs > self.threshold, self.above, 1 - self.above)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {**super().arguments(), "kind": self.kind, "above": self.above, "threshold": self.threshold}
 
@@ -377,7 +377,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
             cosines[split] = both.numpy()[kinds]
         return cosines
 
-    def fit(self) -> tuple[CosineThreshold, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[CosineThreshold]:
         """Choose layer, kind and threshold."""
         task, options = self.task, self.options
         splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
@@ -406,7 +406,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         module.scale.copy_(self.standardiser.scale[layer])
         return module, Choice(curve.T, layer, kind), {"is_pairs": True}
 
-    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+    def describe_choice(self, choice: Choice) -> dict[str, object]:
         """Record the choice with the kind first."""
         return {"place": [choice.column, choice.layer], "curve": choice.surface.T.tolist()}
 
@@ -421,7 +421,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         codes = np.where(cosines > module.threshold, module.above, 1 - module.above)
         return dict.fromkeys(self.task.metrics, self.task.training_classes[codes][None])
 
-    def chosen_too(self, module: CosineThreshold) -> dict[str, Any]:
+    def chosen_too(self, module: CosineThreshold) -> dict[str, object]:
         """Name the threshold."""
         return {"threshold": module.threshold}
 
@@ -452,7 +452,7 @@ def fit_threshold(
     return float(scores[side, cut]), float(cuts[cut]), int(side)
 
 
-def _fields(row: Any, name: str) -> dict[str, Any]:
+def _fields(row: Any, name: str) -> dict[str, object]:
     texts = {"text": row} if isinstance(row, str) else {"text1": row[0], "text2": row[1]}
     return {"class": name, **texts}
 

@@ -63,7 +63,7 @@ class Choice:
         """Read what `to_dict` wrote."""
         return cls(np.array(values["surface"], dtype=np.float64), *values["place"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values, null for NaN."""
         rows = [[None if np.isnan(score) else score for score in row] for row in self.surface.tolist()]
         return {"place": [self.layer, self.column], "surface": rows}
@@ -131,6 +131,10 @@ class Head(ABC):
         return cls(*head).parts(result, split, reporter)
 
 
+Fitted = tuple[M, Choice, Mapping[str, object]]
+"""The chosen module of a head, the choice, and what is recorded of the module beside it."""
+
+
 class LayerHead(Head, Generic[M]):
     """A head of one layer, on the task and the latents of a run.
 
@@ -164,7 +168,7 @@ class LayerHead(Head, Generic[M]):
         return "validation"
 
     @property
-    def fit_inputs(self) -> list[Any]:
+    def fit_inputs(self) -> list[object]:
         """What decides the fit beside options, latents and rows."""
         return []
 
@@ -173,14 +177,14 @@ class LayerHead(Head, Generic[M]):
         return fit_every_layer(self.resolved, self.context, result, split, reporter)
 
     @abstractmethod
-    def fit(self) -> tuple[M, Choice, dict[str, Any]]:
-        """Fit every layer and value; gives the chosen module, and what is recorded of it beside the choice."""
+    def fit(self) -> Fitted[M]:
+        """Fit every layer and value."""
 
     def read_choice(self, details: Mapping[str, Any]) -> Choice:
         """Read the choice from the details of a fit."""
         return Choice.read(details)
 
-    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+    def describe_choice(self, choice: Choice) -> dict[str, object]:
         """Record the choice."""
         return choice.to_dict()
 
@@ -209,12 +213,12 @@ class LayerHead(Head, Generic[M]):
         """Say why the numbers are optimistic; empty where they are not."""
         return why_optimistic(self.task)
 
-    def chosen_too(self, module: M) -> dict[str, Any]:
+    def chosen_too(self, module: M) -> dict[str, object]:
         """Name what else was chosen."""
         del module
         return {}
 
-    def extras(self, saved: SavedHead[M], predictions: Mapping[str, Rows]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[M], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report what only this head has."""
         del saved, predictions
         return {}
@@ -295,18 +299,11 @@ def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOption
 
 def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
     """Return how predicted pairs, classes or numbers of a split are scored."""
-    return _SCORERS[task.kind](task, split, metric)
-
-
-_SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
-    "pairs": lambda task, split, metric: correlation_scorer(
-        task.gold01(split), metric=metric, groups=task.units(split)
-    ),
-    "classes": lambda task, split, metric: class_scorer(task.labels(split), metric=metric, groups=task.units(split)),
-    "numbers": lambda task, split, metric: correlation_scorer(
-        task.numbers(split), metric=metric, groups=task.units(split)
-    ),
-}
+    groups = task.units(split)
+    if task.kind == "classes":
+        return class_scorer(task.labels(split), metric=metric, groups=groups)
+    gold = task.gold01(split) if task.kind == "pairs" else task.numbers(split)
+    return correlation_scorer(gold, metric=metric, groups=groups)
 
 
 def take_apart(
@@ -359,7 +356,7 @@ class KindScoring:
     """
 
     score: ScoreRows
-    fields: Callable[[Any, Any], dict[str, Any]]
+    fields: Callable[[Any, Any], dict[str, object]]
     n_texts: Callable[[FitRecord], int] = lambda _: 1
     check: Callable[[FitRecord], object] = lambda _: None
 

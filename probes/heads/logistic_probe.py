@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice
+from probes.heads.layer_head import Choice, Fitted
 from probes.heads.result import Rows
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
@@ -127,7 +126,7 @@ class ChunkSolver:
         )
 
 
-def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:
+def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, object]:
     """Say how the problems of all chunks ended, in plain values."""
     converged = torch.cat([fit.report.is_converged for fit in fits])
     return {
@@ -197,7 +196,7 @@ class LinearProbe(Classifier):
         """Score raw latents."""
         return self.standardise(latents).to(self.weight.dtype) @ self.weight.T + self.bias
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {**super().arguments(), "precision": self.precision, "has_default": "default" in self._modules}
 
@@ -238,7 +237,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
         return selection_of(self.task, self.options, has_choice=len(self.channels.names) * len(self.options.Cs) > 1)
 
     @property
-    def fit_inputs(self) -> list[Any]:
+    def fit_inputs(self) -> list[object]:
         """The device."""
         return [self.context.device]
 
@@ -247,7 +246,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
         """Position of the highest layer and of the C nearest 1."""
         return len(self.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
 
-    def fit(self) -> tuple[LinearProbe, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[LinearProbe]:
         """Fit every layer and C; keep the chosen probe and the default one."""
         task, options, folds = self.task, self.options, None
         if "cross-validation" in self.selection:
@@ -259,7 +258,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
         fits = [part.fit for part in parts]
         choice = Choice.best(np.concatenate([part.surface for part in parts]), [1 / C for C in options.Cs])
         chosen = pick_probe(fits, choice.layer, choice.column)
-        report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
+        report = {key: value.item() for key, value in vars(chosen.report).items()}
         probe = LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, *self.default))
         return (
             probe,
@@ -271,7 +270,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
             },
         )
 
-    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, Rows]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report the default probe and how the fits converged."""
         task, (layer, c) = self.task, self.default
         default = {split: self.classify(saved.head.default, layer, split) for split in predictions}
@@ -376,7 +375,7 @@ class FewShotProbe(Classifier):
         """Score raw features by the classifier of the first draw, whose predictions a run shows."""
         return self.by_draw(features)[0]
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {**super().arguments(), "draws": len(self.weight)}
 
@@ -427,11 +426,11 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
         return "validation" if len(self.channels.names) > 1 else "nothing to choose"
 
     @property
-    def fit_inputs(self) -> list[Any]:
+    def fit_inputs(self) -> list[object]:
         """The device."""
         return [self.context.device]
 
-    def fit(self) -> tuple[FewShotProbe, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[FewShotProbe]:
         """Fit every layer on every draw, choose a layer, and keep its classifiers."""
         task, options, names = self.task, self.options, self.channels.names
         if len(names) > 1 and "validation" not in task.splits:

@@ -1,17 +1,19 @@
 """Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError, TaskError
 from extract.poolings.memory import keep_blocks
+from extract.records import to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.pair_task import subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
@@ -47,7 +49,7 @@ class FittedHead:
         """Return the predictions of a split in the units of the gold."""
         return read_calibration(self.record.details["calibration"])(self.predictions[split])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what scores.json records of this seed."""
         gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
         return {
@@ -137,8 +139,16 @@ class PairFits(Head):
     def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
         """Take the similarity of every layer, and the head's predictions from sets of layers."""
         fitted = self.fit_all(reporter)
-        muted = [Muted.of(seed, split) for seed in fitted]
-        data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
+        data = self.data
+        muted = [
+            Muted(
+                seed.head,
+                collect_similarities(seed.head, data, split),
+                collect_similarities(seed.head, data, "train").mean(1),
+            )
+            for seed in fitted
+        ]
+        is_joint = not isinstance(fitted[0].head, LayerCosine)
         return HeadParts(
             data.pooling,
             data.layers,
@@ -253,10 +263,8 @@ class PairFits(Head):
             identical=head.identical_similarity() if context.anchor_identical else None,
         )
         details = {
-            "seed": result.seed,
-            "best_epoch": result.best_epoch,
+            **to_plain(result),
             "seconds": round(result.seconds, 3),
-            "history": list(result.history),
             "calibration": calibration.to_dict(),
         }
         return head, FitRecord(self.resolved.name, data.pooling, data.channels.layers, details)
@@ -281,12 +289,12 @@ class PairFits(Head):
         return head
 
 
-def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve, ...], dict[str, Any]]:
+def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, str], tuple[Curve, ...], dict[str, object]]:
     """Return the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
     first = fitted[0]
     if not isinstance(first.head, LayerCosine):
         contributions = [layer_contributions(seed.head, seed.data) for seed in fitted]
-        return {}, (), {"contributions": average_contributions(contributions)}
+        return {}, (), {"contributions": to_plain(average_contributions(contributions))}
     kind, layer = first.head.chosen.tolist()
     curves = tuple(
         Curve(name, split, metric, tuple(row))
@@ -297,7 +305,17 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
     return {"kind": first.head.kinds[kind], "layer": first.data.layers[layer]}, curves, {}
 
 
-def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
+@dataclass(frozen=True)
+class Contributions:
+    """The correlation of every layer's similarity alone, and what the head loses without it, on a split."""
+
+    split: str
+    layers: tuple[str, ...]
+    alone: tuple[float, ...]
+    without: tuple[float, ...]
+
+
+def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> Contributions:
     """Measure on a split (not test, which is read once) every layer alone, and the head without it."""
     similarities = collect_similarities(head, data, split)
     gold = data.split(split).gold.numpy()
@@ -311,13 +329,13 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
             losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
     cosines = similarities[: head.n_layers]
     alone = pearson(cosines.numpy(), np.broadcast_to(gold, tuple(cosines.shape)))
-    return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
+    return Contributions(split, data.layers, tuple(alone.tolist()), tuple(losses))
 
 
-def average_contributions(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def average_contributions(seeds: Sequence[Contributions]) -> Contributions:
     """Average the contributions of several seeds, on the same layers and split."""
-    means = {key: np.mean([seed[key] for seed in seeds], axis=0).tolist() for key in ("alone", "without")}
-    return {**seeds[0], **means}
+    alone, without = np.mean([[seed.alone, seed.without] for seed in seeds], axis=0).tolist()
+    return replace(seeds[0], alone=tuple(alone), without=tuple(without))
 
 
 def _summarise(
@@ -334,7 +352,7 @@ def _summarise(
     }
 
 
-def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, Any]:
+def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, object]:
     """Score every subset that the task names in test, and take the mean over subsets; nothing where it names none."""
     rows = context.task.splits.get("test")
     if rows is None or "subset" not in rows.column_names:
@@ -349,7 +367,7 @@ def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context
     return {"named_subsets": {"subsets": described, "mean": means}}
 
 
-def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, Any]:
+def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, object]:
     """Score the subsets of test that its training split gives away, or that final punctuation distinguishes."""
     splits = context.task.splits
     if not context.has_details or not {"train", "test"} <= set(splits):
@@ -358,13 +376,14 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
         split: {column: list(splits[split][column]) for column in ("sentence1", "sentence2", "score")}
         for split in ("train", "test")
     }
-    scores: dict[str, Any] = {}
+    scores: dict[str, object] = {}
     for name, marks in subsets(tables["test"], tables["train"]).items():
         n_rows = int(marks.sum())
-        scores[name] = {"n": n_rows}
+        found: dict[str, object] = {"n": n_rows}
         if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(context.task.gold01("test")[marks])) > 1:
             summary = _summarise(stacked["test"], context, "test", marks)
-            scores[name] |= {metric: score.to_dict() for metric, score in summary.items()}
+            found |= {metric: score.to_dict() for metric, score in summary.items()}
+        scores[name] = found
     return scores
 
 
@@ -374,18 +393,13 @@ AT_ONCE = 1 << 18
 """Similarities at once: few, so that the memory of what a network makes of them is used again and again."""
 
 
+@dataclass(frozen=True, eq=False)
 class Muted:
     """A head with one seed, its similarities of a split, and their means over train."""
 
-    def __init__(self, head: PairHead, similarities: torch.Tensor, means: torch.Tensor) -> None:
-        self.head, self.similarities, self.means = head, similarities, means
-
-    @classmethod
-    def of(cls, fitted: FittedHead, split: str) -> "Muted":
-        """Collect the similarities of a split."""
-        head = fitted.head
-        means = collect_similarities(head, fitted.data, "train").mean(1)
-        return cls(head, collect_similarities(head, fitted.data, split), means)
+    head: PairHead
+    similarities: Float[Tensor, "C N"]
+    means: Float[Tensor, " C"]
 
     @property
     def cosines(self) -> Float32[np.ndarray, "L N"]:

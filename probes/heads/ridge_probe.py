@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from extract.errors import HeadError, TaskError
 from probes.data.class_task import NumberTask
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, LayerHead, only_channel
+from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
 from probes.heads.result import Rows
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.correlation import pearson
@@ -56,7 +55,7 @@ class RidgeProbe(nn.Module):
             self.register_buffer(name, torch.zeros(width, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros((), dtype=torch.float64))
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {"width": self.width}
 
@@ -143,7 +142,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
             "validation" if "validation" in self.task.splits else f"{self.options.folds}-fold cross-validation on train"
         )
 
-    def fit(self) -> tuple[RidgeProbe, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[RidgeProbe]:
         """Fit every layer and alpha."""
         surface = np.array([self.score(layer) for layer in range(len(self.channels.names))])
         if np.isnan(surface).all():
@@ -192,7 +191,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
         """Score a row by its absolute error, with a minus."""
         return np.asarray(-np.abs(predicted - self.task.numbers(split)), np.float64)
 
-    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, Rows]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report the errors of the probe and of the mean of train."""
         del saved
         mean = self.task.numbers("train").mean()

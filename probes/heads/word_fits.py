@@ -18,9 +18,8 @@ from torch import Tensor
 
 from extract.errors import HeadError, unknown_name
 from probes.data.word_task import usual_tags
-from probes.fitting.fit import EpochReport, KeepBest, Look, Part, ignore_epoch, run_trainer
+from probes.fitting.fit import EpochLog, EpochReport, KeepBest, Look, Part, ignore_epoch, run_trainer
 from probes.fitting.saved_fits import Unfinished
-from probes.heads.head_table import HeadOptions
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths
 from probes.logistic.solver import fit_logistic
@@ -217,11 +216,6 @@ class LogisticOptions(ReadingOptions):
         return SolverOptions(max_iterations=self.max_iterations, is_standardised=self.is_standardised, device=device)
 
 
-def token_options(resolved: HeadOptions) -> Any:
-    """Return the options of a head of words, `ReadingOptions` or a subclass."""
-    return resolved.options
-
-
 OFFSETS = tuple(step / 2 for step in range(-2, 11))
 """What may be subtracted from the bias of O, in nats; the best share of O for span F1 is not that of cross-entropy."""
 
@@ -345,7 +339,7 @@ class TagScorer:
             for suffix, is_strict in (("", False), (" strict", True))
         }
 
-    def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, Any]]:
+    def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, object]]:
         """Return the most frequent pairs of a gold tag and another predicted one, with some words each."""
         wrong = np.flatnonzero(self._pick(ids) != self._gold)
         if self.scored is not None:
@@ -437,7 +431,7 @@ def majority_ids(data: WordLatents, split: str) -> Int[np.ndarray, " W"]:
     return np.array([numbers[tag] for tag in usual_tags(data.task, split)], dtype=np.int64)
 
 
-def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
+def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, float | str]:
     n_correct, n_predicted, n_gold = (int(n) for n in sums)
     return {
         "type": name,
@@ -471,7 +465,7 @@ class TokenFit:
     seed: int
     best_epochs: tuple[int, ...]
     scores: tuple[float, ...]
-    history: tuple[dict[str, Any], ...]
+    history: tuple[EpochLog, ...]
     seconds: float
     offsets: tuple[float, ...] = ()
     decoded: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -504,7 +498,7 @@ class _Report(Callback):
 
     def __init__(self, report: EpochReport) -> None:
         self.report = report
-        self.history: list[dict[str, Any]] = []
+        self.history: list[EpochLog] = []
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Report the epoch that has ended."""

@@ -17,6 +17,7 @@ from extract.errors import TaskError
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
 from extract.inputs.tokens import cut_at_tokens
 from extract.masks.mask_plan import parse_plan
+from extract.records import to_plain
 from extract.run.embed import embed_words
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
@@ -29,13 +30,13 @@ from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
+    ReadingOptions,
     TagScorer,
     TokenFit,
     fit_token_head,
     majority_ids,
     predict_logits,
     tag_scorer,
-    token_options,
 )
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
@@ -65,7 +66,7 @@ class TokenFits(Head):
             raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
         if set(task.splits) == {"train"}:
             raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-        if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
+        if "validation" not in task.splits and (purpose.chooses_plan or resolved.options.chooses_epoch):
             choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
             raise TaskError(
                 f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
@@ -99,7 +100,7 @@ class TokenFits(Head):
         ]
         listed = " and ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
         is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
-        extras: dict[str, Any] = {
+        extras: dict[str, object] = {
             key: {split: of_split.facts[key] for split, of_split in scores.items()}
             for key in ("by_type", "decoding", "errors", "coverage")
         }
@@ -154,9 +155,10 @@ class TokenFits(Head):
         return HeadParts(data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how)
 
     @property
-    def options(self) -> Any:
-        """Its options, `ReadingOptions` and more."""
-        return token_options(self.resolved)
+    def options(self) -> ReadingOptions:
+        """Its options."""
+        options: ReadingOptions = self.resolved.options
+        return options
 
     @cached_property
     def data(self) -> WordLatents:
@@ -192,19 +194,13 @@ class TokenFits(Head):
         data = self.data
         sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = self.network(*sizes, seed=seed, **self.options.head_arguments())
-        result = (self.fit_network or fit_token_head)(
-            head, data, self.options, device=self.context.device, report=report, unfinished=unfinished
-        )
+        fit: Callable[..., TokenFit] = self.fit_network or fit_token_head
+        result = fit(head, data, self.options, device=self.context.device, report=report, unfinished=unfinished)
         details = {
-            "classes": list(data.classes),
-            "seed": seed,
-            "protocol": self.context.protocol,
-            "best_epochs": list(result.best_epochs),
-            "offsets": list(result.offsets),
-            "scores": list(result.scores),
-            "decoded": {way: list(scores) for way, scores in result.decoded.items()},
-            "history": list(result.history),
+            **to_plain(result),
             "seconds": round(result.seconds, 3),
+            "classes": list(data.classes),
+            "protocol": self.context.protocol,
         }
         return head, FitRecord(self.resolved.name, data.channels.pooling, data.layers, details)
 
@@ -225,7 +221,7 @@ class TokenFits(Head):
         if self.context.protocol == MAGNET and scorer.metric != "accuracy":
             scorers.append(replace(scorer, metric="accuracy"))
         n_resamples = self.context.n_resamples
-        summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in scorers}
+        summaries = {one.metric: one.summarise(ids, n_resamples=n_resamples) for one in scorers}
         return SplitScores(scorer, ids[0], summaries, scorer.score(majority_ids(data, split)), facts)
 
 
@@ -237,7 +233,7 @@ class SplitScores:
     ids: Int[np.ndarray, " W"]
     summaries: dict[str, SeedSummary]
     majority: float
-    facts: dict[str, Any]
+    facts: Mapping[str, object]
     """`by_type`, `decoding` (spans decoded in every way), `errors` and `coverage`."""
 
 
@@ -432,7 +428,7 @@ def _cut(
     return pieces, firsts
 
 
-def _fields(sentence: Sentence, tags: list[str | None]) -> dict[str, list[str | None]]:
+def _fields(sentence: Sentence, tags: list[str | None]) -> dict[str, object]:
     text = find_words(sentence)
     return {"word": [text.text[start:end] for start, end in text.spans], "tag": tags}
 

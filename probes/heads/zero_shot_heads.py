@@ -27,7 +27,7 @@ from probes.data.zero_shot_task import (
 )
 from probes.heads.context import Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.layer_head import Choice, Fitted, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
 from probes.heads.result import HeadResult, Rows
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
@@ -219,7 +219,7 @@ class ZeroShotHead(nn.Module):
         """Compare as `forward` does, outside torch; above 0 is alike."""
         return np.asarray(self(a, b).numpy())
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {
             "width": self.width,
@@ -275,11 +275,11 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         return self.options.names
 
     @property
-    def fit_inputs(self) -> list[Any]:
+    def fit_inputs(self) -> list[object]:
         """The seeds of clusters."""
         return [list(self.context.seeds)] if self.has_seeds else []
 
-    def fit(self) -> tuple[ZeroShotHead, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[ZeroShotHead]:
         """Score every layer and variant on validation, and keep the best."""
         scorer = self.scorer("validation", self.metric)
         columns = [
@@ -364,7 +364,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         """Nothing is fitted on train."""
         return ""
 
-    def chosen_too(self, module: ZeroShotHead) -> dict[str, Any]:
+    def chosen_too(self, module: ZeroShotHead) -> dict[str, object]:
         """Name the threshold of pairs."""
         return {"threshold": module.threshold} if self.has_threshold else {}
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -308,10 +307,6 @@ class ConvergenceReport:
     """L-BFGS iterations, from the solution of the next smaller C."""
     is_converged: Bool[Tensor, "L C F"]
     """Whether gradient norm and gap are within `tol` and `gap_tol`."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {name: getattr(self, name).tolist() for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True)

@@ -136,9 +136,9 @@ def test_errors_are_kept_in_the_units_of_the_latents(tmp_path: Any, is_raw: bool
     with torch.no_grad():
         rebuilt = module(latents) if is_raw else module(latents) * module.scale + module.mean
     wanted = ((rebuilt - latents) ** 2).mean(dim=(1, 2))
-    np.testing.assert_allclose(found.raw_losses, wanted, rtol=1e-4)
+    np.testing.assert_allclose(found.held_out_squared_errors, wanted, rtol=1e-4)
     assert bool(module.mean.any()) == (not is_raw)
-    is_same = np.allclose(found.raw_losses, found.losses, rtol=1e-4)
+    is_same = np.allclose(found.held_out_squared_errors, found.held_out_losses, rtol=1e-4)
     assert is_same == is_raw
 
 

@@ -369,6 +369,6 @@ def test_muting_a_layer_mutes_its_pair_features_too(cache: LatentCache, task: Pa
         first.weight.zero_()
         first.weight[:, [L + 3, 2 * L + 3, 3 * L + 3]] = torch.randn(8, 3) * 3
     found = layer_contributions(head, pair_data(cache, task))
-    without = np.array(found["without"])
+    without = np.array(found.without)
     assert np.isnan(without[3])  # a constant has no correlation
     np.testing.assert_allclose(np.delete(without, 3), 0, atol=1e-6)
