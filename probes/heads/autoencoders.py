@@ -2,7 +2,6 @@
 
 import inspect
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from extract.files import digest_json
 from extract.records import to_plain
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport, fit_layers, ignore_epoch
-from probes.fitting.fit_options import FitOptions
+from probes.fitting.fit_options import FitOptions, Options
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import AUTOENCODER, SOURCES, resolve_sources, try_building
 from probes.latents.text_latents import TextLatents
@@ -26,14 +25,14 @@ _SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardise
 FOLDER = "autoencoders"
 
 
-def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
+def check_autoencoder_options(options: Options) -> tuple[dict[str, Any], FitOptions]:
     """Check the options of the autoencoders; returns the arguments of `LayerAutoencoder`, and how it is fitted."""
     arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)
     try_building(AUTOENCODER, LayerAutoencoder, arguments)
     return arguments, fit
 
 
-def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
+def require_same_encoders(head: str, arguments: Options, autoencoder: Options) -> None:
     """Refuse with a ConfigError options of a head's encoders that contradict its autoencoders."""
     defaults = inspect.signature(LayerAutoencoder).parameters
     for option, is_same in _SHARED:
@@ -50,7 +49,7 @@ class Pretraining:
     """What autoencoders are fitted on, and how: latents of a corpus, options as in a config, and a folder of caches."""
 
     cache: LatentCache
-    options: Mapping[str, Any]
+    options: Options
     seed: int
     device: str
     folder: Path

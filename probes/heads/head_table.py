@@ -2,14 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from extract.decoders.decoder_spec import split_layers
 from extract.errors import ConfigError, IcecoreError, InputError, UnknownNameError, unknown_name
 from extract.registry import add_own, find_own, later, option_names, resolve
-from probes.fitting.fit_options import EpochOptions, FitOptions, find_protocol
+from probes.fitting.fit_options import EpochOptions, FitOptions, Options, find_protocol
 from probes.networks.network_options import Widths, check_widths
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class HeadOptions:
         return self.pooling or poolings[0]
 
 
-def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+def split_data_options(name: str, options: Options) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """Separate a head's options from the pooling (empty for the first extracted one) and the layers it reads."""
     others = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     layers, pooling = options.get("layers", "all"), options.get("pooling")
@@ -72,7 +72,7 @@ def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str,
     return others, pooling or "", names
 
 
-def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
+def option_defaults(source: object) -> dict[str, inspect.Parameter]:
     """List the options that a source declares, with their defaults; parameters without a default are no options.
 
     A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
@@ -85,7 +85,7 @@ def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
 
 
 def resolve_sources(
-    name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()
+    name: str, sources: Sequence[object], options: Options, *, others: Sequence[str] = ()
 ) -> tuple[Any, ...]:
     """Check options against the sources that declare them; returns one value per source.
 
@@ -103,7 +103,7 @@ def resolve_sources(
     return tuple(_build(source, part) for source, part in zip(sources, values, strict=True))
 
 
-def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
+def require_known(name: str, sources: Sequence[object], options: Options, *, others: Sequence[str] = ()) -> None:
     """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
     allowed = [*(option for source in sources for option in option_names(source)), *others]
     for key in options:
@@ -111,7 +111,7 @@ def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any],
             raise unknown_name(f"{name} option", key, allowed)
 
 
-def _build(source: Any, values: dict[str, Any]) -> Any:
+def _build(source: object, values: dict[str, Any]) -> Any:
     if not is_dataclass(source):
         return values
     return source(**values) if isinstance(source, type) else replace(source, **values)
@@ -283,105 +283,93 @@ def layer_head(
     )
 
 
+def _layer_head(name: str, kind: str, description: str, places: str, **more: Any) -> HeadEntry:
+    """Make a shipped row; `places` names the module, and in it the head, its module and its options if it has any."""
+    module, *names = places.split()
+    head, build, *options = (later(f"{module}:{attribute}") for attribute in names)
+    return layer_head(name, kind, description, head=head, build=build, options=options[0] if options else None, **more)
+
+
 def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
     """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
     module = "probes.heads.zero_shot_heads"
-    return layer_head(
-        name,
-        kind,
-        description,
-        head=later(f"{module}:{head}"),
-        build=later(f"{module}:ZeroShotHead"),
-        options=later(f"{module}:{options}"),
-        parts=later(f"{module}:{head}.take_apart"),
-    )
+    parts = later(f"{module}:{head}.take_apart")
+    return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}", parts=parts)
 
 
+_PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.token_networks"
+_COSINES = EpochOptions(batch_size=64, max_epochs=100, patience=20)
 _ENTRIES = (
     pair_head(
         "layer-cosine",
-        later("probes.networks.pair_networks:LayerCosine"),
+        later(f"{_PAIRS}:LayerCosine"),
         None,
         "raw and standardised cosine of each layer; the best on validation is the score",
     ),
-    pair_head(
-        "cosine-mlp",
-        later("probes.networks.pair_networks:CosineMLP"),
-        EpochOptions(batch_size=64, max_epochs=100, patience=20),
-        "standardised layer cosines -> 128 -> 1",
-    ),
+    pair_head("cosine-mlp", later(f"{_PAIRS}:CosineMLP"), _COSINES, "standardised layer cosines -> 128 -> 1"),
     pair_head(
         "cosine-linear",
-        later("probes.networks.pair_networks:CosineLinear"),
-        EpochOptions(batch_size=64, max_epochs=100, patience=20),
+        later(f"{_PAIRS}:CosineLinear"),
+        _COSINES,
         "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
         "siamese-cosine",
-        later("probes.networks.pair_networks:SiameseCosine"),
+        later(f"{_PAIRS}:SiameseCosine"),
         EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
-    layer_head(
+    _layer_head(
         "logistic-probe",
         "classes",
         "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        head=later("probes.heads.logistic_probe:LogisticHead"),
-        build=later("probes.heads.logistic_probe:LinearProbe"),
-        options=later("probes.heads.logistic_probe:ProbeOptions"),
+        "probes.heads.logistic_probe LogisticHead LinearProbe ProbeOptions",
         oldest_schema=3,
         gives_probabilities=True,
     ),
-    layer_head(
+    _layer_head(
         "cosine-threshold",
         "classes",
         "two classes of text pairs by a threshold on the cosine of a layer",
-        head=later("probes.heads.class_heads:ThresholdHead"),
-        build=later("probes.heads.class_heads:CosineThreshold"),
-        options=later("probes.heads.class_heads:ThresholdOptions"),
+        "probes.heads.class_heads ThresholdHead CosineThreshold ThresholdOptions",
         oldest_schema=3,
     ),
-    layer_head(
+    _layer_head(
         "nearest-centroid",
         "classes",
         "the nearest class mean, every layer, by cosine or distance; the best on validation",
-        head=later("probes.heads.class_heads:CentroidHead"),
-        build=later("probes.heads.class_heads:NearestCentroid"),
+        "probes.heads.class_heads CentroidHead NearestCentroid",
         oldest_schema=3,
     ),
-    layer_head(
+    _layer_head(
         "few-shot-probe",
         "classes",
         "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
-        head=later("probes.heads.logistic_probe:FewShotHead"),
-        build=later("probes.heads.logistic_probe:FewShotProbe"),
-        options=later("probes.heads.logistic_probe:FewShotOptions"),
+        "probes.heads.logistic_probe FewShotHead FewShotProbe FewShotOptions",
     ),
-    layer_head(
+    _layer_head(
         "ridge-probe",
         "numbers",
         "ridge regression in closed form, every layer and alpha; the best on validation",
-        head=later("probes.heads.ridge_probe:RidgeHead"),
-        build=later("probes.heads.ridge_probe:RidgeProbe"),
-        options=later("probes.heads.ridge_probe:RidgeOptions"),
+        "probes.heads.ridge_probe RidgeHead RidgeProbe RidgeOptions",
         oldest_schema=3,
     ),
     token_head(
         "token-classifier",
-        later("probes.networks.token_networks:TokenClassifier"),
+        later(f"{_TOKENS}:TokenClassifier"),
         "dropout and linear on each layer, all layers at once; the best on validation",
     ),
     token_head(
         "token-logistic",
-        later("probes.networks.token_networks:TokenClassifier"),
+        later(f"{_TOKENS}:TokenClassifier"),
         "L2 logistic regression by L-BFGS on each layer; the best on validation",
         options=later("probes.heads.word_fits:LogisticOptions"),
         fit=later("probes.heads.word_fits:fit_token_logistic"),
     ),
-    token_head("token-normed", later("probes.networks.token_networks:TokenNormed"), "the same on layer-normed latents"),
+    token_head("token-normed", later(f"{_TOKENS}:TokenNormed"), "the same on layer-normed latents"),
     token_head(
         "token-mix",
-        later("probes.networks.token_networks:TokenMix"),
+        later(f"{_TOKENS}:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
     ),
     zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer", "SearchHead"),
@@ -456,13 +444,13 @@ def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
     return table[name]
 
 
-def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", task: str = "") -> None:
+def check_head(name: str, options: Options | None, *, kind: str = "", task: str = "") -> None:
     """Refuse an unknown head or option before anything is imported; arguments and errors as of `resolve_head`."""
     require_known(name, head_entry(name, kind=kind, task=task).sources, options or {}, others=DATA_OPTIONS)
 
 
 def resolve_head(
-    name: str, options: Mapping[str, Any] | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
+    name: str, options: Options | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
 ) -> HeadOptions:
     """Check the options of a head; options that are missing are the protocol's, then the head's defaults.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from extract.decoders.decoder_spec import GROUPS, is_number, select_from
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
+from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
@@ -52,8 +53,7 @@ class ProbeOptions:
         check_strengths(self.Cs)
         if self.oversampling not in (NO_OVERSAMPLING, *MODES):
             raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
-        if self.folds < 2:
-            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        require_counts(self, "folds", least=2)
         self.solver()
 
     def solver(self, *, device: str = "cpu") -> SolverOptions:
@@ -67,63 +67,15 @@ class ProbeOptions:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Probes of a chunk of `l` layers, and their scores on the selecting rows; NaN where nothing is to choose."""
-
-    fit: LogisticFit
-    surface: Float[np.ndarray, "l C"]
-
-
-@dataclass(frozen=True)
-class ChunkSolver:
-    """Fits chunks of layers.
-
-    Attributes:
-        task: The task; the classes of its train alone count.
-        options: Options of the probes, oversampling among them.
-        folds: Training rows of each fold; None where validation decides, or nothing is to choose.
-        device: Where to compute.
-    """
-
-    task: ClassTask
-    options: ProbeOptions
-    folds: Bool[Tensor, "F N"] | None
-    device: str
-
-    def solve(self, chunk: Mapping[str, Tensor]) -> Part:
-        """Fit a chunk on train, and score it on validation or on the rows each fold leaves out.
-
-        `chunk` holds features `(l, N, W)` of `train`, and of `validation` where the task has it.
-        """
-        train, gold, metric = chunk["train"], training_codes(self.task), self.task.metric
-        fit = self.fit(train, gold)
-        if self.folds is None and "validation" not in chunk:  # one layer and one C
-            return Part(fit, np.full((1, 1), np.nan))
-        if self.folds is None:
-            predicted = self.task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
-            return Part(fit, np.asarray(score_classes(predicted, self.task.labels("validation"), metric=metric)))
-        scores = []
-        for inside in self.folds:
-            predicted = self.fit(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
-            scores.append(score_classes(predicted, gold[~inside].numpy(), metric=metric))
-        return Part(fit, np.asarray(np.mean(scores, axis=0)))
-
-    def fit(self, latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"]) -> LogisticFit:
-        """Fit every layer and C, on rows oversampled first where that is asked for."""
-        options, n_classes = self.options, len(self.task.training_classes)
-        settings = options.solver(device=self.device)
-        if options.oversampling == NO_OVERSAMPLING:
-            return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=settings)
-        return fit_oversampled(
-            latents,
-            codes,
-            Cs=options.Cs,
-            mode=options.oversampling,
-            seed=options.seed,
-            n_classes=n_classes,
-            options=settings,
-        )
+def fit_probes(
+    latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"], options: ProbeOptions, *, n_classes: int, device: str
+) -> LogisticFit:
+    """Fit every layer and C, on rows oversampled first where that is asked for."""
+    solver = options.solver(device=device)
+    if options.oversampling == NO_OVERSAMPLING:
+        return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=solver)
+    mode, seed = options.oversampling, options.seed
+    return fit_oversampled(latents, codes, Cs=options.Cs, mode=mode, seed=seed, n_classes=n_classes, options=solver)
 
 
 def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, object]:
@@ -248,27 +200,39 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
 
     def fit(self) -> Fitted[LinearProbe]:
         """Fit every layer and C; keep the chosen probe and the default one."""
-        task, options, folds = self.task, self.options, None
-        if "cross-validation" in self.selection:
-            folds = stratified_folds(
-                training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
-            )
-        solver = ChunkSolver(task, options, folds, self.context.device)
-        parts = [solver.solve(chunk) for chunk in self.chunks()]
-        fits = [part.fit for part in parts]
-        choice = Choice.best(np.concatenate([part.surface for part in parts]), [1 / C for C in options.Cs])
+        task = self.task
+        solved = [self.solve(chunk) for chunk in self.chunks()]
+        fits = [fit for fit, _ in solved]
+        choice = Choice.best(np.concatenate([surface for _, surface in solved]), [1 / C for C in self.options.Cs])
         chosen = pick_probe(fits, choice.layer, choice.column)
         report = {key: value.item() for key, value in vars(chosen.report).items()}
         probe = LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, *self.default))
-        return (
-            probe,
-            choice,
-            {
-                "C": chosen.Cs[0],
-                "is_pairs": task.is_pairs,
-                "convergence": {**describe_convergence(fits), "chosen": report},
-            },
+        convergence = {**describe_convergence(fits), "chosen": report}
+        return probe, choice, {"C": chosen.Cs[0], "is_pairs": task.is_pairs, "convergence": convergence}
+
+    @cached_property
+    def folds(self) -> Bool[Tensor, "F N"]:
+        """The training rows of each fold."""
+        options, groups = self.options, self.task.groups("train")
+        return stratified_folds(training_codes(self.task), n_folds=options.folds, seed=options.seed, groups=groups)
+
+    def solve(self, chunk: Mapping[str, Tensor]) -> tuple[LogisticFit, Float[np.ndarray, "l C"]]:
+        """Fit a few layers on train; also score them on validation or on what folds leave out, else give NaN."""
+        task, metric, train, gold = self.task, self.metric, chunk["train"], training_codes(self.task)
+        fit_rows = partial(
+            fit_probes, options=self.options, n_classes=len(task.training_classes), device=self.context.device
         )
+        fit = fit_rows(train, gold)
+        if self.selection == "validation":
+            predicted = task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
+            return fit, np.asarray(score_classes(predicted, task.labels("validation"), metric=metric))
+        if "cross-validation" not in self.selection:
+            return fit, np.full((1, 1), np.nan)
+        scores = []
+        for inside in self.folds:
+            predicted = fit_rows(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
+            scores.append(score_classes(predicted, gold[~inside].numpy(), metric=metric))
+        return fit, np.asarray(np.mean(scores, axis=0))
 
     def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report the default probe and how the fits converged."""
@@ -339,9 +303,7 @@ class FewShotOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges."""
-        for name in ("draws", "rows", "max_iterations"):
-            if getattr(self, name) < 1:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        require_counts(self, "draws", "rows", "max_iterations")
         if not 0 < self.C < float("inf"):
             raise HeadError(f"C is {self.C}; allowed: a number above 0.")
 

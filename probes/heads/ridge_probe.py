@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from extract.errors import HeadError, TaskError
 from probes.data.class_task import NumberTask
+from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
@@ -36,8 +37,7 @@ class RidgeOptions:
         """Refuse penalties and folds that no probe can be fitted with."""
         if not self.alphas or not all(0 < alpha < np.inf for alpha in self.alphas):
             raise HeadError(f"alphas are {list(self.alphas)}; allowed: one or more finite numbers above 0.")
-        if self.folds < 2:
-            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        require_counts(self, "folds", least=2)
 
 
 class RidgeProbe(nn.Module):

@@ -19,6 +19,7 @@ from torch import Tensor
 from extract.errors import HeadError, unknown_name
 from probes.data.word_task import usual_tags
 from probes.fitting.fit import EpochLog, EpochReport, KeepBest, Look, Part, ignore_epoch, run_trainer
+from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths
@@ -166,9 +167,7 @@ class TokenOptions(ReadingOptions):
         for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)
-        for name in ("batch_size", "max_epochs", "patience", "epoch_steps"):
-            if getattr(self, name) < 1:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        require_counts(self, "batch_size", "max_epochs", "patience", "epoch_steps")
         if self.steps < 0:
             raise HeadError(f"steps is {self.steps}; allowed: a whole number of training steps, or 0 to count epochs.")
         if self.steps and self.keep != "last":
