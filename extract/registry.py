@@ -459,7 +459,9 @@ def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> 
 def _module_of(thing: Any) -> str:
     while isinstance(thing, partial):
         thing = thing.func
-    for candidate in (thing, *(thing if isinstance(thing, tuple) else ()), getattr(thing, "build", None)):
+    inner = thing if isinstance(thing, tuple) else ()
+    evaluate = getattr(thing, "evaluate", None)  # of a head, whose module may be of the library
+    for candidate in (thing, *inner, getattr(thing, "build", None), getattr(evaluate, "__self__", evaluate)):
         module = getattr(candidate, "__module__", "") or ""
         if module and module.partition(".")[0] not in OURS:
             return module

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from extract.decoders.decoder_spec import split_layers
 from extract.errors import ConfigError, IcecoreError, InputError, UnknownNameError, unknown_name
-from extract.registry import add_own, find_own, later, option_names, resolve
+from extract.registry import Later, add_own, find_own, later, option_names, resolve
 from probes.fitting.fit_options import EpochOptions, FitOptions, Options, find_protocol
 from probes.networks.network_options import Widths, check_widths
 
@@ -271,16 +271,12 @@ def layer_head(
 
     `build` is its module, `options` the dataclass of its options, and `more` further fields of `HeadEntry`.
     """
-    return HeadEntry(
-        name,
-        kind,
-        description,
-        (options,) if options else (),
-        evaluate=later("probes.heads.layer_head:evaluate_layer_head", head),
-        check=later("probes.heads.layer_head:check_layer_head", head),
-        build=build,
-        **more,
+    run, check, parts = (
+        later(f"{head.place}.{method}") if isinstance(head, Later) else getattr(head, method)
+        for method in ("run", "check", "take_apart")
     )
+    sources = (options,) if options else ()
+    return HeadEntry(name, kind, description, sources, evaluate=run, check=check, build=build, parts=parts, **more)
 
 
 def _layer_head(name: str, kind: str, description: str, places: str, **more: Any) -> HeadEntry:
@@ -293,8 +289,7 @@ def _layer_head(name: str, kind: str, description: str, places: str, **more: Any
 def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
     """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
     module = "probes.heads.zero_shot_heads"
-    parts = later(f"{module}:{head}.take_apart")
-    return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}", parts=parts)
+    return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}")
 
 
 _PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.token_networks"

@@ -102,7 +102,7 @@ class HeadParts:
 class Head(ABC):
     """A head of a run: its options, on the task and the latents of the run.
 
-    The table of heads names the class methods, which are called with what the class is made of first.
+    The table of heads holds the methods of its class that need no head yet: `run`, `check` and `take_apart`.
     """
 
     @staticmethod
@@ -283,18 +283,6 @@ class LayerHead(Head, Generic[M]):
         task = {"name": self.task.name, "digest": self.task.digest()}
         details = {"task": task, **self.describe_choice(choice), **details}
         return module, FitRecord(self.name, self.channels.pooling, (self.channels.names[choice.layer],), details)
-
-
-def evaluate_layer_head(
-    head: type[LayerHead[Any]], resolved: HeadOptions, context: FitContext, reporter: Reporter
-) -> HeadResult:
-    """Evaluate a head of one layer."""
-    return head(resolved, context).evaluate(reporter)
-
-
-def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse what a head of one layer refuses."""
-    head.check(task, resolved, purpose)
 
 
 def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:

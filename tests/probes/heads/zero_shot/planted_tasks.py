@@ -155,5 +155,5 @@ def predict(saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _:
     [head] = saved
     resolved = HeadOptions(head.record.name, (ZeroShotOptions(),), head.record.pooling, head.record.layers)
     entry: Any = HEADS[head.record.name]
-    judged = resolve(entry.evaluate.bound[0])(resolved, setting).predict(head.head, 0, split)
+    judged = resolve(entry.evaluate).__self__(resolved, setting).predict(head.head, 0, split)
     return np.asarray(judged[setting.task.metrics[0]][0])
