@@ -34,6 +34,10 @@ DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
 """What latents must have in common, of the identity of their decoder."""
 
 
+Plain = Mapping[str, Any]
+"""Plain values by name, as JSON holds them."""
+
+
 @runtime_checkable
 class FittedModule(Protocol):
     """A module that can be saved, loaded and called."""
@@ -47,10 +51,10 @@ class FittedModule(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors by name."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+    def load_state_dict(self, state_dict: Plain) -> object:
         """Replace the tensors."""
 
-    def eval(self) -> Any:
+    def eval(self) -> object:
         """Switch dropout off."""
 
 
@@ -76,10 +80,10 @@ class FitRecord:
     name: str
     pooling: str = ""
     layers: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    details: Plain = field(default_factory=dict)
+    arguments: Plain = field(default_factory=dict)
     fit_id: str = ""
-    latents: Mapping[str, Any] = field(default_factory=dict)
+    latents: Plain = field(default_factory=dict)
     schema: int = SCHEMA
 
     @classmethod
@@ -198,7 +202,7 @@ def describe_latents(cache: LatentCache) -> dict[str, Any]:
     }
 
 
-def _seal(values: Mapping[str, Any]) -> str:
+def _seal(values: Plain) -> str:
     """Digest a record without this digest, as it is once read back from JSON."""
     rest = {key: value for key, value in values.items() if key != "record_sha256"}
     return digest_json(json.loads(json.dumps(rest)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
-from probes.fitting.saved_fits import M
+from probes.fitting.saved_fits import M, Plain
 from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, Fitted, KindScoring, LayerHead, only_channel, score_texts
@@ -410,7 +410,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         """Record the choice with the kind first."""
         return {"place": [choice.column, choice.layer], "curve": choice.surface.T.tolist()}
 
-    def read_choice(self, details: Mapping[str, Any]) -> Choice:
+    def read_choice(self, details: Plain) -> Choice:
         """Read what `describe_choice` wrote."""
         kind, layer = details["place"]
         return Choice(np.array(details["curve"], dtype=np.float64).T, layer, kind)

@@ -154,7 +154,7 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
         return
 
 
-def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> None:
+def try_building(name: str, network: type[Any], arguments: Options) -> None:
     """Build a network without memory or randomness, so that a bad value is refused before anything is extracted."""
     import torch
 

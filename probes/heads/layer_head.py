@@ -18,7 +18,7 @@ from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load
+from probes.fitting.saved_fits import FitRecord, FittedModule, M, Plain, SavedHead, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
@@ -59,7 +59,7 @@ class Choice:
         return cls(surface, int(layer), int(order[column]))
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> "Choice":
+    def read(cls, values: Plain) -> "Choice":
         """Read what `to_dict` wrote."""
         return cls(np.array(values["surface"], dtype=np.float64), *values["place"])
 
@@ -180,7 +180,7 @@ class LayerHead(Head, Generic[M]):
     def fit(self) -> Fitted[M]:
         """Fit every layer and value."""
 
-    def read_choice(self, details: Mapping[str, Any]) -> Choice:
+    def read_choice(self, details: Plain) -> Choice:
         """Read the choice from the details of a fit."""
         return Choice.read(details)
 
@@ -403,7 +403,7 @@ def saved_channels(record: FitRecord) -> tuple[tuple[str, str], ...]:
     return tuple(product(split_poolings(record.pooling), record.layers))
 
 
-def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> SavedHead[FittedModule]:
+def only_chosen(saved: SavedHead[FittedModule], chosen: Plain) -> SavedHead[FittedModule]:
     """Reduce a head to the chosen layer, as scores.json names it, so that no other layer is computed to score with it.
 
     A head of one layer, or of a mix of layers, keeps them. The record of a head of words gets its `decoding`.

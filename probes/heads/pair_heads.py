@@ -17,7 +17,7 @@ from extract.records import to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.pair_task import subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
-from probes.fitting.fit_options import EpochOptions, find_protocol
+from probes.fitting.fit_options import EpochOptions, Options, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
@@ -159,9 +159,9 @@ class PairFits(Head):
         )
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Options:
         """The network's arguments that a config gives."""
-        arguments: dict[str, Any] = self.resolved.options
+        arguments: Options = self.resolved.options
         return arguments
 
     @property

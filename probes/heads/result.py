@@ -10,6 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from probes.data.pair_task import PairTask
+from probes.fitting.saved_fits import Plain
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.correlation import pearson
 
@@ -68,18 +69,18 @@ class HeadResult:
     name: str
     pooling: str
     layers: tuple[str, ...]
-    options: Mapping[str, Any]
+    options: Plain
     metric: str
     selection: str
     selection_score: float
-    chosen: Mapping[str, Any]
+    chosen: Plain
     summary: Mapping[str, Mapping[str, SeedSummary]]
     curves: tuple[Curve, ...] = ()
-    seeds: tuple[Mapping[str, Any], ...] = ()
+    seeds: tuple[Plain, ...] = ()
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     optimistic_because: str = ""
     departures: tuple[str, ...] = ()
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    extras: Plain = field(default_factory=dict)
     predictions: Mapping[str, Rows] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: Mapping[str, Rows] = field(default_factory=dict)
@@ -129,7 +130,7 @@ class HeadResult:
         }
 
 
-def read_result(name: str, values: Mapping[str, Any]) -> HeadResult:
+def read_result(name: str, values: Plain) -> HeadResult:
     """Read a result back from its serial form, without predictions and row scores; a null number is NaN."""
     return HeadResult(
         name=name,
@@ -160,12 +161,12 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _read_summary(values: Mapping[str, Any]) -> SeedSummary:
+def _read_summary(values: Plain) -> SeedSummary:
     numbers = {key: _number(values[key]) for key in ("mean", "std", "low", "high", "confidence")}
     return SeedSummary(**numbers, values=tuple(_number(value) for value in values["values"]))
 
 
-def _read_curve(values: Mapping[str, Any]) -> Curve:
+def _read_curve(values: Plain) -> Curve:
     return Curve(
         values["name"],
         values["split"],

@@ -690,7 +690,7 @@ def _not_finite(head: TokenHead, layers: tuple[str, ...], *, probe: int) -> Head
 
 
 def fit_token_logistic(
-    head: TokenClassifier, data: WordLatents, options: LogisticOptions, *, device: str = "cpu", **_: Any
+    head: TokenClassifier, data: WordLatents, options: LogisticOptions, *, device: str = "cpu", **_: object
 ) -> TokenFit:
     """Fit a classifier of every layer to convergence, on all training words of that layer at once, held in memory.
 

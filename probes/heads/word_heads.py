@@ -24,7 +24,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
-from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
+from probes.fitting.saved_fits import FitRecord, Plain, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, Together, read_channels
@@ -262,7 +262,7 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     return tuple(lines)
 
 
-def describe_seed(fit: Mapping[str, Any], probe: int) -> dict[str, Any]:
+def describe_seed(fit: Plain, probe: int) -> dict[str, Any]:
     """Describe one seed: per epoch the chosen layer's score until it is done, and the best so far of any layer."""
     history = []
     best = -math.inf
