@@ -142,11 +142,7 @@ def fit_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> FitResult:
-    """Fit a fresh head on the training split; `data.selection` chooses the epoch.
-
-    The head ends with the weights of the best epoch, in eval mode, on the CPU. `seed` is that of dropout; the caller
-    seeds the initial weights.
-    """
+    """Fit a fresh head, whose weights the caller seeded; it ends with the best epoch's, in eval mode, on the CPU."""
     started = time.monotonic()
     data.split("train")
     data.split(data.selection)
@@ -224,11 +220,7 @@ def run_trainer(
     unfinished: Unfinished | None = None,
     **options: Any,
 ) -> None:
-    """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt.
-
-    `seed` seeds torch's generator inside, `unfinished` saves the state of the fit, `options` are those of
-    `lightning.Trainer`.
-    """
+    """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt."""
     kind, _, index = device.partition(":")
     keep_blocks()  # every step makes the same intermediate results
     with torch.random.fork_rng(), quiet_lightning(), _interruptible():
@@ -306,10 +298,7 @@ def fit_layers(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> LayerFit:
-    """Fit fresh autoencoders of all layers together; the epoch of each layer is chosen on held-out texts, as if alone.
-
-    They end with the weights of each layer's best epoch, in eval mode, on the CPU. `seed` is that of dropout.
-    """
+    """Fit fresh autoencoders together, each layer's best epoch kept as if alone; they end in eval mode, on the CPU."""
     started = time.monotonic()
     module.prepare(data.standardiser())
 

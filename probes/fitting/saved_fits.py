@@ -118,8 +118,7 @@ class SavedHead(Generic[M_co]):
 def save_fitted(folder: Path, head: M, record: FitRecord) -> SavedHead[M]:
     """Write a fitted head to a folder; its record is returned with the arguments of the head.
 
-    A kill at any moment leaves no head or this one: the old record goes first and the new one comes last, sealed with a
-    digest of itself and of the weights.
+    The old record goes first and the sealed new one comes last: a kill leaves no head or this one.
     """
     refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,10 +133,7 @@ def save_fitted(folder: Path, head: M, record: FitRecord) -> SavedHead[M]:
 
 
 def load_fitted(folder: str | Path, build: Callable[[FitRecord], M]) -> SavedHead[M]:
-    """Read a fitted head; `build` makes the module, without its weights, from the record.
-
-    Raises `HeadError` where no head is there, or one that cannot be read.
-    """
+    """Read a fitted head, whose module `build` makes without weights; HeadError where none can be read."""
     folder = Path(folder)
     try:
         values = json.loads(read_file(folder / RECORD))
@@ -172,11 +168,7 @@ def fit_or_load(
     *,
     cache: LatentCache,
 ) -> SavedHead[M]:
-    """Load the head of a folder if its record has this `fit_id`, a digest of all that decides it; else fit and save it.
-
-    `fit` returns the head with its record, and `build` makes the module, without its weights, from a record. What the
-    latents of the cache are is recorded too.
-    """
+    """Load the head of a folder if it has this `fit_id`, a digest of all that decides it; else fit and save it."""
     try:
         saved = load_fitted(folder, build)
         if saved.record.fit_id == fit_id:

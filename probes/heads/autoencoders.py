@@ -58,10 +58,7 @@ class Pretraining:
 def obtain_autoencoder(
     pretraining: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
 ) -> SavedHead[LayerAutoencoder]:
-    """Load the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
-
-    Their record holds the loss of every layer on held-out texts.
-    """
+    """Load the autoencoders of all layers for a pooling (or several joined by `+`), or fit them."""
     arguments, options = check_autoencoder_options(pretraining.options)
     data = TextLatents(pretraining.cache, pooling=pooling, batch_size=options.batch_size, seed=pretraining.seed)
     identity = [

@@ -135,8 +135,7 @@ def majority_scores(task: ClassTask) -> dict[str, float]:
 def training_codes(task: ClassTask) -> Int[Tensor, " N"]:
     """Number the training rows by their positions in `task.training_classes`.
 
-    A class of validation or test alone would only add an output: it turns the sigmoid of two classes into a softmax,
-    under which the same C is another penalty.
+    Another class would only add an output, and with a softmax for a sigmoid the same C is another penalty.
     """
     return torch.from_numpy(np.searchsorted(task.training_classes, task.labels("train")))
 
@@ -307,10 +306,7 @@ class CosineThreshold(Classifier):
 
 
 class ThresholdHead(ClassLayerHead[CosineThreshold]):
-    """The head `cosine-threshold`: one split chooses layer, kind (raw or standardised cosine) and threshold.
-
-    The class above the threshold is whichever of the two has the higher cosines on that split.
-    """
+    """The head `cosine-threshold`: one split chooses layer, kind of cosine, threshold, and the class above it."""
 
     module = CosineThreshold
     options: ThresholdOptions

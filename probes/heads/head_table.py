@@ -73,10 +73,7 @@ def split_data_options(name: str, options: Options) -> tuple[dict[str, Any], str
 
 
 def option_defaults(source: object) -> dict[str, inspect.Parameter]:
-    """List the options that a source declares, with their defaults; parameters without a default are no options.
-
-    A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
-    """
+    """List the options, with their defaults, of a dataclass, an instance of one, or a class with a constructor."""
     parameters = inspect.signature(source if callable(source) else type(source)).parameters
     options = {key: option for key, option in parameters.items() if option.default is not inspect.Parameter.empty}
     if is_dataclass(source) and not isinstance(source, type):
@@ -87,10 +84,9 @@ def option_defaults(source: object) -> dict[str, inspect.Parameter]:
 def resolve_sources(
     name: str, sources: Sequence[object], options: Options, *, others: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Check options against the sources that declare them; returns one value per source.
+    """Check options against what declares them, a value per source: a dataclass, or a network's arguments by name.
 
-    A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
-    the arguments that `options` names. Messages call the head `name`, and list `others` as further options.
+    Messages call the head `name`, and list `others` as further options.
     """
     require_known(name, sources, options, others=others)
     sources = [resolve(source) for source in sources]

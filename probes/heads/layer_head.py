@@ -49,10 +49,7 @@ class Choice:
 
     @classmethod
     def best(cls, surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = ()) -> "Choice":
-        """Choose the highest score that is not NaN; of equals the lowest layer, then the strongest penalty.
-
-        `penalties` say how strong each value's penalty is; of equals the first value where there are none.
-        """
+        """Choose the highest score; of equals the lowest layer, then the strongest penalty, or the first value."""
         order = np.argsort(-np.asarray(penalties), kind="stable") if penalties else np.arange(surface.shape[1])
         scores = np.where(np.isnan(surface), -np.inf, surface)[:, order]
         layer, column = np.unravel_index(int(np.argmax(scores)), surface.shape)
@@ -404,9 +401,9 @@ def saved_channels(record: FitRecord) -> tuple[tuple[str, str], ...]:
 
 
 def only_chosen(saved: SavedHead[FittedModule], chosen: Plain) -> SavedHead[FittedModule]:
-    """Reduce a head to the chosen layer, as scores.json names it, so that no other layer is computed to score with it.
+    """Reduce a head of several layers to the chosen one, as scores.json names it, so that no other is computed.
 
-    A head of one layer, or of a mix of layers, keeps them. The record of a head of words gets its `decoding`.
+    The record of a head of words gets its `decoding`.
     """
     if "decoding" in chosen:
         details = {**saved.record.details, "decoding": chosen["decoding"]}

@@ -154,10 +154,7 @@ class LinearProbe(Classifier):
 
 
 class LogisticHead(ClassLayerHead[LinearProbe]):
-    """The head `logistic-probe`: every layer and C fitted on train; validation, or folds of train, choose.
-
-    Extras: `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
-    """
+    """The head `logistic-probe`: every layer and C fitted on train; validation, or folds of train, choose."""
 
     module = LinearProbe
     option = "C"
@@ -357,10 +354,7 @@ def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDA
 
 
 class FewShotHead(ClassLayerHead[FewShotProbe]):
-    """The head `few-shot-probe`: every layer fitted on every draw; the mean on validation chooses the layer.
-
-    Summaries are over draws, as comparisons are; the predictions shown are those of the first draw.
-    """
+    """The head `few-shot-probe`: every layer fitted on every draw; the mean on validation chooses the layer."""
 
     module = FewShotProbe
     option = "C"

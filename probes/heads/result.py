@@ -220,10 +220,7 @@ class Residuals:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of a report: error measures, what makes a row hard, and scores of quarters, without texts.
-
-        The absolute residual is correlated with length, overlap and gold: NaN where either is constant.
-        """
+        """Return the figures of a report, without texts; correlations with a constant are NaN."""
         size = np.abs(self.values)
         properties = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
         return {

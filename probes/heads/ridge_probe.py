@@ -91,8 +91,7 @@ class RidgeFit:
 def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: Sequence[float]) -> RidgeFit:
     """Minimise the sum of squared errors plus `alpha` times the squared norm of the weights, for each alpha.
 
-    One singular value decomposition of the standardised features solves all of them, in float64; no penalty shrinks
-    the bias. Latents that are not finite raise a HeadError.
+    One singular value decomposition of the standardised features solves all of them; no penalty shrinks the bias.
     """
     raw, target = latents.double(), gold.double()
     if not torch.isfinite(raw).all():
@@ -107,10 +106,7 @@ def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: 
 
 
 class RidgeHead(LayerHead[RidgeProbe]):
-    """The head `ridge-probe`: every layer and alpha fitted on train; validation, or folds of train, choose by Pearson.
-
-    Extras: `rmse` of the probe, and of the mean of train, which has no correlation.
-    """
+    """The head `ridge-probe`: every layer and alpha; validation, or folds of train, choose by Pearson."""
 
     module = RidgeProbe
     option = "alpha"

@@ -297,10 +297,7 @@ class TagScorer:
         return count_spans(self._gold, self._pick(ids), offsets=self._offsets, labels=self._labels, strict=strict)
 
     def summarise(self, ids: Int[np.ndarray, "S W"], *, n_resamples: int) -> SeedSummary:
-        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together.
-
-        The interval is NaN where there is only one of them.
-        """
+        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together."""
         resampling = Resampling(n_resamples)
         if self.metric == "accuracy":
             right = np.stack([self._pick(row) == self._gold for row in ids])
@@ -309,10 +306,7 @@ class TagScorer:
         return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
 
     def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
-        """Return the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.
-
-        Precision, recall and F1 are of the sums; `n_gold` is of one seed.
-        """
+        """Return the table of conlleval (without spans, of each tag) of all seeds added up; `n_gold` is of one seed."""
         if self.metric == "accuracy":
             sums = {name: np.zeros(3, dtype=np.int64) for name in self.gold.names}
             for row in ids:
@@ -406,11 +400,7 @@ def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
 
 
 def tag_scorer(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> TagScorer:
-    """Read the tags of a split, to score predictions of it.
-
-    `is_strict` asks a span to begin with B; `leaves_out_cut` leaves words without a latent out, not counting them as
-    errors.
-    """
+    """Read the tags of a split, to score predictions of it; options are those of `ReadingOptions`."""
     rows, part, units = data.split(split), data.task.splits[split], data.task.units(split)
     return TagScorer(
         data.gold(split),
@@ -523,11 +513,7 @@ def fit_token_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> TokenFit:
-    """Fit a fresh head on the training split; validation chooses what is chosen.
-
-    The head ends with the weights that are kept, in eval mode, on the CPU. Its seed is also that of the order of
-    sentences and of dropout. No state is saved where `options` count steps.
-    """
+    """Fit a fresh head on train; it ends with the weights that are kept, in eval mode, on the CPU."""
     started = time.monotonic()
     if options.is_standardised:
         head.set_standardiser(data.standardiser)
@@ -612,10 +598,7 @@ def move_outside(head: TokenHead, data: WordLatents, scorer: TagScorer) -> Chose
 def predict_ids(
     head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
 ) -> Int[np.ndarray, "P W"]:
-    """Predict every word of a split by every probe; `NO_PREDICTION` for words without a latent.
-
-    `channel` is the position of the one channel the head reads; it reads all of them when absent.
-    """
+    """Predict every word of a split by every probe of a head that reads one channel, or all where it is None."""
     ids = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
     for words, logits in _predicted(head, data, split, channel=channel):
         ids[:, words] = logits.argmax(-1).cpu().numpy()
@@ -639,10 +622,7 @@ def score_probes(head: TokenHead, data: WordLatents, scorer: TagScorer, *, split
 
 
 def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """Return the share of each class in the words that are trained on, each word weighed by the weight of its class.
-
-    A class without a word that has a latent counts as half a word, so that no share is zero.
-    """
+    """Return the weighed share of each class in the words that are trained on; no word counts as half a one."""
     counts = class_counts(data).clip(min=0.5)
     weighed = torch.from_numpy(counts).double() * class_weights.double().cpu()
     return (weighed / weighed.sum()).float()
@@ -692,10 +672,7 @@ def _not_finite(head: TokenHead, layers: tuple[str, ...], *, probe: int) -> Head
 def fit_token_logistic(
     head: TokenClassifier, data: WordLatents, options: LogisticOptions, *, device: str = "cpu", **_: object
 ) -> TokenFit:
-    """Fit a classifier of every layer to convergence, on all training words of that layer at once, held in memory.
-
-    The head takes the weights for latents as they are.
-    """
+    """Fit a classifier of raw latents of every layer to convergence, on all training words at once, held in memory."""
     started = time.monotonic()
     codes = torch.from_numpy(data.gold("train").ids)
     for layer in range(head.n_probes):

@@ -49,10 +49,7 @@ MIX = "mix"
 
 @dataclass(frozen=True, eq=False)
 class TokenFits(Head):
-    """A token head on the task and the latents of a run, to be fitted with every seed.
-
-    `fit_network` fits it in place of `fit_token_head`.
-    """
+    """A token head on the task and the latents of a run; `fit_network` fits it in place of `fit_token_head`."""
 
     network: type[TokenHead]
     fit_network: Callable[..., TokenFit] | None
@@ -289,8 +286,7 @@ def coverage(data: WordLatents, split: str) -> dict[str, int]:
 def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer | None) -> dict[str, Any]:
     """Describe a mix, the mean over seeds.
 
-    Weights are of layer-normed layers, and still no measure of what a layer knows: two alike share one weight. So the
-    scores, of plain tags, are given too, where there is a scorer of validation.
+    Two layers alike share one weight, so scores of plain tags are given too, where there is a scorer of validation.
     """
     with torch.no_grad():
         weights = np.mean([head.weights().numpy() for head in heads], axis=0)
@@ -372,10 +368,7 @@ Sentence = str | Sequence[str] | JoinedText
 def score_words(
     heads: Heads, sentences: Sequence[Sentence], decoder: Decoder, spec: ExtractionSpec
 ) -> list[list[str | None]]:
-    """Tag the words of sentences, by the mean of the seeds' logits, decoded as chosen; None for a word cut or lost.
-
-    An InputError names a sentence without words, or one that cannot be read.
-    """
+    """Tag the words of sentences, by the mean of the seeds' logits, decoded as chosen; None for a word cut or lost."""
     joined = [find_words(sentence) for sentence in sentences]
     unique = unique_texts(joined)
     fit = heads[0].record.details

@@ -235,10 +235,7 @@ Judged = dict[str, Rows]
 
 
 class SimilarityHead(LayerHead[ZeroShotHead]):
-    """A head without fitting: validation chooses layer, transform and measure. Each kind of task has a subclass.
-
-    Where a row's score is the metric, it is what is predicted of the row.
-    """
+    """A head without fitting: validation chooses layer, transform and measure. Each kind of task has a subclass."""
 
     module = ZeroShotHead
     has_seeds: ClassVar[bool] = False
@@ -370,10 +367,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
 
 
 def best_threshold(similarities: Float[np.ndarray, " N"], is_alike: Bool[np.ndarray, " N"]) -> float:
-    """Give the middle of the gap that puts most pairs on their side; of equals the lowest.
-
-    Pairs above it are called alike: all of them, or none, where that is best.
-    """
+    """Give the middle of the gap that puts most pairs on their side, or all of them on one; of equals the lowest."""
     values = np.unique(similarities)
     cuts = np.concatenate([[values[0] - 1.0], (values[1:] + values[:-1]) / 2, [values[-1] + 1.0]])
     alike, unlike = np.sort(similarities[is_alike]), np.sort(similarities[~is_alike])
@@ -510,8 +504,7 @@ class AlikeHead(SimilarityHead):
 class TranslateHead(SimilarityHead):
     """The head `layer-translate`: the nearest text of the other language, in both directions.
 
-    Weighted F1 over texts is the mean of 2 / (n + 1) over texts that are found, `n` being how often their translation
-    is the nearest of any.
+    Weighted F1 is the mean of 2 / (n + 1) over texts that are found, the nearest of `n` texts.
     """
 
     task: BitextTask
