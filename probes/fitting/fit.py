@@ -183,7 +183,7 @@ def fit_head(
 def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
     """Keep the epoch with the highest value of a logged metric; without one, the last epoch of finite loss."""
 
-    def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
+    def look(epoch: int, trainer: lightning.Trainer, _: object, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if epoch % every:  # what was logged before is of an earlier epoch
             values = {key: value for key, value in values.items() if key.startswith("train_")}
@@ -302,7 +302,7 @@ def fit_layers(
     started = time.monotonic()
     module.prepare(data.standardiser())
 
-    def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any) -> Look:
+    def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
         return Look(-losses, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})

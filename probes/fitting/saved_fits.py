@@ -89,12 +89,12 @@ class FitRecord:
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> "FitRecord":
         """Read what `to_plain` wrote; schema 2 had sizes beside the arguments."""
-        known = {each.name: values.pop(each.name) for each in fields(cls) if each.name in values}
-        layers = known.pop("layers", [])
-        if type(known.get("pooling", "")) is not str or type(layers) is not list or {*map(type, layers)} - {str}:
-            raise TypeError(f"the pooling is {known.get('pooling')!r} and the layers are {layers!r}")
+        named = {item.name: values.pop(item.name) for item in fields(cls) if item.name in values}
+        layers = named.pop("layers", [])
+        if type(named.get("pooling", "")) is not str or type(layers) is not list or {*map(type, layers)} - {str}:
+            raise TypeError(f"the pooling is {named.get('pooling')!r} and the layers are {layers!r}")
         sizes = {key: values[key] for key in ("n_layers", "width") if key in values}
-        return cls(**{**known, "arguments": {**sizes, **known["arguments"]}}, layers=tuple(layers), details=values)
+        return cls(**{**named, "arguments": {**sizes, **named["arguments"]}}, layers=tuple(layers), details=values)
 
     def __getitem__(self, key: str) -> Any:
         """Return a value by its key in head.json."""

@@ -36,6 +36,8 @@ class Classifier(nn.Module):
 
     compares_texts: ClassVar[bool] = False
     """Whether it is called with the latents of both texts of a pair; otherwise with their joined features."""
+    further: ClassVar[tuple[str, ...]] = ()
+    """Arguments of a subclass beside those of all, which are attributes too."""
 
     mean: Tensor
     scale: Tensor
@@ -62,7 +64,8 @@ class Classifier(nn.Module):
 
     def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
-        return {"width": self.width, "class_names": list(self.class_names)}
+        more = {name: getattr(self, name) for name in self.further}
+        return {"width": self.width, "class_names": list(self.class_names), **more}
 
 
 class ClassLayerHead(LayerHead[M]):
@@ -172,6 +175,7 @@ class NearestCentroid(Classifier):
         kind: A name from `KINDS`: how near is measured.
     """
 
+    further = ("kind",)
     centroids: Tensor
 
     def __init__(self, width: int, class_names: Sequence[str], *, kind: str) -> None:
@@ -194,10 +198,6 @@ class NearestCentroid(Classifier):
         if self.kind == "euclidean":
             return -torch.cdist(rows, self.centroids, compute_mode="donot_use_mm_for_euclid_dist")
         return nn.functional.normalize(rows, dim=1) @ nn.functional.normalize(self.centroids, dim=1).T
-
-    def arguments(self) -> dict[str, object]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "kind": self.kind}
 
 
 KINDS = ("cosine", "euclidean")
@@ -285,6 +285,7 @@ class CosineThreshold(Classifier):
     """
 
     compares_texts: ClassVar[bool] = True
+    further = ("kind", "above", "threshold")
 
     def __init__(self, width: int, class_names: Sequence[str], *, kind: str, above: int, threshold: float) -> None:
         super().__init__(width, class_names)
@@ -299,10 +300,6 @@ class CosineThreshold(Classifier):
     def decide(self, outputs: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
         """Give the class of the higher cosines to those above the threshold."""
         return torch.where(outputs > self.threshold, self.above, 1 - self.above)
-
-    def arguments(self) -> dict[str, object]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "kind": self.kind, "above": self.above, "threshold": self.threshold}
 
 
 class ThresholdHead(ClassLayerHead[CosineThreshold]):

@@ -183,7 +183,9 @@ class Purpose:
 
 @dataclass(frozen=True)
 class HeadEntry:
-    """One row of the table of heads. Its functions and classes may be named by `later`.
+    """One row of the table of heads, whose functions and classes may be named by `later`.
+
+    A subclass of `probes.heads.layer_head.Head` has its functions as `run`, `check` and `take_apart`.
 
     Attributes:
         name: The name in configs.

@@ -144,6 +144,8 @@ class LayerHead(Head, Generic[M]):
     """What is chosen together with the layer."""
     reads_test: bool = False
     """Whether the rows of test decide the fit."""
+    reads_device: ClassVar[bool] = False
+    """Whether the device decides the fit."""
     has_draws: ClassVar[bool] = False
     """Whether runs are compared by the predictions of every draw, of which the first is shown."""
 
@@ -167,7 +169,7 @@ class LayerHead(Head, Generic[M]):
     @property
     def fit_inputs(self) -> list[object]:
         """What decides the fit beside options, latents and rows."""
-        return []
+        return [self.context.device] if self.reads_device else []
 
     def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
         """Fit the head on every layer by itself."""

@@ -117,6 +117,7 @@ class LinearProbe(Classifier):
         has_default: Whether the probe of the default layer and C, which need not be the chosen one, is kept with it.
     """
 
+    further = ("precision", "has_default")
     weight: Tensor
     bias: Tensor
     default: "LinearProbe"
@@ -125,7 +126,7 @@ class LinearProbe(Classifier):
         self, width: int, class_names: Sequence[str], *, precision: str = "float32", has_default: bool = False
     ) -> None:
         super().__init__(width, class_names, dtype=torch.float64)
-        self.precision = precision
+        self.precision, self.has_default = precision, has_default
         dtype = SolverOptions(precision=precision).dtype
         self.register_buffer("weight", torch.zeros(len(class_names), width, dtype=dtype))
         self.register_buffer("bias", torch.zeros(len(class_names), dtype=dtype))
@@ -148,16 +149,13 @@ class LinearProbe(Classifier):
         """Score raw latents."""
         return self.standardise(latents).to(self.weight.dtype) @ self.weight.T + self.bias
 
-    def arguments(self) -> dict[str, object]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "precision": self.precision, "has_default": "default" in self._modules}
-
 
 class LogisticHead(ClassLayerHead[LinearProbe]):
     """The head `logistic-probe`: every layer and C fitted on train; validation, or folds of train, choose."""
 
     module = LinearProbe
     option = "C"
+    reads_device = True
     options: ProbeOptions
 
     @staticmethod
@@ -184,11 +182,6 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
     def selection(self) -> str:
         """Validation, folds of train, or nothing to choose."""
         return selection_of(self.task, self.options, has_choice=len(self.channels.names) * len(self.options.Cs) > 1)
-
-    @property
-    def fit_inputs(self) -> list[object]:
-        """The device."""
-        return [self.context.device]
 
     @property
     def default(self) -> tuple[int, int]:
@@ -318,11 +311,13 @@ class FewShotProbe(Classifier):
         draws: Classifiers `S`.
     """
 
+    further = ("draws",)
     weight: Tensor
     bias: Tensor
 
     def __init__(self, width: int, class_names: Sequence[str], *, draws: int) -> None:
         super().__init__(width, class_names)
+        self.draws = draws
         self.register_buffer("weight", torch.zeros(draws, len(class_names), width, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros(draws, len(class_names), dtype=torch.float64))
 
@@ -333,10 +328,6 @@ class FewShotProbe(Classifier):
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """Score raw features by the classifier of the first draw, whose predictions a run shows."""
         return self.by_draw(features)[0]
-
-    def arguments(self) -> dict[str, object]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "draws": len(self.weight)}
 
 
 def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDArray[np.int64]]:
@@ -358,6 +349,7 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
 
     module = FewShotProbe
     option = "C"
+    reads_device = True
     has_draws = True
     options: FewShotOptions
 
@@ -380,11 +372,6 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
     def selection(self) -> str:
         """Validation, or nothing to choose."""
         return "validation" if len(self.channels.names) > 1 else "nothing to choose"
-
-    @property
-    def fit_inputs(self) -> list[object]:
-        """The device."""
-        return [self.context.device]
 
     def fit(self) -> Fitted[FewShotProbe]:
         """Fit every layer on every draw, choose a layer, and keep its classifiers."""

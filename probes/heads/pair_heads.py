@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from extract.errors import ConfigError, HeadError, TaskError
 from extract.poolings.memory import keep_blocks
 from extract.records import to_plain
 from extract.run.extraction_spec import ExtractionSpec
-from probes.data.pair_task import subsets
+from probes.data.pair_task import PairTask, subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, Options, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
@@ -68,7 +67,7 @@ class PairFits(Head):
     context: FitContext
 
     @staticmethod
-    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: PairTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task without splits to fit and choose on, and autoencoders where a plan is chosen."""
         start = resolved.options.get("start", "fresh")
         if purpose.chooses_plan and start != "fresh":
@@ -379,11 +378,11 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
     scores: dict[str, object] = {}
     for name, marks in subsets(tables["test"], tables["train"]).items():
         n_rows = int(marks.sum())
-        found: dict[str, object] = {"n": n_rows}
+        described: dict[str, object] = {"n": n_rows}
         if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(context.task.gold01("test")[marks])) > 1:
             summary = _summarise(stacked["test"], context, "test", marks)
-            found |= {metric: score.to_dict() for metric, score in summary.items()}
-        scores[name] = found
+            described |= {metric: score.to_dict() for metric, score in summary.items()}
+        scores[name] = described
     return scores
 
 

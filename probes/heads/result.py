@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from probes.data.pair_task import PairTask
 from probes.fitting.saved_fits import Plain
@@ -257,7 +257,7 @@ def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"])
 
 
 def residuals_between(
-    first: Sequence[str], second: Sequence[str], *, gold: Any, predicted: Float[np.ndarray, " N"]
+    first: Sequence[str], second: Sequence[str], *, gold: ArrayLike, predicted: Float[np.ndarray, " N"]
 ) -> Residuals:
     """Compare predictions with the gold of pairs of texts."""
     texts = tuple(zip(first, second, strict=True))

@@ -22,6 +22,7 @@ from extract.run.embed import embed_words
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from probes.data.word_task import WordTask
 from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import FitRecord, Plain, SavedHead, Unfinished, fit_or_load
@@ -57,7 +58,7 @@ class TokenFits(Head):
     context: FitContext
 
     @staticmethod
-    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: WordTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
         if "train" not in task.splits:
             raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
