@@ -167,13 +167,7 @@ def fewest_rows(task: ClassTask, folds: int) -> int:
 
 
 class NearestCentroid(Classifier):
-    """The class whose mean is nearest, on standardised features of one layer.
-
-    Args:
-        width: Dimension `D` of a feature.
-        class_names: Names of the `K` classes, in the order of the outputs.
-        kind: A name from `KINDS`: how near is measured.
-    """
+    """The class whose mean is nearest, by a kind of `KINDS`, on standardised features of one layer."""
 
     further = ("kind",)
     centroids: Tensor
@@ -274,14 +268,9 @@ class ThresholdOptions:
 
 
 class CosineThreshold(Classifier):
-    """Two classes of text pairs by a threshold on the cosine of one layer.
+    """Two classes of text pairs by a threshold on the cosine, of a kind of `THRESHOLD_KINDS`, of one layer.
 
-    Args:
-        width: Dimension `D` of a latent.
-        class_names: Names of the two classes.
-        kind: A name from `THRESHOLD_KINDS`: whether latents are standardised first.
-        above: Position in `class_names` of the class of the higher cosines.
-        threshold: The highest cosine of the other class.
+    `above` is the position of the class of the higher cosines, and `threshold` the highest cosine of the other class.
     """
 
     compares_texts: ClassVar[bool] = True

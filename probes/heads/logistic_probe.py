@@ -110,11 +110,7 @@ def pick_probe(fits: Sequence[LogisticFit], layer: int, c: int) -> LogisticFit:
 class LinearProbe(Classifier):
     """A linear classifier of the latents of one layer: the logistic probe of one C, as it is saved and applied.
 
-    Args:
-        width: Dimension `D` of a latent.
-        class_names: Names of the `K` classes, in the order of the outputs.
-        precision: Precision of the weights, see `SolverOptions`.
-        has_default: Whether the probe of the default layer and C, which need not be the chosen one, is kept with it.
+    With `has_default`, the probe of the default layer and C, which need not be the chosen one, is kept with it.
     """
 
     further = ("precision", "has_default")
@@ -303,13 +299,7 @@ class FewShotOptions:
 
 
 class FewShotProbe(Classifier):
-    """Linear classifiers of raw features of one layer, one a draw.
-
-    Args:
-        width: Dimension `D` of a feature.
-        class_names: Names of the `K` classes, in the order of the outputs.
-        draws: Classifiers `S`.
-    """
+    """Linear classifiers of raw features of one layer, one for each of `S` draws."""
 
     further = ("draws",)
     weight: Tensor

@@ -170,15 +170,7 @@ def layer_steps(n_layers: int, n_numbers: int, *, most: int = 1 << 26) -> Iterab
 
 
 class ZeroShotHead(nn.Module):
-    """The transform of one layer, a measure, and for pairs a threshold.
-
-    Args:
-        width: Dimension `D` of a latent.
-        transform: Name of the transform.
-        measure: Name of the measure.
-        n_basis: Columns of the transform's basis.
-        threshold: The similarity above which a pair is alike; NaN where nothing is decided by one.
-    """
+    """The transform of one layer, whose basis has `n_basis` columns, a measure, and for pairs a threshold."""
 
     compares_texts = True
     mean: Tensor
@@ -401,9 +393,9 @@ class SearchHead(SimilarityHead):
         key, value = np.concatenate(keys), np.concatenate(values)
         order = np.argsort(key)
         key, value = key[order], value[order]
-        wanted = np.arange(len(rows))[:, None] * len(documents) + ranked
-        at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
-        grades = np.where(key[at] == wanted, value[at], 0.0)
+        ranked_keys = np.arange(len(rows))[:, None] * len(documents) + ranked
+        at = np.searchsorted(key, ranked_keys).clip(max=len(key) - 1)
+        grades = np.where(key[at] == ranked_keys, value[at], 0.0)
         ideal = -np.sort(-_padded(rows["grades"], 0.0), axis=1)
         n_relevant = (ideal > 0).sum(1)
         return {
