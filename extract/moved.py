@@ -11,10 +11,12 @@ that are in no line (constants, say) are looked up in the new modules of an old 
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ OURS = ("extract", "probes")
 
 
 class Move(NamedTuple):
-    """A function or class that moved."""
+    """A function or class that moved; a function may have become `Class.method`."""
 
     old_module: str
     old_name: str
@@ -78,6 +80,8 @@ def first_place(module: str, qualname: str) -> tuple[str, str]:
     if module.partition(".")[0] not in OURS:
         return module, qualname
     top, *inner = qualname.split(".")
+    if method := moves().by_new.get((module, qualname)):
+        return method.old_module, method.old_name
     move = moves().by_new.get((module, top))
     return (module, qualname) if move is None else (move.old_module, ".".join([move.old_name, *inner]))
 
@@ -89,8 +93,8 @@ class MovedModule(ModuleType):
         if not name.startswith("__"):  # tools look such names up in every module
             for path, new_name in self._candidates(name):
                 module = import_module(path)
-                if hasattr(module, new_name):
-                    return getattr(module, new_name)
+                with suppress(AttributeError):
+                    return attrgetter(new_name)(module)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def _candidates(self, name: str) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import unwrap
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class Later:
     """An object by its module and name; see `later`."""
 
     place: str
-    """`module:attribute`."""
+    """`module:attribute`, or `module:Class.method`."""
     bound: tuple[Any, ...] = ()
     """First arguments of every call."""
 
@@ -47,7 +48,7 @@ class Later:
     def value(self) -> Any:
         """The object itself, imported at the first use."""
         module, _, name = self.place.partition(":")
-        return getattr(import_module(module), name)
+        return attrgetter(name)(import_module(module))
 
     @property
     def first_place(self) -> str:
@@ -458,7 +459,9 @@ def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> 
 def _module_of(thing: Any) -> str:
     while isinstance(thing, partial):
         thing = thing.func
-    for candidate in (thing, *(thing if isinstance(thing, tuple) else ()), getattr(thing, "build", None)):
+    inner = thing if isinstance(thing, tuple) else ()
+    evaluate = getattr(thing, "evaluate", None)  # of a head, whose module may be of the library
+    for candidate in (thing, *inner, getattr(thing, "build", None), getattr(evaluate, "__self__", evaluate)):
         module = getattr(candidate, "__module__", "") or ""
         if module and module.partition(".")[0] not in OURS:
             return module

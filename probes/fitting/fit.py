@@ -27,6 +27,8 @@ from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import PairHead, collect_similarities
 
 EpochReport = Callable[[int, dict[str, float]], None]
+EpochLog = dict[str, Any]
+"""An epoch of a history: `train_loss`, and the scores that were looked at then."""
 
 
 def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
@@ -39,7 +41,7 @@ class Look:
 
     scores: Float[np.ndarray, " S"]
     """Higher is better; NaN where there is none."""
-    history: dict[str, Any]
+    history: EpochLog
     reported: dict[str, float]
 
 
@@ -75,7 +77,7 @@ class KeepBest(Callback):
         self.best_epochs = np.zeros(n_stacks, dtype=np.int64)
         """From 1; 0 for a stack without a finite score."""
         self.is_done = np.zeros(n_stacks, dtype=bool)
-        self.history: list[dict[str, Any]] = []
+        self.history: list[EpochLog] = []
         self.best: list[Tensor] = []
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
@@ -125,7 +127,7 @@ class FitResult:
     seed: int
     best_epoch: int
     """Epoch that was kept, from 1; 0 for a head without epochs."""
-    history: tuple[dict[str, float], ...]
+    history: tuple[EpochLog, ...]
     """Per epoch `train_loss`, `validation_pearson` and `validation_spearman`."""
     seconds: float
 
@@ -140,11 +142,7 @@ def fit_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> FitResult:
-    """Fit a fresh head on the training split; `data.selection` chooses the epoch.
-
-    The head ends with the weights of the best epoch, in eval mode, on the CPU. `seed` is that of dropout; the caller
-    seeds the initial weights.
-    """
+    """Fit a fresh head, whose weights the caller seeded; it ends with the best epoch's, in eval mode, on the CPU."""
     started = time.monotonic()
     data.split("train")
     data.split(data.selection)
@@ -185,7 +183,7 @@ def fit_head(
 def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
     """Keep the epoch with the highest value of a logged metric; without one, the last epoch of finite loss."""
 
-    def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
+    def look(epoch: int, trainer: lightning.Trainer, _: object, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if epoch % every:  # what was logged before is of an earlier epoch
             values = {key: value for key, value in values.items() if key.startswith("train_")}
@@ -222,11 +220,7 @@ def run_trainer(
     unfinished: Unfinished | None = None,
     **options: Any,
 ) -> None:
-    """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt.
-
-    `seed` seeds torch's generator inside, `unfinished` saves the state of the fit, `options` are those of
-    `lightning.Trainer`.
-    """
+    """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt."""
     kind, _, index = device.partition(":")
     keep_blocks()  # every step makes the same intermediate results
     with torch.random.fork_rng(), quiet_lightning(), _interruptible():
@@ -285,11 +279,11 @@ class LayerFit:
 
     best_epochs: tuple[int, ...]
     """Epoch of the weights kept, from 1, for each layer."""
-    losses: tuple[float, ...]
+    held_out_losses: tuple[float, ...]
     """Held-out loss of the weights kept, for each layer."""
-    raw_losses: tuple[float, ...]
+    held_out_squared_errors: tuple[float, ...]
     """The same as a mean squared error in the units of the latents, for each layer."""
-    history: tuple[dict[str, float], ...]
+    history: tuple[EpochLog, ...]
     """Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K."""
     seconds: float
 
@@ -304,14 +298,11 @@ def fit_layers(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> LayerFit:
-    """Fit fresh autoencoders of all layers together; the epoch of each layer is chosen on held-out texts, as if alone.
-
-    They end with the weights of each layer's best epoch, in eval mode, on the CPU. `seed` is that of dropout.
-    """
+    """Fit fresh autoencoders together, each layer's best epoch kept as if alone; they end in eval mode, on the CPU."""
     started = time.monotonic()
     module.prepare(data.standardiser())
 
-    def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any) -> Look:
+    def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
         return Look(-losses, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from probes.fitting.fit import EpochReport
 
 
+Options = Mapping[str, Any]
+"""Options by name, as a config holds them."""
+
+
 @dataclass(frozen=True)
 class Protocol:
     """A protocol: defaults of a run, over which the options of a config take precedence.
@@ -36,14 +40,14 @@ class Protocol:
     kinds: tuple[str, ...] = ()
     selection: str = "validation"
     optimistic_because: str = ""
-    heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    started_heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    autoencoder: Mapping[str, Any] = field(default_factory=dict)
-    task: Mapping[str, Any] = field(default_factory=dict)
-    extraction: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    heads: Mapping[str, Options] = field(default_factory=dict)
+    started_heads: Mapping[str, Options] = field(default_factory=dict)
+    autoencoder: Options = field(default_factory=dict)
+    task: Options = field(default_factory=dict)
+    extraction: Mapping[str, Options] = field(default_factory=dict)
     cut: Mapping[str, str] = field(default_factory=dict)
 
-    def options_of(self, head: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def options_of(self, head: str, options: Options) -> dict[str, Any]:
         """Complete the options of a head in a config with those of the protocol."""
         is_started = head in self.started_heads and options.get("start", "fresh") != "fresh"
         return {**(self.started_heads if is_started else self.heads).get(head, {}), **options}
@@ -227,9 +231,14 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         """Refuse counts below one."""
-        for name in ("batch_size", "max_epochs", "patience"):
-            if getattr(self, name) < 1:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        require_counts(self, "batch_size", "max_epochs", "patience")
+
+
+def require_counts(options: object, *names: str, least: int = 1) -> None:
+    """Refuse with a HeadError options that are below the least count."""
+    for name in names:
+        if getattr(options, name) < least:
+            raise HeadError(f"{name} is {getattr(options, name)}; allowed: a whole number of at least {least}.")
 
 
 KEPT = {"best": "the epoch with the highest Pearson on the selection split", "last": "the last epoch"}
@@ -247,8 +256,7 @@ class EpochOptions(FitOptions):
     def __post_init__(self) -> None:
         """Refuse counts below one and unknown names."""
         super().__post_init__()
-        if self.every < 1:
-            raise HeadError(f"every is {self.every}; allowed: a whole number of at least 1.")
+        require_counts(self, "every")
         if self.keep not in KEPT:
             raise unknown_name("epoch to keep", self.keep, KEPT)
         if self.keep == "best" and self.patience < self.every:

@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -27,10 +27,15 @@ READABLE = (1, 2, 3, SCHEMA)
 digests of weights and record."""
 SEALED_FROM = 4
 WEIGHTS, RECORD = "model.safetensors", "head.json"
+DIGESTS = ("weights_sha256", "record_sha256")
 UNFINISHED = "unfinished-{}.ckpt"
 """State of a fit that has not ended, named after what decides the fit."""
 DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
 """What latents must have in common, of the identity of their decoder."""
+
+
+Plain = Mapping[str, Any]
+"""Plain values by name, as JSON holds them."""
 
 
 @runtime_checkable
@@ -46,10 +51,10 @@ class FittedModule(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors by name."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+    def load_state_dict(self, state_dict: Plain) -> object:
         """Replace the tensors."""
 
-    def eval(self) -> Any:
+    def eval(self) -> object:
         """Switch dropout off."""
 
 
@@ -58,42 +63,93 @@ M_co = TypeVar("M_co", bound=FittedModule, covariant=True)
 
 
 @dataclass(frozen=True)
+class FitRecord:
+    """What is stored with a fitted head, as plain values.
+
+    Attributes:
+        name: The head.
+        pooling: The pooling it reads, or several joined by `+`.
+        layers: The layers it reads, in order.
+        details: What only heads of its kind have.
+        arguments: Arguments of the module's constructor.
+        fit_id: Digest of all that decides the fit.
+        latents: What it was fitted on, see `describe_latents`; early heads do not say.
+        schema: Version of the form.
+    """
+
+    name: str
+    pooling: str = ""
+    layers: tuple[str, ...] = ()
+    details: Plain = field(default_factory=dict)
+    arguments: Plain = field(default_factory=dict)
+    fit_id: str = ""
+    latents: Plain = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> "FitRecord":
+        """Read what `to_plain` wrote; schema 2 had sizes beside the arguments."""
+        named = {item.name: values.pop(item.name) for item in fields(cls) if item.name in values}
+        layers = named.pop("layers", [])
+        if type(named.get("pooling", "")) is not str or type(layers) is not list or {*map(type, layers)} - {str}:
+            raise TypeError(f"the pooling is {named.get('pooling')!r} and the layers are {layers!r}")
+        sizes = {key: values[key] for key in ("n_layers", "width") if key in values}
+        return cls(**{**named, "arguments": {**sizes, **named["arguments"]}}, layers=tuple(layers), details=values)
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a value by its key in head.json."""
+        return self.to_plain()[key]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the serial form, in which details are beside the rest."""
+        values = {**vars(self), "layers": list(self.layers), **self.details}
+        del values["details"]
+        return values
+
+
+@dataclass(frozen=True)
 class SavedHead(Generic[M_co]):
     """A fitted head, in eval mode, on the CPU, and what is stored with it."""
 
     head: M_co
-    record: dict[str, Any]
-    """Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and further ones of the kind of head."""
+    record: FitRecord
 
 
-def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
-    """Write a fitted head to a folder; `record` holds plain values, `name` among them, and is returned complete.
+def save_fitted(folder: Path, head: M, record: FitRecord) -> SavedHead[M]:
+    """Write a fitted head to a folder; its record is returned with the arguments of the head.
 
-    A kill at any moment leaves no head or this one: the old record goes first and the new one comes last, sealed with a
-    digest of itself and of the weights.
+    The old record goes first and the sealed new one comes last: a kill leaves no head or this one.
     """
     refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({key: value.contiguous() for key, value in head.state_dict().items()})
-    complete = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": digest_bytes(weights)}
-    complete["record_sha256"] = _seal(complete)
+    record = replace(record, arguments=head.arguments())
+    values = {**record.to_plain(), "weights_sha256": digest_bytes(weights)}
+    values["record_sha256"] = _seal(values)
     remove_file(folder / RECORD)
     write_file(folder / WEIGHTS, weights)
-    write_file(folder / RECORD, json.dumps(complete, indent=1, sort_keys=True) + "\n")
-    return SavedHead(head, complete)
+    write_file(folder / RECORD, json.dumps(values, indent=1, sort_keys=True) + "\n")
+    return SavedHead(head, record)
 
 
-def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
-    """Read a fitted head; `build` makes the module, without its weights, from the record.
-
-    Raises `HeadError` where no head is there, or one that cannot be read.
-    """
+def load_fitted(folder: str | Path, build: Callable[[FitRecord], M]) -> SavedHead[M]:
+    """Read a fitted head, whose module `build` makes without weights; HeadError where none can be read."""
     folder = Path(folder)
     try:
-        record = _read_record(folder)
+        values = json.loads(read_file(folder / RECORD))
+        if values["schema"] not in READABLE:
+            raise ValueError(f"its schema is {values['schema']}, this version reads 1 to {SCHEMA}; fit it again")
+        is_sealed = values["schema"] >= SEALED_FROM
+        if is_sealed and values["record_sha256"] != _seal(values):
+            raise ValueError(f"{RECORD} was changed after it was written; fit it again")
+        digest = values["weights_sha256"] if is_sealed else ""
+        record = FitRecord.from_plain({key: value for key, value in values.items() if key not in DIGESTS})
         with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
             head = build(record)
-        head.load_state_dict(_read_weights(folder, record))
+        weights = read_file(folder / WEIGHTS)
+        if is_sealed and digest != digest_bytes(weights):
+            raise ValueError(f"{WEIGHTS} is not the file that {RECORD} was written with; fit it again")
+        head.load_state_dict(load(weights))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise HeadError(
@@ -107,24 +163,20 @@ def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> Sav
 def fit_or_load(
     folder: Path,
     fit_id: str,
-    fit: Callable[[], tuple[M, dict[str, Any]]],
-    build: Callable[[dict[str, Any]], M],
+    fit: Callable[[], tuple[M, FitRecord]],
+    build: Callable[[FitRecord], M],
     *,
     cache: LatentCache,
 ) -> SavedHead[M]:
-    """Load the head of a folder if its record has this `fit_id`, a digest of all that decides it; else fit and save it.
-
-    `fit` returns the head with its record, and `build` makes the module, without its weights, from a record. What the
-    latents of the cache are is recorded too.
-    """
+    """Load the head of a folder if it has this `fit_id`, a digest of all that decides it; else fit and save it."""
     try:
         saved = load_fitted(folder, build)
-        if saved.record.get("fit_id") == fit_id:
+        if saved.record.fit_id == fit_id:
             return saved
     except IcecoreError:
         pass  # absent, incomplete, of another version or another head: fitted again
     head, record = fit()
-    saved = save_fitted(folder, head, {**record, "fit_id": fit_id, "latents": describe_latents(cache)})
+    saved = save_fitted(folder, head, replace(record, fit_id=fit_id, latents=describe_latents(cache)))
     for state in folder.glob(f"*{UNFINISHED.format('*')}"):  # or the draft of one
         remove_file(state)
     return saved
@@ -142,26 +194,9 @@ def describe_latents(cache: LatentCache) -> dict[str, Any]:
     }
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(read_file(folder / RECORD))
-    if record["schema"] not in READABLE:
-        raise ValueError(f"its schema is {record['schema']}, this version reads 1 to {SCHEMA}; fit it again")
-    if record["schema"] >= SEALED_FROM and record["record_sha256"] != _seal(record):
-        raise ValueError(f"{RECORD} was changed after it was written; fit it again")
-    sizes = {key: record[key] for key in ("n_layers", "width") if key in record}  # beside the arguments in schema 2
-    return {**record, "arguments": {**sizes, **record["arguments"]}}
-
-
-def _read_weights(folder: Path, record: dict[str, Any]) -> dict[str, torch.Tensor]:
-    weights = read_file(folder / WEIGHTS)
-    if record["schema"] >= SEALED_FROM and record["weights_sha256"] != digest_bytes(weights):
-        raise ValueError(f"{WEIGHTS} is not the file that {RECORD} was written with; fit it again")
-    return load(weights)
-
-
-def _seal(record: dict[str, Any]) -> str:
+def _seal(values: Plain) -> str:
     """Digest a record without this digest, as it is once read back from JSON."""
-    rest = {key: value for key, value in record.items() if key != "record_sha256"}
+    rest = {key: value for key, value in values.items() if key != "record_sha256"}
     return digest_json(json.loads(json.dumps(rest)))
 
 

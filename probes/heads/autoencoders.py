@@ -2,7 +2,6 @@
 
 import inspect
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ import torch
 
 from extract.errors import ConfigError
 from extract.files import digest_json
+from extract.records import to_plain
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport, fit_layers, ignore_epoch
-from probes.fitting.fit_options import FitOptions
-from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.fitting.fit_options import FitOptions, Options
+from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import AUTOENCODER, SOURCES, resolve_sources, try_building
 from probes.latents.text_latents import TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -25,14 +25,14 @@ _SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardise
 FOLDER = "autoencoders"
 
 
-def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
+def check_autoencoder_options(options: Options) -> tuple[dict[str, Any], FitOptions]:
     """Check the options of the autoencoders; returns the arguments of `LayerAutoencoder`, and how it is fitted."""
     arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)
     try_building(AUTOENCODER, LayerAutoencoder, arguments)
     return arguments, fit
 
 
-def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
+def require_same_encoders(head: str, arguments: Options, autoencoder: Options) -> None:
     """Refuse with a ConfigError options of a head's encoders that contradict its autoencoders."""
     defaults = inspect.signature(LayerAutoencoder).parameters
     for option, is_same in _SHARED:
@@ -49,7 +49,7 @@ class Pretraining:
     """What autoencoders are fitted on, and how: latents of a corpus, options as in a config, and a folder of caches."""
 
     cache: LatentCache
-    options: Mapping[str, Any]
+    options: Options
     seed: int
     device: str
     folder: Path
@@ -58,10 +58,7 @@ class Pretraining:
 def obtain_autoencoder(
     pretraining: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
 ) -> SavedHead[LayerAutoencoder]:
-    """Load the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
-
-    Their record holds the loss of every layer on held-out texts.
-    """
+    """Load the autoencoders of all layers for a pooling (or several joined by `+`), or fit them."""
     arguments, options = check_autoencoder_options(pretraining.options)
     data = TextLatents(pretraining.cache, pooling=pooling, batch_size=options.batch_size, seed=pretraining.seed)
     identity = [
@@ -79,7 +76,7 @@ def obtain_autoencoder(
     folder = pretraining.folder / FOLDER / fit_id[:16]
     names = data.channels.names
 
-    def fit() -> tuple[LayerAutoencoder, dict[str, Any]]:
+    def fit() -> tuple[LayerAutoencoder, FitRecord]:
         with torch.random.fork_rng():
             torch.manual_seed(pretraining.seed)
             module = LayerAutoencoder(len(names), pretraining.cache.width_of(data.channels.layers), **arguments)
@@ -92,25 +89,21 @@ def obtain_autoencoder(
             report=report,
             unfinished=Unfinished(folder, fit_id),
         )
-        return module, {
-            "name": AUTOENCODER,
-            "pooling": pooling,
-            "layers": list(names),
+        details = {
+            **to_plain(result),
+            "seconds": round(result.seconds, 3),
+            "history": [{key: epoch[key] for key in ("train_loss", "held_out_loss")} for epoch in result.history],
             "codes": list(module.codes),
             "seed": pretraining.seed,
-            "best_epochs": list(result.best_epochs),
-            "seconds": round(result.seconds, 3),
-            "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in result.history],
             "standardises_latents": module.standardises_latents,
-            "held_out_losses": list(result.losses),
-            "held_out_squared_errors": list(result.raw_losses),
             "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         }
+        return module, FitRecord(AUTOENCODER, pooling, names, details)
 
     return fit_or_load(folder, fit_id, fit, _build, cache=pretraining.cache)
 
 
-def _build(record: dict[str, Any]) -> LayerAutoencoder:
-    if "held_out_squared_errors" not in record:
+def _build(record: FitRecord) -> LayerAutoencoder:
+    if "held_out_squared_errors" not in record.details:
         raise ValueError("an early version recorded no errors in the units of the latents; fit it again")
-    return LayerAutoencoder(**record["arguments"])
+    return LayerAutoencoder(**record.arguments)

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
-from probes.fitting.saved_fits import M
+from probes.fitting.saved_fits import M, Plain
 from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.layer_head import Choice, Fitted, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.result import Rows
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
@@ -35,6 +36,8 @@ class Classifier(nn.Module):
 
     compares_texts: ClassVar[bool] = False
     """Whether it is called with the latents of both texts of a pair; otherwise with their joined features."""
+    further: ClassVar[tuple[str, ...]] = ()
+    """Arguments of a subclass beside those of all, which are attributes too."""
 
     mean: Tensor
     scale: Tensor
@@ -59,9 +62,10 @@ class Classifier(nn.Module):
             check_features(rows[None], split="to predict")
         return [self.class_names[code] for code in self.decide(self(*features)).tolist()]
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
-        return {"width": self.width, "class_names": list(self.class_names)}
+        more = {name: getattr(self, name) for name in self.further}
+        return {"width": self.width, "class_names": list(self.class_names), **more}
 
 
 class ClassLayerHead(LayerHead[M]):
@@ -88,11 +92,11 @@ class ClassLayerHead(LayerHead[M]):
         check_features(chunk[split], split=split, first_layer=layer)
         return np.asarray(self.task.training_classes[score(chunk[split][0]).argmax(-1).numpy()])
 
-    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the classes of a split."""
         return dict.fromkeys(self.task.metrics, self.classify(module, layer, split)[None])
 
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Score the classes of a split."""
         return summarise_class_seeds(
             predicted,
@@ -102,11 +106,11 @@ class ClassLayerHead(LayerHead[M]):
             resampling=Resampling(self.context.n_resamples),
         )
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score 1 for the right class."""
         return np.asarray(predicted == self.task.labels(split), np.float64)
 
-    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+    def names(self, split: str, predicted: Rows) -> tuple[str, ...]:
         """Name the classes."""
         del split, predicted
         return self.task.class_names
@@ -134,8 +138,7 @@ def majority_scores(task: ClassTask) -> dict[str, float]:
 def training_codes(task: ClassTask) -> Int[Tensor, " N"]:
     """Number the training rows by their positions in `task.training_classes`.
 
-    A class of validation or test alone would only add an output: it turns the sigmoid of two classes into a softmax,
-    under which the same C is another penalty.
+    Another class would only add an output, and with a softmax for a sigmoid the same C is another penalty.
     """
     return torch.from_numpy(np.searchsorted(task.training_classes, task.labels("train")))
 
@@ -164,14 +167,9 @@ def fewest_rows(task: ClassTask, folds: int) -> int:
 
 
 class NearestCentroid(Classifier):
-    """The class whose mean is nearest, on standardised features of one layer.
+    """The class whose mean is nearest, by a kind of `KINDS`, on standardised features of one layer."""
 
-    Args:
-        width: Dimension `D` of a feature.
-        class_names: Names of the `K` classes, in the order of the outputs.
-        kind: A name from `KINDS`: how near is measured.
-    """
-
+    further = ("kind",)
     centroids: Tensor
 
     def __init__(self, width: int, class_names: Sequence[str], *, kind: str) -> None:
@@ -195,10 +193,6 @@ class NearestCentroid(Classifier):
             return -torch.cdist(rows, self.centroids, compute_mode="donot_use_mm_for_euclid_dist")
         return nn.functional.normalize(rows, dim=1) @ nn.functional.normalize(self.centroids, dim=1).T
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "kind": self.kind}
-
 
 KINDS = ("cosine", "euclidean")
 
@@ -220,7 +214,7 @@ class CentroidHead(ClassLayerHead[NearestCentroid]):
                     f"to it{instead}."
                 )
 
-    def fit(self) -> tuple[NearestCentroid, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[NearestCentroid]:
         """Fit every layer and distance, and keep the best."""
         task, codes = self.task, training_codes(self.task)
         names, gold = training_names(task), task.labels("validation")
@@ -274,17 +268,13 @@ class ThresholdOptions:
 
 
 class CosineThreshold(Classifier):
-    """Two classes of text pairs by a threshold on the cosine of one layer.
+    """Two classes of text pairs by a threshold on the cosine, of a kind of `THRESHOLD_KINDS`, of one layer.
 
-    Args:
-        width: Dimension `D` of a latent.
-        class_names: Names of the two classes.
-        kind: A name from `THRESHOLD_KINDS`: whether latents are standardised first.
-        above: Position in `class_names` of the class of the higher cosines.
-        threshold: The highest cosine of the other class.
+    `above` is the position of the class of the higher cosines, and `threshold` the highest cosine of the other class.
     """
 
     compares_texts: ClassVar[bool] = True
+    further = ("kind", "above", "threshold")
 
     def __init__(self, width: int, class_names: Sequence[str], *, kind: str, above: int, threshold: float) -> None:
         super().__init__(width, class_names)
@@ -300,16 +290,9 @@ class CosineThreshold(Classifier):
         """Give the class of the higher cosines to those above the threshold."""
         return torch.where(outputs > self.threshold, self.above, 1 - self.above)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "kind": self.kind, "above": self.above, "threshold": self.threshold}
-
 
 class ThresholdHead(ClassLayerHead[CosineThreshold]):
-    """The head `cosine-threshold`: one split chooses layer, kind (raw or standardised cosine) and threshold.
-
-    The class above the threshold is whichever of the two has the higher cosines on that split.
-    """
+    """The head `cosine-threshold`: one split chooses layer, kind of cosine, threshold, and the class above it."""
 
     module = CosineThreshold
     options: ThresholdOptions
@@ -318,7 +301,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
     def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task without two classes of pairs to separate, or without a split that may be chosen on."""
         require_rows(task)
-        choose_on = resolved.own[0].choose_on
+        choose_on = resolved.options.choose_on
         if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
             raise ConfigError(
                 f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan "
@@ -376,7 +359,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
             cosines[split] = both.numpy()[kinds]
         return cosines
 
-    def fit(self) -> tuple[CosineThreshold, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[CosineThreshold]:
         """Choose layer, kind and threshold."""
         task, options = self.task, self.options
         splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
@@ -405,22 +388,22 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         module.scale.copy_(self.standardiser.scale[layer])
         return module, Choice(curve.T, layer, kind), {"is_pairs": True}
 
-    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+    def describe_choice(self, choice: Choice) -> dict[str, object]:
         """Record the choice with the kind first."""
         return {"place": [choice.column, choice.layer], "curve": choice.surface.T.tolist()}
 
-    def read_choice(self, record: Mapping[str, Any]) -> Choice:
+    def read_choice(self, details: Plain) -> Choice:
         """Read what `describe_choice` wrote."""
-        kind, layer = record["place"]
-        return Choice(np.array(record["curve"], dtype=np.float64).T, layer, kind)
+        kind, layer = details["place"]
+        return Choice(np.array(details["curve"], dtype=np.float64).T, layer, kind)
 
-    def predict(self, module: CosineThreshold, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: CosineThreshold, layer: int, split: str) -> Mapping[str, Rows]:
         """Compare the cosines of a split with the threshold."""
         cosines = self.cosines[split][self.options.kinds.index(module.kind), layer]
         codes = np.where(cosines > module.threshold, module.above, 1 - module.above)
         return dict.fromkeys(self.task.metrics, self.task.training_classes[codes][None])
 
-    def chosen_too(self, module: CosineThreshold) -> dict[str, Any]:
+    def chosen_too(self, module: CosineThreshold) -> dict[str, object]:
         """Name the threshold."""
         return {"threshold": module.threshold}
 
@@ -451,10 +434,10 @@ def fit_threshold(
     return float(scores[side, cut]), float(cuts[cut]), int(side)
 
 
-def _fields(row: Any, name: str) -> dict[str, Any]:
+def _fields(row: Any, name: str) -> dict[str, object]:
     texts = {"text": row} if isinstance(row, str) else {"text1": row[0], "text2": row[1]}
     return {"class": name, **texts}
 
 
-CLASSES_SCORING = KindScoring(score_texts, _fields, n_texts=lambda record: 2 if record["is_pairs"] else 1)
+CLASSES_SCORING = KindScoring(score_texts, _fields, n_texts=lambda record: 2 if record.details["is_pairs"] else 1)
 """Scoring new texts, or pairs of texts, with the class heads of a run."""

@@ -11,7 +11,7 @@ from extract.registry import digest_own
 from extract.store.cache import LatentCache
 from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import Protocol, find_protocol
-from probes.fitting.saved_fits import FittedModule, SavedHead, load_fitted
+from probes.fitting.saved_fits import FitRecord, FittedModule, SavedHead, load_fitted
 from probes.heads.head_table import AUTOENCODER, HEADS
 from probes.metrics.correlation import CALIBRATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -72,9 +72,9 @@ class FitContext:
         return find_protocol(self.protocol)
 
 
-def build_head(record: dict[str, Any]) -> FittedModule:
+def build_head(record: FitRecord) -> FittedModule:
     """Build the module of a saved head from its record, without its weights; ValueError for a schema too old."""
-    name, schema = record["name"], record["schema"]
+    name = record.name
     build: Callable[..., FittedModule] = LayerAutoencoder
     oldest = 2
     if name in HEADS:
@@ -82,9 +82,9 @@ def build_head(record: dict[str, Any]) -> FittedModule:
     elif name != AUTOENCODER:
         hint = "If it is your own, import what registers it first, or read its run by load_run."
         raise unknown_name("head", name, [AUTOENCODER, *HEADS], hint=hint)
-    if schema < oldest:
-        raise ValueError(f"its schema is {schema}, this version reads {name} from {oldest} on; fit it again")
-    return build(**record["arguments"])
+    if record.schema < oldest:
+        raise ValueError(f"its schema is {record.schema}, this version reads {name} from {oldest} on; fit it again")
+    return build(**record.arguments)
 
 
 def load_head(folder: str | Path) -> SavedHead[FittedModule]:

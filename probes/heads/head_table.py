@@ -2,14 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from extract.decoders.decoder_spec import split_layers
 from extract.errors import ConfigError, IcecoreError, InputError, UnknownNameError, unknown_name
-from extract.registry import add_own, find_own, later, option_names, resolve
-from probes.fitting.fit_options import EpochOptions, FitOptions, find_protocol
+from extract.registry import Later, add_own, find_own, later, option_names, resolve
+from probes.fitting.fit_options import EpochOptions, FitOptions, Options, find_protocol
 from probes.networks.network_options import Widths, check_widths
 
 if TYPE_CHECKING:
@@ -37,22 +37,27 @@ class HeadOptions:
 
     Attributes:
         name: The head.
-        own: Its options, one value per source (see `resolve_sources`), in order.
+        values: Its options, one value per source (see `resolve_sources`), in order.
         pooling: The pooling it reads, or several joined by `+`; the first extracted one where empty.
         layers: The layers it reads.
     """
 
     name: str
-    own: tuple[Any, ...]
+    values: tuple[Any, ...]
     pooling: str
     layers: tuple[str, ...]
+
+    @property
+    def options(self) -> Any:
+        """Its options, of the first source; None for a head without any."""
+        return self.values[0] if self.values else None
 
     def pooling_of(self, poolings: Sequence[str]) -> str:
         """Return the pooling that is read from a cache."""
         return self.pooling or poolings[0]
 
 
-def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+def split_data_options(name: str, options: Options) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """Separate a head's options from the pooling (empty for the first extracted one) and the layers it reads."""
     others = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     layers, pooling = options.get("layers", "all"), options.get("pooling")
@@ -67,11 +72,8 @@ def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str,
     return others, pooling or "", names
 
 
-def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
-    """List the options that a source declares, with their defaults; parameters without a default are no options.
-
-    A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
-    """
+def option_defaults(source: object) -> dict[str, inspect.Parameter]:
+    """List the options, with their defaults, of a dataclass, an instance of one, or a class with a constructor."""
     parameters = inspect.signature(source if callable(source) else type(source)).parameters
     options = {key: option for key, option in parameters.items() if option.default is not inspect.Parameter.empty}
     if is_dataclass(source) and not isinstance(source, type):
@@ -80,12 +82,11 @@ def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
 
 
 def resolve_sources(
-    name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()
+    name: str, sources: Sequence[object], options: Options, *, others: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Check options against the sources that declare them; returns one value per source.
+    """Check options against what declares them, a value per source: a dataclass, or a network's arguments by name.
 
-    A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
-    the arguments that `options` names. Messages call the head `name`, and list `others` as further options.
+    Messages call the head `name`, and list `others` as further options.
     """
     require_known(name, sources, options, others=others)
     sources = [resolve(source) for source in sources]
@@ -98,7 +99,7 @@ def resolve_sources(
     return tuple(_build(source, part) for source, part in zip(sources, values, strict=True))
 
 
-def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
+def require_known(name: str, sources: Sequence[object], options: Options, *, others: Sequence[str] = ()) -> None:
     """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
     allowed = [*(option for source in sources for option in option_names(source)), *others]
     for key in options:
@@ -106,7 +107,7 @@ def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any],
             raise unknown_name(f"{name} option", key, allowed)
 
 
-def _build(source: Any, values: dict[str, Any]) -> Any:
+def _build(source: object, values: dict[str, Any]) -> Any:
     if not is_dataclass(source):
         return values
     return source(**values) if isinstance(source, type) else replace(source, **values)
@@ -149,7 +150,7 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
         return
 
 
-def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> None:
+def try_building(name: str, network: type[Any], arguments: Options) -> None:
     """Build a network without memory or randomness, so that a bad value is refused before anything is extracted."""
     import torch
 
@@ -182,7 +183,9 @@ class Purpose:
 
 @dataclass(frozen=True)
 class HeadEntry:
-    """One row of the table of heads. Its functions and classes may be named by `later`.
+    """One row of the table of heads, whose functions and classes may be named by `later`.
+
+    A subclass of `probes.heads.layer_head.Head` has its functions as `run`, `check` and `take_apart`.
 
     Attributes:
         name: The name in configs.
@@ -226,12 +229,12 @@ def pair_head(name: str, network: Any, fit: EpochOptions | None, description: st
         "pairs",
         description,
         (network, fit) if fit else (network,),
-        evaluate=later("probes.heads.pair_heads:evaluate_pair_head", network),
-        check=later("probes.heads.pair_heads:check_pairs"),
-        check_options=later("probes.heads.pair_heads:check_network", network),
+        evaluate=later("probes.heads.pair_heads:PairFits.run", network),
+        check=later("probes.heads.pair_heads:PairFits.check"),
+        check_options=later("probes.heads.pair_heads:PairFits.check_options", network),
         build=network,
         oldest_schema=2,
-        parts=later("probes.heads.pair_heads:pair_parts", network),
+        parts=later("probes.heads.pair_heads:PairFits.take_apart", network),
     )
 
 
@@ -252,10 +255,10 @@ def token_head(
         "words",
         description,
         (options,),
-        evaluate=later("probes.heads.word_heads:evaluate_token_head", network, fit),
-        check=later("probes.heads.word_heads:check_words"),
+        evaluate=later("probes.heads.word_heads:TokenFits.run", network, fit),
+        check=later("probes.heads.word_heads:TokenFits.check"),
         build=network,
-        parts=later("probes.heads.word_heads:token_parts", network, fit),
+        parts=later("probes.heads.word_heads:TokenFits.take_apart", network, fit),
     )
 
 
@@ -266,117 +269,100 @@ def layer_head(
 
     `build` is its module, `options` the dataclass of its options, and `more` further fields of `HeadEntry`.
     """
-    return HeadEntry(
-        name,
-        kind,
-        description,
-        (options,) if options else (),
-        evaluate=later("probes.heads.layer_head:evaluate_layer_head", head),
-        check=later("probes.heads.layer_head:check_layer_head", head),
-        build=build,
-        **more,
+    run, check, parts = (
+        later(f"{head.place}.{method}") if isinstance(head, Later) else getattr(head, method)
+        for method in ("run", "check", "take_apart")
     )
+    sources = (options,) if options else ()
+    return HeadEntry(name, kind, description, sources, evaluate=run, check=check, build=build, parts=parts, **more)
+
+
+def _layer_head(name: str, kind: str, description: str, places: str, **more: Any) -> HeadEntry:
+    """Make a shipped row; `places` names the module, and in it the head, its module and its options if it has any."""
+    module, *names = places.split()
+    head, build, *options = (later(f"{module}:{attribute}") for attribute in names)
+    return layer_head(name, kind, description, head=head, build=build, options=options[0] if options else None, **more)
 
 
 def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
     """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
-    head_class = later(f"probes.heads.zero_shot_heads:{head}")
-    return layer_head(
-        name,
-        kind,
-        description,
-        head=head_class,
-        build=later("probes.heads.zero_shot_heads:ZeroShotHead"),
-        options=later(f"probes.heads.zero_shot_heads:{options}"),
-        parts=later("probes.heads.zero_shot_heads:zero_shot_parts", head_class),
-    )
+    module = "probes.heads.zero_shot_heads"
+    return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}")
 
 
+_PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.token_networks"
+_COSINES = EpochOptions(batch_size=64, max_epochs=100, patience=20)
 _ENTRIES = (
     pair_head(
         "layer-cosine",
-        later("probes.networks.pair_networks:LayerCosine"),
+        later(f"{_PAIRS}:LayerCosine"),
         None,
         "raw and standardised cosine of each layer; the best on validation is the score",
     ),
-    pair_head(
-        "cosine-mlp",
-        later("probes.networks.pair_networks:CosineMLP"),
-        EpochOptions(batch_size=64, max_epochs=100, patience=20),
-        "standardised layer cosines -> 128 -> 1",
-    ),
+    pair_head("cosine-mlp", later(f"{_PAIRS}:CosineMLP"), _COSINES, "standardised layer cosines -> 128 -> 1"),
     pair_head(
         "cosine-linear",
-        later("probes.networks.pair_networks:CosineLinear"),
-        EpochOptions(batch_size=64, max_epochs=100, patience=20),
+        later(f"{_PAIRS}:CosineLinear"),
+        _COSINES,
         "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
         "siamese-cosine",
-        later("probes.networks.pair_networks:SiameseCosine"),
+        later(f"{_PAIRS}:SiameseCosine"),
         EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
-    layer_head(
+    _layer_head(
         "logistic-probe",
         "classes",
         "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        head=later("probes.heads.logistic_probe:LogisticHead"),
-        build=later("probes.heads.logistic_probe:LinearProbe"),
-        options=later("probes.heads.logistic_probe:ProbeOptions"),
+        "probes.heads.logistic_probe LogisticHead LinearProbe ProbeOptions",
         oldest_schema=3,
         gives_probabilities=True,
     ),
-    layer_head(
+    _layer_head(
         "cosine-threshold",
         "classes",
         "two classes of text pairs by a threshold on the cosine of a layer",
-        head=later("probes.heads.class_heads:ThresholdHead"),
-        build=later("probes.heads.class_heads:CosineThreshold"),
-        options=later("probes.heads.class_heads:ThresholdOptions"),
+        "probes.heads.class_heads ThresholdHead CosineThreshold ThresholdOptions",
         oldest_schema=3,
     ),
-    layer_head(
+    _layer_head(
         "nearest-centroid",
         "classes",
         "the nearest class mean, every layer, by cosine or distance; the best on validation",
-        head=later("probes.heads.class_heads:CentroidHead"),
-        build=later("probes.heads.class_heads:NearestCentroid"),
+        "probes.heads.class_heads CentroidHead NearestCentroid",
         oldest_schema=3,
     ),
-    layer_head(
+    _layer_head(
         "few-shot-probe",
         "classes",
         "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
-        head=later("probes.heads.logistic_probe:FewShotHead"),
-        build=later("probes.heads.logistic_probe:FewShotProbe"),
-        options=later("probes.heads.logistic_probe:FewShotOptions"),
+        "probes.heads.logistic_probe FewShotHead FewShotProbe FewShotOptions",
     ),
-    layer_head(
+    _layer_head(
         "ridge-probe",
         "numbers",
         "ridge regression in closed form, every layer and alpha; the best on validation",
-        head=later("probes.heads.ridge_probe:RidgeHead"),
-        build=later("probes.heads.ridge_probe:RidgeProbe"),
-        options=later("probes.heads.ridge_probe:RidgeOptions"),
+        "probes.heads.ridge_probe RidgeHead RidgeProbe RidgeOptions",
         oldest_schema=3,
     ),
     token_head(
         "token-classifier",
-        later("probes.networks.token_networks:TokenClassifier"),
+        later(f"{_TOKENS}:TokenClassifier"),
         "dropout and linear on each layer, all layers at once; the best on validation",
     ),
     token_head(
         "token-logistic",
-        later("probes.networks.token_networks:TokenClassifier"),
+        later(f"{_TOKENS}:TokenClassifier"),
         "L2 logistic regression by L-BFGS on each layer; the best on validation",
         options=later("probes.heads.word_fits:LogisticOptions"),
         fit=later("probes.heads.word_fits:fit_token_logistic"),
     ),
-    token_head("token-normed", later("probes.networks.token_networks:TokenNormed"), "the same on layer-normed latents"),
+    token_head("token-normed", later(f"{_TOKENS}:TokenNormed"), "the same on layer-normed latents"),
     token_head(
         "token-mix",
-        later("probes.networks.token_networks:TokenMix"),
+        later(f"{_TOKENS}:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
     ),
     zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer", "SearchHead"),
@@ -451,22 +437,22 @@ def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
     return table[name]
 
 
-def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", task: str = "") -> None:
+def check_head(name: str, options: Options | None, *, kind: str = "", task: str = "") -> None:
     """Refuse an unknown head or option before anything is imported; arguments and errors as of `resolve_head`."""
     require_known(name, head_entry(name, kind=kind, task=task).sources, options or {}, others=DATA_OPTIONS)
 
 
 def resolve_head(
-    name: str, options: Mapping[str, Any] | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
+    name: str, options: Options | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
 ) -> HeadOptions:
     """Check the options of a head; options that are missing are the protocol's, then the head's defaults.
 
     `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
 
     Example:
-        >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).own[0].learning_rate
+        >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).options.learning_rate
         0.003
-        >>> resolve_head("siamese-cosine", {"bottleneck": 64, "patience": 3}).own[0]
+        >>> resolve_head("siamese-cosine", {"bottleneck": 64, "patience": 3}).options
         {'bottleneck': 64}
     """
     entry = head_entry(name, kind=kind, task=task)

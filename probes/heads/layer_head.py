@@ -18,10 +18,10 @@ from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FittedModule, M, SavedHead, fit_or_load
+from probes.fitting.saved_fits import FitRecord, FittedModule, M, Plain, SavedHead, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
@@ -49,21 +49,18 @@ class Choice:
 
     @classmethod
     def best(cls, surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = ()) -> "Choice":
-        """Choose the highest score that is not NaN; of equals the lowest layer, then the strongest penalty.
-
-        `penalties` say how strong each value's penalty is; of equals the first value where there are none.
-        """
+        """Choose the highest score; of equals the lowest layer, then the strongest penalty, or the first value."""
         order = np.argsort(-np.asarray(penalties), kind="stable") if penalties else np.arange(surface.shape[1])
         scores = np.where(np.isnan(surface), -np.inf, surface)[:, order]
         layer, column = np.unravel_index(int(np.argmax(scores)), surface.shape)
         return cls(surface, int(layer), int(order[column]))
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "Choice":
+    def read(cls, values: Plain) -> "Choice":
         """Read what `to_dict` wrote."""
-        return cls(np.array(record["surface"], dtype=np.float64), *record["place"])
+        return cls(np.array(values["surface"], dtype=np.float64), *values["place"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values, null for NaN."""
         rows = [[None if np.isnan(score) else score for score in row] for row in self.surface.tolist()]
         return {"place": [self.layer, self.column], "surface": rows}
@@ -74,7 +71,68 @@ class Choice:
         return float(self.surface[self.layer, self.column])
 
 
-class LayerHead(ABC, Generic[M]):
+Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
+"""Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadParts:
+    """A head's predictions of one split from single layers and from sets of them.
+
+    Attributes:
+        pooling: The pooling it reads.
+        layers: Its `L` layers, bottom up.
+        scorer: How predictions of the split are scored.
+        alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
+        together: Predicts from sets of layers; None for a head that reads one layer.
+        how: How `alone` was computed, in a clause.
+    """
+
+    pooling: str
+    layers: tuple[str, ...]
+    scorer: UnitScorer
+    alone: NDArray[np.generic]
+    together: Together | None
+    how: str
+
+
+class Head(ABC):
+    """A head of a run: its options, on the task and the latents of the run.
+
+    The table of heads holds the methods of its class that need no head yet: `run`, `check` and `take_apart`.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
+
+    @abstractmethod
+    def evaluate(self, reporter: Reporter) -> HeadResult:
+        """Fit the head for every seed or load it, choose as the protocol says, and read test once."""
+
+    @abstractmethod
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Predict a split from every layer by itself, and from sets of layers."""
+
+    @classmethod
+    def run(cls, *arguments: Any) -> HeadResult:
+        """Make the head, and evaluate it."""
+        *head, reporter = arguments
+        return cls(*head).evaluate(reporter)
+
+    @classmethod
+    def take_apart(cls, *arguments: Any) -> HeadParts:
+        """Make the head, and predict from its parts."""
+        *head, result, split, reporter = arguments
+        return cls(*head).parts(result, split, reporter)
+
+
+Fitted = tuple[M, Choice, Mapping[str, object]]
+"""The chosen module of a head, the choice, and what is recorded of the module beside it."""
+
+
+class LayerHead(Head, Generic[M]):
     """A head of one layer, on the task and the latents of a run.
 
     A subclass says how it is fitted, what it predicts and how that is scored; `evaluate` is the same for all of them.
@@ -86,20 +144,17 @@ class LayerHead(ABC, Generic[M]):
     """What is chosen together with the layer."""
     reads_test: bool = False
     """Whether the rows of test decide the fit."""
+    reads_device: ClassVar[bool] = False
+    """Whether the device decides the fit."""
     has_draws: ClassVar[bool] = False
     """Whether runs are compared by the predictions of every draw, of which the first is shown."""
 
     def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
         self.check(context.task, resolved, Purpose(context.protocol))
         self.name, self.context, self.task = resolved.name, context, context.task
-        self.options: Any = resolved.own[0] if resolved.own else None
+        self.resolved, self.options = resolved, resolved.options
         self.channels = channels_read(resolved, context)
         self.metric: str = self.task.metrics[0]
-
-    @staticmethod
-    @abstractmethod
-    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-        """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
 
     @property
     @abstractmethod
@@ -112,35 +167,39 @@ class LayerHead(ABC, Generic[M]):
         return "validation"
 
     @property
-    def fit_inputs(self) -> list[Any]:
+    def fit_inputs(self) -> list[object]:
         """What decides the fit beside options, latents and rows."""
-        return []
+        return [self.context.device] if self.reads_device else []
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Fit the head on every layer by itself."""
+        return fit_every_layer(self.resolved, self.context, result, split, reporter)
 
     @abstractmethod
-    def fit(self) -> tuple[M, Choice, dict[str, Any]]:
-        """Fit every layer and value; gives the chosen module, and what is recorded of it beside the choice."""
+    def fit(self) -> Fitted[M]:
+        """Fit every layer and value."""
 
-    def read_choice(self, record: Mapping[str, Any]) -> Choice:
-        """Read the choice from the record of a fit."""
-        return Choice.read(record)
+    def read_choice(self, details: Plain) -> Choice:
+        """Read the choice from the details of a fit."""
+        return Choice.read(details)
 
-    def describe_choice(self, choice: Choice) -> dict[str, Any]:
+    def describe_choice(self, choice: Choice) -> dict[str, object]:
         """Record the choice."""
         return choice.to_dict()
 
     @abstractmethod
-    def predict(self, module: M, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: M, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict a split: metric to what it is computed from, `(S, N)` for seeds or draws, mostly one."""
 
     @abstractmethod
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Score predictions `(S, N)` of a split."""
 
     @abstractmethod
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score single rows, higher is better; NaN where a row has no score."""
 
-    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...] | None:
+    def names(self, split: str, predicted: Rows) -> tuple[str, ...] | None:
         """Name the codes that are predicted; None where predictions are numbers."""
         del split, predicted
         return None
@@ -153,18 +212,19 @@ class LayerHead(ABC, Generic[M]):
         """Say why the numbers are optimistic; empty where they are not."""
         return why_optimistic(self.task)
 
-    def chosen_too(self, module: M) -> dict[str, Any]:
+    def chosen_too(self, module: M) -> dict[str, object]:
         """Name what else was chosen."""
         del module
         return {}
 
-    def extras(self, saved: SavedHead[M], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[M], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report what only this head has."""
         del saved, predictions
         return {}
 
-    def evaluate(self) -> HeadResult:
+    def evaluate(self, reporter: Reporter) -> HeadResult:
         """Fit the head or load it, and score the chosen layer on every split; test is read once."""
+        del reporter  # there are no epochs
         options = {} if self.options is None else asdict(self.options)
         context, channels, splits = self.context, self.channels, self.task.splits
         saved = fit_or_load(
@@ -178,10 +238,10 @@ class LayerHead(ABC, Generic[M]):
                 reads_test=self.reads_test,
             ),
             self._fit,
-            lambda record: self.module(**record["arguments"]),
+            lambda record: self.module(**record.arguments),
             cache=context.cache,
         )
-        choice = self.read_choice(saved.record)
+        choice = self.read_choice(saved.record.details)
         rows = {split: self.predict(saved.head, choice.layer, split) for split in splits}
         predictions = {split: by_metric[self.metric][0] for split, by_metric in rows.items()}
         names = {split: self.names(split, codes) for split, codes in predictions.items()}
@@ -217,80 +277,27 @@ class LayerHead(ABC, Generic[M]):
             row_scores={split: self.row_scores(split, predicted) for split, predicted in predictions.items()},
         )
 
-    def _fit(self) -> tuple[M, dict[str, Any]]:
-        module, choice, facts = self.fit()
-        return module, {
-            "name": self.name,
-            "pooling": self.channels.pooling,
-            "layers": [self.channels.names[choice.layer]],
-            "task": {"name": self.task.name, "digest": self.task.digest()},
-            **self.describe_choice(choice),
-            **facts,
-        }
-
-
-def evaluate_layer_head(
-    head: type[LayerHead[Any]], resolved: HeadOptions, context: FitContext, reporter: Reporter
-) -> HeadResult:
-    """Evaluate a head of one layer; none of them has epochs to reporter."""
-    del reporter
-    return head(resolved, context).evaluate()
-
-
-def check_layer_head(head: type[LayerHead[Any]], task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse what a head of one layer refuses."""
-    head.check(task, resolved, purpose)
-
-
-# What a fitted head predicts from every layer by itself, and from some layers without the others.
-
-Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
-"""Gives `(S, M, N)` predictions of a head for `M` sets of layers, the other layers being their means over train."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadParts:
-    """A head's predictions of one split from single layers and from sets of them.
-
-    Attributes:
-        pooling: The pooling it reads.
-        layers: Its `L` layers, bottom up.
-        scorer: How predictions of the split are scored.
-        alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
-        together: Predicts from sets of layers; None for a head that reads one layer.
-        how: How `alone` was computed, in a clause.
-    """
-
-    pooling: str
-    layers: tuple[str, ...]
-    scorer: UnitScorer
-    alone: NDArray[np.generic]
-    together: Together | None
-    how: str
+    def _fit(self) -> tuple[M, FitRecord]:
+        module, choice, details = self.fit()
+        task = {"name": self.task.name, "digest": self.task.digest()}
+        details = {"task": task, **self.describe_choice(choice), **details}
+        return module, FitRecord(self.name, self.channels.pooling, (self.channels.names[choice.layer],), details)
 
 
 def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
     """Return how predicted pairs, classes or numbers of a split are scored."""
-    return _SCORERS[task.kind](task, split, metric)
-
-
-_SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
-    "pairs": lambda task, split, metric: correlation_scorer(
-        task.gold01(split), metric=metric, groups=task.units(split)
-    ),
-    "classes": lambda task, split, metric: class_scorer(task.labels(split), metric=metric, groups=task.units(split)),
-    "numbers": lambda task, split, metric: correlation_scorer(
-        task.numbers(split), metric=metric, groups=task.units(split)
-    ),
-}
+    groups = task.units(split)
+    if task.kind == "classes":
+        return class_scorer(task.labels(split), metric=metric, groups=groups)
+    gold = task.gold01(split) if task.kind == "pairs" else task.numbers(split)
+    return correlation_scorer(gold, metric=metric, groups=groups)
 
 
 def take_apart(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
     """Take a head of a run, with its result, apart on a split; what is fitted for it stays in `context.folder`."""
-    entry = HEADS[resolved.name]
-    return (entry.parts or fit_every_layer)(resolved, context, result, split, reporter)
+    return (HEADS[resolved.name].parts or fit_every_layer)(resolved, context, result, split, reporter)
 
 
 def fit_every_layer(
@@ -336,9 +343,9 @@ class KindScoring:
     """
 
     score: ScoreRows
-    fields: Callable[[Any, Any], dict[str, Any]]
-    n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
-    check: Callable[[dict[str, Any]], object] = lambda _: None
+    fields: Callable[[Any, Any], dict[str, object]]
+    n_texts: Callable[[FitRecord], int] = lambda _: 1
+    check: Callable[[FitRecord], object] = lambda _: None
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:
@@ -351,7 +358,7 @@ def class_probabilities(
     heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> Float[Tensor, "N K"]:
     """Give the probability of every class, in the order of the head's names; HeadError for a head without any."""
-    name = heads[0].record["name"]
+    name = heads[0].record.name
     if not HEADS[name].gives_probabilities:
         allowed = ", ".join(entry.name for entry in HEADS.values() if entry.gives_probabilities)
         raise HeadError(f"head {name!r} gives no probabilities of classes; allowed: {allowed}.")
@@ -371,7 +378,7 @@ def _features(
     saved: SavedHead[FittedModule], rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> tuple[Float[Tensor, "N D"], ...]:
     """Read what the head of one layer is called with: features of the rows, or latents of both texts."""
-    columns = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
+    columns = list(zip(*rows, strict=True)) if saved.record.details.get("is_pairs") else [rows]
     latents, positions = embed_once((text for column in columns for text in column), decoder, spec)
     read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
     features = [read[:, [positions[text] for text in column]] for column in columns]
@@ -380,36 +387,37 @@ def _features(
     return tuple(part[0] for part in features)
 
 
-def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def saved_channels(record: FitRecord) -> tuple[tuple[str, str], ...]:
     """List the latents that a saved head reads, in order, as `C` pairs of pooling and layer.
 
     Example:
-        >>> saved_channels({"pooling": "mean+last", "layers": ["block_01"]})
+        >>> saved_channels(FitRecord("layer-cosine", "mean+last", ("block_01",)))
         (('mean', 'block_01'), ('last', 'block_01'))
-        >>> saved_channels({"pooling": "mean+last", "layers": ["last/block_01"]})
+        >>> saved_channels(FitRecord("layer-cosine", "mean+last", ("last/block_01",)))
         (('last', 'block_01'),)
     """
-    named = [name.rpartition("/") for name in record["layers"]]
+    named = [name.rpartition("/") for name in record.layers]
     if all(pooling for pooling, _, _ in named):
         return tuple((pooling, layer) for pooling, _, layer in named)
-    return tuple(product(split_poolings(record["pooling"]), record["layers"]))
+    return tuple(product(split_poolings(record.pooling), record.layers))
 
 
-def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> SavedHead[FittedModule]:
-    """Reduce a head to the chosen layer, as scores.json names it, so that no other layer is computed to score with it.
+def only_chosen(saved: SavedHead[FittedModule], chosen: Plain) -> SavedHead[FittedModule]:
+    """Reduce a head of several layers to the chosen one, as scores.json names it, so that no other is computed.
 
-    A head of one layer, or of a mix of layers, keeps them. The record of a head of words gets its `decoding`.
+    The record of a head of words gets its `decoding`.
     """
     if "decoding" in chosen:
-        saved = SavedHead(saved.head, {**saved.record, "decoding": chosen["decoding"]})
+        details = {**saved.record.details, "decoding": chosen["decoding"]}
+        saved = SavedHead(saved.head, replace(saved.record, details=details))
     layer = chosen.get("layer", "")
     channels = saved_channels(saved.record)
-    names = ["/".join(channel) if "+" in saved.record["pooling"] else channel[1] for channel in channels]
+    names = ["/".join(channel) if "+" in saved.record.pooling else channel[1] for channel in channels]
     if len(names) == 1 or layer not in names:
         return saved
     head: Any = saved.head
     index = names.index(layer)
-    return SavedHead(head.only(index), {**saved.record, "layers": ["/".join(channels[index])]})
+    return SavedHead(head.only(index), replace(saved.record, layers=("/".join(channels[index]),)))
 
 
 def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_words: bool) -> ExtractionSpec:
@@ -422,7 +430,7 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 
 
 def read_channels(
-    latents: Float[Tensor, "L P N D"], record: dict[str, Any], *, layers: Sequence[str], poolings: Iterable[str]
+    latents: Float[Tensor, "L P N D"], record: FitRecord, *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
     """Pick the latents that a saved head reads, in its order, from those of some layers and poolings."""
     names = list(poolings)

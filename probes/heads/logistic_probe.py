@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -14,10 +13,12 @@ from torch import Tensor
 from extract.decoders.decoder_spec import GROUPS, is_number, select_from
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from probes.data.class_task import ClassTask
+from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice
+from probes.heads.layer_head import Choice, Fitted
+from probes.heads.result import Rows
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
 from probes.logistic.solver import fit_logistic
@@ -52,8 +53,7 @@ class ProbeOptions:
         check_strengths(self.Cs)
         if self.oversampling not in (NO_OVERSAMPLING, *MODES):
             raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
-        if self.folds < 2:
-            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        require_counts(self, "folds", least=2)
         self.solver()
 
     def solver(self, *, device: str = "cpu") -> SolverOptions:
@@ -67,66 +67,18 @@ class ProbeOptions:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Probes of a chunk of `l` layers, and their scores on the selecting rows; NaN where nothing is to choose."""
-
-    fit: LogisticFit
-    surface: Float[np.ndarray, "l C"]
-
-
-@dataclass(frozen=True)
-class ChunkSolver:
-    """Fits chunks of layers.
-
-    Attributes:
-        task: The task; the classes of its train alone count.
-        options: Options of the probes, oversampling among them.
-        folds: Training rows of each fold; None where validation decides, or nothing is to choose.
-        device: Where to compute.
-    """
-
-    task: ClassTask
-    options: ProbeOptions
-    folds: Bool[Tensor, "F N"] | None
-    device: str
-
-    def solve(self, chunk: Mapping[str, Tensor]) -> Part:
-        """Fit a chunk on train, and score it on validation or on the rows each fold leaves out.
-
-        `chunk` holds features `(l, N, W)` of `train`, and of `validation` where the task has it.
-        """
-        train, gold, metric = chunk["train"], training_codes(self.task), self.task.metric
-        fit = self.fit(train, gold)
-        if self.folds is None and "validation" not in chunk:  # one layer and one C
-            return Part(fit, np.full((1, 1), np.nan))
-        if self.folds is None:
-            predicted = self.task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
-            return Part(fit, np.asarray(score_classes(predicted, self.task.labels("validation"), metric=metric)))
-        scores = []
-        for inside in self.folds:
-            predicted = self.fit(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
-            scores.append(score_classes(predicted, gold[~inside].numpy(), metric=metric))
-        return Part(fit, np.asarray(np.mean(scores, axis=0)))
-
-    def fit(self, latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"]) -> LogisticFit:
-        """Fit every layer and C, on rows oversampled first where that is asked for."""
-        options, n_classes = self.options, len(self.task.training_classes)
-        settings = options.solver(device=self.device)
-        if options.oversampling == NO_OVERSAMPLING:
-            return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=settings)
-        return fit_oversampled(
-            latents,
-            codes,
-            Cs=options.Cs,
-            mode=options.oversampling,
-            seed=options.seed,
-            n_classes=n_classes,
-            options=settings,
-        )
+def fit_probes(
+    latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"], options: ProbeOptions, *, n_classes: int, device: str
+) -> LogisticFit:
+    """Fit every layer and C, on rows oversampled first where that is asked for."""
+    solver = options.solver(device=device)
+    if options.oversampling == NO_OVERSAMPLING:
+        return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=solver)
+    mode, seed = options.oversampling, options.seed
+    return fit_oversampled(latents, codes, Cs=options.Cs, mode=mode, seed=seed, n_classes=n_classes, options=solver)
 
 
-def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:
+def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, object]:
     """Say how the problems of all chunks ended, in plain values."""
     converged = torch.cat([fit.report.is_converged for fit in fits])
     return {
@@ -158,13 +110,10 @@ def pick_probe(fits: Sequence[LogisticFit], layer: int, c: int) -> LogisticFit:
 class LinearProbe(Classifier):
     """A linear classifier of the latents of one layer: the logistic probe of one C, as it is saved and applied.
 
-    Args:
-        width: Dimension `D` of a latent.
-        class_names: Names of the `K` classes, in the order of the outputs.
-        precision: Precision of the weights, see `SolverOptions`.
-        has_default: Whether the probe of the default layer and C, which need not be the chosen one, is kept with it.
+    With `has_default`, the probe of the default layer and C, which need not be the chosen one, is kept with it.
     """
 
+    further = ("precision", "has_default")
     weight: Tensor
     bias: Tensor
     default: "LinearProbe"
@@ -173,7 +122,7 @@ class LinearProbe(Classifier):
         self, width: int, class_names: Sequence[str], *, precision: str = "float32", has_default: bool = False
     ) -> None:
         super().__init__(width, class_names, dtype=torch.float64)
-        self.precision = precision
+        self.precision, self.has_default = precision, has_default
         dtype = SolverOptions(precision=precision).dtype
         self.register_buffer("weight", torch.zeros(len(class_names), width, dtype=dtype))
         self.register_buffer("bias", torch.zeros(len(class_names), dtype=dtype))
@@ -196,26 +145,20 @@ class LinearProbe(Classifier):
         """Score raw latents."""
         return self.standardise(latents).to(self.weight.dtype) @ self.weight.T + self.bias
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "precision": self.precision, "has_default": "default" in self._modules}
-
 
 class LogisticHead(ClassLayerHead[LinearProbe]):
-    """The head `logistic-probe`: every layer and C fitted on train; validation, or folds of train, choose.
-
-    Extras: `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
-    """
+    """The head `logistic-probe`: every layer and C fitted on train; validation, or folds of train, choose."""
 
     module = LinearProbe
     option = "C"
+    reads_device = True
     options: ProbeOptions
 
     @staticmethod
     def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted."""
         require_rows(task)
-        options: ProbeOptions = resolved.own[0]
+        options: ProbeOptions = resolved.options
         is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
         if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
             raise ConfigError(
@@ -237,40 +180,47 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
         return selection_of(self.task, self.options, has_choice=len(self.channels.names) * len(self.options.Cs) > 1)
 
     @property
-    def fit_inputs(self) -> list[Any]:
-        """The device."""
-        return [self.context.device]
-
-    @property
     def default(self) -> tuple[int, int]:
         """Position of the highest layer and of the C nearest 1."""
         return len(self.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
 
-    def fit(self) -> tuple[LinearProbe, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[LinearProbe]:
         """Fit every layer and C; keep the chosen probe and the default one."""
-        task, options, folds = self.task, self.options, None
-        if "cross-validation" in self.selection:
-            folds = stratified_folds(
-                training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
-            )
-        solver = ChunkSolver(task, options, folds, self.context.device)
-        parts = [solver.solve(chunk) for chunk in self.chunks()]
-        fits = [part.fit for part in parts]
-        choice = Choice.best(np.concatenate([part.surface for part in parts]), [1 / C for C in options.Cs])
+        task = self.task
+        solved = [self.solve(chunk) for chunk in self.chunks()]
+        fits = [fit for fit, _ in solved]
+        choice = Choice.best(np.concatenate([surface for _, surface in solved]), [1 / C for C in self.options.Cs])
         chosen = pick_probe(fits, choice.layer, choice.column)
-        report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
+        report = {key: value.item() for key, value in vars(chosen.report).items()}
         probe = LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, *self.default))
-        return (
-            probe,
-            choice,
-            {
-                "C": chosen.Cs[0],
-                "is_pairs": task.is_pairs,
-                "convergence": {**describe_convergence(fits), "chosen": report},
-            },
-        )
+        convergence = {**describe_convergence(fits), "chosen": report}
+        return probe, choice, {"C": chosen.Cs[0], "is_pairs": task.is_pairs, "convergence": convergence}
 
-    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    @cached_property
+    def folds(self) -> Bool[Tensor, "F N"]:
+        """The training rows of each fold."""
+        options, groups = self.options, self.task.groups("train")
+        return stratified_folds(training_codes(self.task), n_folds=options.folds, seed=options.seed, groups=groups)
+
+    def solve(self, chunk: Mapping[str, Tensor]) -> tuple[LogisticFit, Float[np.ndarray, "l C"]]:
+        """Fit a few layers on train; also score them on validation or on what folds leave out, else give NaN."""
+        task, metric, train, gold = self.task, self.metric, chunk["train"], training_codes(self.task)
+        fit_rows = partial(
+            fit_probes, options=self.options, n_classes=len(task.training_classes), device=self.context.device
+        )
+        fit = fit_rows(train, gold)
+        if self.selection == "validation":
+            predicted = task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
+            return fit, np.asarray(score_classes(predicted, task.labels("validation"), metric=metric))
+        if "cross-validation" not in self.selection:
+            return fit, np.full((1, 1), np.nan)
+        scores = []
+        for inside in self.folds:
+            predicted = fit_rows(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
+            scores.append(score_classes(predicted, gold[~inside].numpy(), metric=metric))
+        return fit, np.asarray(np.mean(scores, axis=0))
+
+    def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report the default probe and how the fits converged."""
         task, (layer, c) = self.task, self.default
         default = {split: self.classify(saved.head.default, layer, split) for split in predictions}
@@ -289,7 +239,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
                 "scores": {split: float(score) for split, score in scores.items()},
             },
             **oversampled,
-            "convergence": saved.record["convergence"],
+            "convergence": saved.record.details["convergence"],
         }
 
 
@@ -339,9 +289,7 @@ class FewShotOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges."""
-        for name in ("draws", "rows", "max_iterations"):
-            if getattr(self, name) < 1:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        require_counts(self, "draws", "rows", "max_iterations")
         if not 0 < self.C < float("inf"):
             raise HeadError(f"C is {self.C}; allowed: a number above 0.")
 
@@ -351,19 +299,15 @@ class FewShotOptions:
 
 
 class FewShotProbe(Classifier):
-    """Linear classifiers of raw features of one layer, one a draw.
+    """Linear classifiers of raw features of one layer, one for each of `S` draws."""
 
-    Args:
-        width: Dimension `D` of a feature.
-        class_names: Names of the `K` classes, in the order of the outputs.
-        draws: Classifiers `S`.
-    """
-
+    further = ("draws",)
     weight: Tensor
     bias: Tensor
 
     def __init__(self, width: int, class_names: Sequence[str], *, draws: int) -> None:
         super().__init__(width, class_names)
+        self.draws = draws
         self.register_buffer("weight", torch.zeros(draws, len(class_names), width, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros(draws, len(class_names), dtype=torch.float64))
 
@@ -374,10 +318,6 @@ class FewShotProbe(Classifier):
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """Score raw features by the classifier of the first draw, whose predictions a run shows."""
         return self.by_draw(features)[0]
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments as plain values."""
-        return {**super().arguments(), "draws": len(self.weight)}
 
 
 def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDArray[np.int64]]:
@@ -395,13 +335,11 @@ def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDA
 
 
 class FewShotHead(ClassLayerHead[FewShotProbe]):
-    """The head `few-shot-probe`: every layer fitted on every draw; the mean on validation chooses the layer.
-
-    Summaries are over draws, as comparisons are; the predictions shown are those of the first draw.
-    """
+    """The head `few-shot-probe`: every layer fitted on every draw; the mean on validation chooses the layer."""
 
     module = FewShotProbe
     option = "C"
+    reads_device = True
     has_draws = True
     options: FewShotOptions
 
@@ -425,12 +363,7 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
         """Validation, or nothing to choose."""
         return "validation" if len(self.channels.names) > 1 else "nothing to choose"
 
-    @property
-    def fit_inputs(self) -> list[Any]:
-        """The device."""
-        return [self.context.device]
-
-    def fit(self) -> tuple[FewShotProbe, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[FewShotProbe]:
         """Fit every layer on every draw, choose a layer, and keep its classifiers."""
         task, options, names = self.task, self.options, self.channels.names
         if len(names) > 1 and "validation" not in task.splits:
@@ -465,6 +398,6 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
         module.bias.copy_(torch.stack(biases))
         return module.eval(), choice, {"is_pairs": task.is_pairs}
 
-    def predict(self, module: FewShotProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: FewShotProbe, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the classes of a split with every draw."""
         return dict.fromkeys(self.task.metrics, self.classify(module.by_draw, layer, split))

@@ -1,26 +1,27 @@
 """Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError, TaskError
 from extract.poolings.memory import keep_blocks
+from extract.records import to_plain
 from extract.run.extraction_spec import ExtractionSpec
-from probes.data.pair_task import subsets
+from probes.data.pair_task import PairTask, subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
-from probes.fitting.fit_options import EpochOptions, find_protocol
-from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.fitting.fit_options import EpochOptions, Options, find_protocol
+from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
+from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
 from probes.heads.result import Curve, HeadResult, residuals_of
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
@@ -34,75 +35,138 @@ MIN_SUBSET = 30
 """Fewer rows than this have no correlation worth an interval."""
 
 
-def check_pairs(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without the splits to fit and choose on, and a start from autoencoders where a plan is chosen."""
-    start = resolved.own[0].get("start", "fresh")
-    if purpose.chooses_plan and start != "fresh":
-        raise ConfigError(
-            f"head {resolved.name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would "
-            "need its own; use start: fresh, or `icecore run` for each plan."
-        )
-    for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
-        if split not in task.splits:
-            raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
-
-
-def check_network(network: type[PairHead], resolved: HeadOptions) -> None:
-    """Refuse options that a network cannot be built with, and batches that a loss cannot compare."""
-    arguments = resolved.own[0]
-    try_building(resolved.name, network, arguments)
-    if not network.is_trained:
-        return
-    defaults = option_defaults(network)
-    loss = arguments.get("loss", defaults["loss"].default if "loss" in defaults else None)
-    if loss in COMPARING and resolved.own[1].batch_size < MIN_BATCH:
-        raise HeadError(
-            f"option batch_size of head {resolved.name!r} is {resolved.own[1].batch_size}, but the loss {loss!r} "
-            f"compares rows with each other; allowed: at least {MIN_BATCH}, 32 or more for log-variance."
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class FittedHead:
     """A head fitted with one seed, its record, the pairs it reads, and what it predicts for every split."""
 
     head: PairHead
-    record: dict[str, Any]
+    record: FitRecord
     data: PairLatents
     predictions: dict[str, Float32[np.ndarray, " N"]]
 
     def calibrated(self, split: str) -> Float[np.ndarray, " N"]:
         """Return the predictions of a split in the units of the gold."""
-        return read_calibration(self.record["calibration"])(self.predictions[split])
+        return read_calibration(self.record.details["calibration"])(self.predictions[split])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what scores.json records of this seed."""
         gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
         return {
-            **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
+            **{key: self.record.details[key] for key in ("seed", "best_epoch", "seconds", "history")},
             "scores": {split: correlations(rows, gold[split]) for split, rows in self.predictions.items()},
             "identical_similarity": self.head.identical_similarity(),
         }
 
 
 @dataclass(frozen=True, eq=False)
-class PairFits:
+class PairFits(Head):
     """A pair head on the task and the latents of a run, to be fitted with every seed."""
 
     network: type[PairHead]
     resolved: HeadOptions
     context: FitContext
 
+    @staticmethod
+    def check(task: PairTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse a task without splits to fit and choose on, and autoencoders where a plan is chosen."""
+        start = resolved.options.get("start", "fresh")
+        if purpose.chooses_plan and start != "fresh":
+            raise ConfigError(
+                f"head {resolved.name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan "
+                "would need its own; use start: fresh, or `icecore run` for each plan."
+            )
+        for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
+            if split not in task.splits:
+                raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
+
+    @staticmethod
+    def check_options(network: type[PairHead], resolved: HeadOptions) -> None:
+        """Refuse options that a network cannot be built with, and batches that a loss cannot compare."""
+        arguments = resolved.options
+        try_building(resolved.name, network, arguments)
+        if not network.is_trained:
+            return
+        defaults = option_defaults(network)
+        loss = arguments.get("loss", defaults["loss"].default if "loss" in defaults else None)
+        if loss in COMPARING and resolved.values[1].batch_size < MIN_BATCH:
+            raise HeadError(
+                f"option batch_size of head {resolved.name!r} is {resolved.values[1].batch_size}, but the loss "
+                f"{loss!r} compares rows with each other; allowed: at least {MIN_BATCH}, 32 or more for log-variance."
+            )
+
+    def evaluate(self, reporter: Reporter) -> HeadResult:
+        """Evaluate the head; predictions are calibrated, in the units of the gold, the mean over seeds."""
+        context, data, splits = self.context, self.data, list(self.context.task.splits)
+        fitted, is_trained = self.fit_all(reporter), self.network.is_trained
+        stacked = {split: np.stack([seed.predictions[split] for seed in fitted]) for split in splits}
+        summary = {split: _summarise(rows, context, split) for split, rows in stacked.items()}
+        calibrated = {
+            split: np.asarray(np.mean([seed.calibrated(split) for seed in fitted], axis=0)) for split in splits
+        }
+        residuals = {split: residuals_of(context.task, split, rows) for split, rows in calibrated.items()}
+        chosen, curves, extras = _layer_choice(fitted)
+        has_best_epoch = is_trained and self.options.keep == "best"
+        selection = "nothing to choose" if is_trained else "validation (layer and kind)"
+        if has_best_epoch:
+            selection = f"{context.rules.selection} (epoch)"
+        return HeadResult(
+            name=self.resolved.name,
+            pooling=data.pooling,
+            layers=data.layers,
+            options={**self.arguments, **(vars(self.options) if is_trained else {})},
+            metric=METRIC,
+            selection=selection,
+            selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
+            chosen=chosen,
+            summary=summary,
+            curves=curves,
+            seeds=tuple(seed.describe() for seed in fitted),
+            optimistic_because=context.rules.optimistic_because if has_best_epoch else "",
+            extras={
+                "subsets": _subset_scores(stacked, context),
+                **_named_subset_scores(stacked, context),
+                "residuals": {
+                    split: residuals[split].to_dict() for split in splits if split != "train" and context.has_details
+                },
+                **extras,
+            },
+            predictions=calibrated,
+            scored=stacked,
+            row_scores={split: -np.abs(rows.values) for split, rows in residuals.items()},
+        )
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Take the similarity of every layer, and the head's predictions from sets of layers."""
+        fitted = self.fit_all(reporter)
+        data = self.data
+        muted = [
+            Muted(
+                seed.head,
+                collect_similarities(seed.head, data, split),
+                collect_similarities(seed.head, data, "train").mean(1),
+            )
+            for seed in fitted
+        ]
+        is_joint = not isinstance(fitted[0].head, LayerCosine)
+        return HeadParts(
+            data.pooling,
+            data.layers,
+            split_scorer(self.context.task, split, result.metric),
+            np.stack([head.cosines for head in muted]),
+            (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
+            "the similarity that the fitted head makes of the layer",
+        )
+
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Options:
         """The network's arguments that a config gives."""
-        arguments: dict[str, Any] = self.resolved.own[0]
+        arguments: Options = self.resolved.options
         return arguments
 
     @property
     def options(self) -> EpochOptions:
         """How it is fitted; one without epochs has no options of its own, and reads pairs as others do."""
-        return self.resolved.own[1] if len(self.resolved.own) > 1 else EpochOptions()
+        return self.resolved.values[1] if len(self.resolved.values) > 1 else EpochOptions()
 
     @cached_property
     def data(self) -> PairLatents:
@@ -147,7 +211,7 @@ class PairFits:
             folder,
             fit_id,
             lambda: self._fit(seed, reporter(seed), Unfinished(folder, fit_id)),
-            lambda record: self.network(**record["arguments"]),
+            lambda record: self.network(**record.arguments),
             cache=context.cache,
         )
         predictions = {split: predict_pairs(saved.head, data, split) for split in context.task.splits}
@@ -168,12 +232,12 @@ class PairFits:
                 context.protocol,
                 context.calibration,
                 context.anchor_identical,
-                self.encoders.record["fit_id"] if self.encoders else "",
+                self.encoders.record.fit_id if self.encoders else "",
             ],
             reads_test=data.selection == "test",
         )
 
-    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[PairHead, dict[str, Any]]:
+    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[PairHead, FitRecord]:
         """Fit the head, or go on where a killed fit stopped; gives it with its record."""
         context, data, head = self.context, self.data, self.build(seed)
         if context.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
@@ -197,23 +261,19 @@ class PairFits:
             score_range=data.task.score_range,
             identical=head.identical_similarity() if context.anchor_identical else None,
         )
-        return head, {
-            "name": self.resolved.name,
-            "pooling": data.pooling,
-            "layers": list(data.channels.layers),
-            "seed": result.seed,
-            "best_epoch": result.best_epoch,
+        details = {
+            **to_plain(result),
             "seconds": round(result.seconds, 3),
-            "history": list(result.history),
             "calibration": calibration.to_dict(),
         }
+        return head, FitRecord(self.resolved.name, data.pooling, data.channels.layers, details)
 
     def build(self, seed: int) -> PairHead:
         """Build the network with its initial weights."""
         data, encoders = self.data, self.encoders
         arguments, picks = self.arguments, list[int]()
         if encoders is not None:
-            picks = [encoders.record["layers"].index(layer) for layer in data.layers]
+            picks = [encoders.record.layers.index(layer) for layer in data.layers]
             arguments = {
                 **arguments,
                 "encoder": encoders.head.kind,
@@ -228,59 +288,12 @@ class PairFits:
         return head
 
 
-def evaluate_pair_head(
-    network: type[PairHead], resolved: HeadOptions, context: FitContext, reporter: Reporter
-) -> HeadResult:
-    """Fit a head for every seed or load it, choose as the protocol says, and read the test split once.
-
-    Predictions are calibrated, in the units of the gold, the mean over seeds. Extras: `subsets` of test, `residuals`
-    per split, and `contributions` of the layers for a trained head.
-    """
-    fits = PairFits(network, resolved, context)
-    fitted = fits.fit_all(reporter)
-    data, splits = fits.data, list(context.task.splits)
-    stacked = {split: np.stack([seed.predictions[split] for seed in fitted]) for split in splits}
-    summary = {split: _summarise(rows, context, split) for split, rows in stacked.items()}
-    calibrated = {split: np.asarray(np.mean([seed.calibrated(split) for seed in fitted], axis=0)) for split in splits}
-    residuals = {split: residuals_of(context.task, split, rows) for split, rows in calibrated.items()}
-    chosen, curves, extras = _layer_choice(fitted)
-    has_best_epoch = network.is_trained and fits.options.keep == "best"
-    selection = "nothing to choose" if network.is_trained else "validation (layer and kind)"
-    if has_best_epoch:
-        selection = f"{context.rules.selection} (epoch)"
-    return HeadResult(
-        name=resolved.name,
-        pooling=data.pooling,
-        layers=data.layers,
-        options={**fits.arguments, **(vars(fits.options) if network.is_trained else {})},
-        metric=METRIC,
-        selection=selection,
-        selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
-        chosen=chosen,
-        summary=summary,
-        curves=curves,
-        seeds=tuple(seed.describe() for seed in fitted),
-        optimistic_because=context.rules.optimistic_because if has_best_epoch else "",
-        extras={
-            "subsets": _subset_scores(stacked, context),
-            **_named_subset_scores(stacked, context),
-            "residuals": {
-                split: rows.to_dict() for split, rows in residuals.items() if split != "train" and context.has_details
-            },
-            **extras,
-        },
-        predictions=calibrated,
-        scored=stacked,
-        row_scores={split: -np.abs(rows.values) for split, rows in residuals.items()},
-    )
-
-
-def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve, ...], dict[str, Any]]:
+def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, str], tuple[Curve, ...], dict[str, object]]:
     """Return the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
     first = fitted[0]
     if not isinstance(first.head, LayerCosine):
         contributions = [layer_contributions(seed.head, seed.data) for seed in fitted]
-        return {}, (), {"contributions": average_contributions(contributions)}
+        return {}, (), {"contributions": to_plain(average_contributions(contributions))}
     kind, layer = first.head.chosen.tolist()
     curves = tuple(
         Curve(name, split, metric, tuple(row))
@@ -291,7 +304,17 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
     return {"kind": first.head.kinds[kind], "layer": first.data.layers[layer]}, curves, {}
 
 
-def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
+@dataclass(frozen=True)
+class Contributions:
+    """The correlation of every layer's similarity alone, and what the head loses without it, on a split."""
+
+    split: str
+    layers: tuple[str, ...]
+    alone: tuple[float, ...]
+    without: tuple[float, ...]
+
+
+def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> Contributions:
     """Measure on a split (not test, which is read once) every layer alone, and the head without it."""
     similarities = collect_similarities(head, data, split)
     gold = data.split(split).gold.numpy()
@@ -305,13 +328,13 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
             losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
     cosines = similarities[: head.n_layers]
     alone = pearson(cosines.numpy(), np.broadcast_to(gold, tuple(cosines.shape)))
-    return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
+    return Contributions(split, data.layers, tuple(alone.tolist()), tuple(losses))
 
 
-def average_contributions(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def average_contributions(seeds: Sequence[Contributions]) -> Contributions:
     """Average the contributions of several seeds, on the same layers and split."""
-    means = {key: np.mean([seed[key] for seed in seeds], axis=0).tolist() for key in ("alone", "without")}
-    return {**seeds[0], **means}
+    alone, without = np.mean([[seed.alone, seed.without] for seed in seeds], axis=0).tolist()
+    return replace(seeds[0], alone=tuple(alone), without=tuple(without))
 
 
 def _summarise(
@@ -328,7 +351,7 @@ def _summarise(
     }
 
 
-def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, Any]:
+def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, object]:
     """Score every subset that the task names in test, and take the mean over subsets; nothing where it names none."""
     rows = context.task.splits.get("test")
     if rows is None or "subset" not in rows.column_names:
@@ -343,7 +366,7 @@ def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context
     return {"named_subsets": {"subsets": described, "mean": means}}
 
 
-def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, Any]:
+def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitContext) -> dict[str, object]:
     """Score the subsets of test that its training split gives away, or that final punctuation distinguishes."""
     splits = context.task.splits
     if not context.has_details or not {"train", "test"} <= set(splits):
@@ -352,13 +375,14 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
         split: {column: list(splits[split][column]) for column in ("sentence1", "sentence2", "score")}
         for split in ("train", "test")
     }
-    scores: dict[str, Any] = {}
+    scores: dict[str, object] = {}
     for name, marks in subsets(tables["test"], tables["train"]).items():
         n_rows = int(marks.sum())
-        scores[name] = {"n": n_rows}
+        described: dict[str, object] = {"n": n_rows}
         if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(context.task.gold01("test")[marks])) > 1:
             summary = _summarise(stacked["test"], context, "test", marks)
-            scores[name] |= {metric: score.to_dict() for metric, score in summary.items()}
+            described |= {metric: score.to_dict() for metric, score in summary.items()}
+        scores[name] = described
     return scores
 
 
@@ -368,40 +392,13 @@ AT_ONCE = 1 << 18
 """Similarities at once: few, so that the memory of what a network makes of them is used again and again."""
 
 
-def pair_parts(
-    network: type[PairHead],
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    split: str,
-    reporter: Reporter,
-) -> HeadParts:
-    """Take a pair head apart; arguments are those of `probes.heads.layer_head.take_apart`."""
-    fitted = PairFits(network, resolved, context).fit_all(reporter)
-    muted = [Muted.of(seed, split) for seed in fitted]
-    data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
-    return HeadParts(
-        data.pooling,
-        data.layers,
-        split_scorer(context.task, split, result.metric),
-        np.stack([head.cosines for head in muted]),
-        (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
-        "the similarity that the fitted head makes of the layer",
-    )
-
-
+@dataclass(frozen=True, eq=False)
 class Muted:
     """A head with one seed, its similarities of a split, and their means over train."""
 
-    def __init__(self, head: PairHead, similarities: torch.Tensor, means: torch.Tensor) -> None:
-        self.head, self.similarities, self.means = head, similarities, means
-
-    @classmethod
-    def of(cls, fitted: FittedHead, split: str) -> "Muted":
-        """Collect the similarities of a split."""
-        head = fitted.head
-        means = collect_similarities(head, fitted.data, "train").mean(1)
-        return cls(head, collect_similarities(head, fitted.data, split), means)
+    head: PairHead
+    similarities: Float[Tensor, "C N"]
+    means: Float[Tensor, " C"]
 
     @property
     def cosines(self) -> Float32[np.ndarray, "L N"]:
@@ -435,18 +432,18 @@ def score_pairs(
         read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
         if isinstance(saved.head, PairHead) and len(read) != saved.head.n_layers:
             raise HeadError(
-                f"the record of head {saved.record['name']!r} names {len(read)} layers, its weights are of "
+                f"the record of head {saved.record.name!r} names {len(read)} layers, its weights are of "
                 f"{saved.head.n_layers}; run its config again."
             )
         with torch.no_grad():
             predicted = saved.head(read[:, left], read[:, right])
-        scores.append(read_calibration(saved.record["calibration"])(predicted.numpy()))
+        scores.append(read_calibration(saved.record.details["calibration"])(predicted.numpy()))
     return np.asarray(np.mean(scores, axis=0))
 
 
-def require_calibration(record: Mapping[str, Any]) -> None:
+def require_calibration(record: FitRecord) -> None:
     """Read the calibration of a record and use it once; any error says that it cannot be."""
-    scores = read_calibration(record["calibration"])(np.zeros(1))
+    scores = read_calibration(record.details["calibration"])(np.zeros(1))
     if scores.shape != (1,):
         raise ValueError(f"calibration of one score gives {len(scores)}")
 

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from probes.data.pair_task import PairTask
+from probes.fitting.saved_fits import Plain
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.correlation import pearson
+
+Rows = NDArray[Any]
+"""What is predicted of rows: scores, or positions of names."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +69,21 @@ class HeadResult:
     name: str
     pooling: str
     layers: tuple[str, ...]
-    options: Mapping[str, Any]
+    options: Plain
     metric: str
     selection: str
     selection_score: float
-    chosen: Mapping[str, Any]
+    chosen: Plain
     summary: Mapping[str, Mapping[str, SeedSummary]]
     curves: tuple[Curve, ...] = ()
-    seeds: tuple[Mapping[str, Any], ...] = ()
+    seeds: tuple[Plain, ...] = ()
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     optimistic_because: str = ""
     departures: tuple[str, ...] = ()
-    extras: Mapping[str, Any] = field(default_factory=dict)
-    predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    extras: Plain = field(default_factory=dict)
+    predictions: Mapping[str, Rows] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scored: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    scored: Mapping[str, Rows] = field(default_factory=dict)
     row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -126,7 +130,7 @@ class HeadResult:
         }
 
 
-def read_result(name: str, values: Mapping[str, Any]) -> HeadResult:
+def read_result(name: str, values: Plain) -> HeadResult:
     """Read a result back from its serial form, without predictions and row scores; a null number is NaN."""
     return HeadResult(
         name=name,
@@ -157,12 +161,12 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _read_summary(values: Mapping[str, Any]) -> SeedSummary:
+def _read_summary(values: Plain) -> SeedSummary:
     numbers = {key: _number(values[key]) for key in ("mean", "std", "low", "high", "confidence")}
     return SeedSummary(**numbers, values=tuple(_number(value) for value in values["values"]))
 
 
-def _read_curve(values: Mapping[str, Any]) -> Curve:
+def _read_curve(values: Plain) -> Curve:
     return Curve(
         values["name"],
         values["split"],
@@ -216,10 +220,7 @@ class Residuals:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of a report: error measures, what makes a row hard, and scores of quarters, without texts.
-
-        The absolute residual is correlated with length, overlap and gold: NaN where either is constant.
-        """
+        """Return the figures of a report, without texts; correlations with a constant are NaN."""
         size = np.abs(self.values)
         properties = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
         return {
@@ -256,7 +257,7 @@ def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"])
 
 
 def residuals_between(
-    first: Sequence[str], second: Sequence[str], *, gold: Any, predicted: Float[np.ndarray, " N"]
+    first: Sequence[str], second: Sequence[str], *, gold: ArrayLike, predicted: Float[np.ndarray, " N"]
 ) -> Residuals:
     """Compare predictions with the gold of pairs of texts."""
     texts = tuple(zip(first, second, strict=True))

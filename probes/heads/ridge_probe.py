@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +12,11 @@ from torch import Tensor, nn
 
 from extract.errors import HeadError, TaskError
 from probes.data.class_task import NumberTask
+from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, LayerHead, only_channel
+from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
+from probes.heads.result import Rows
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.correlation import pearson
 
@@ -36,8 +37,7 @@ class RidgeOptions:
         """Refuse penalties and folds that no probe can be fitted with."""
         if not self.alphas or not all(0 < alpha < np.inf for alpha in self.alphas):
             raise HeadError(f"alphas are {list(self.alphas)}; allowed: one or more finite numbers above 0.")
-        if self.folds < 2:
-            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        require_counts(self, "folds", least=2)
 
 
 class RidgeProbe(nn.Module):
@@ -55,7 +55,7 @@ class RidgeProbe(nn.Module):
             self.register_buffer(name, torch.zeros(width, dtype=torch.float64))
         self.register_buffer("bias", torch.zeros((), dtype=torch.float64))
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {"width": self.width}
 
@@ -91,8 +91,7 @@ class RidgeFit:
 def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: Sequence[float]) -> RidgeFit:
     """Minimise the sum of squared errors plus `alpha` times the squared norm of the weights, for each alpha.
 
-    One singular value decomposition of the standardised features solves all of them, in float64; no penalty shrinks
-    the bias. Latents that are not finite raise a HeadError.
+    One singular value decomposition of the standardised features solves all of them; no penalty shrinks the bias.
     """
     raw, target = latents.double(), gold.double()
     if not torch.isfinite(raw).all():
@@ -107,10 +106,7 @@ def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: 
 
 
 class RidgeHead(LayerHead[RidgeProbe]):
-    """The head `ridge-probe`: every layer and alpha fitted on train; validation, or folds of train, choose by Pearson.
-
-    Extras: `rmse` of the probe, and of the mean of train, which has no correlation.
-    """
+    """The head `ridge-probe`: every layer and alpha; validation, or folds of train, choose by Pearson."""
 
     module = RidgeProbe
     option = "alpha"
@@ -126,7 +122,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add train, and validation or test rows."
             )
         n_units = len(set(task.groups("train") or range(len(task.rows("train")))))
-        folds = resolved.own[0].folds
+        folds = resolved.options.folds
         if "validation" not in task.splits and n_units < folds:
             raise HeadError(f"train has {n_units} rows or groups for {folds} folds; give more rows, or fewer folds.")
 
@@ -142,7 +138,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
             "validation" if "validation" in self.task.splits else f"{self.options.folds}-fold cross-validation on train"
         )
 
-    def fit(self) -> tuple[RidgeProbe, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[RidgeProbe]:
         """Fit every layer and alpha."""
         surface = np.array([self.score(layer) for layer in range(len(self.channels.names))])
         if np.isnan(surface).all():
@@ -173,11 +169,11 @@ class RidgeHead(LayerHead[RidgeProbe]):
         rows = self.context.cache.rows_of(list(self.task.rows(split)["text"]))
         return only_channel(self.channels, layer).gather(self.context.cache, rows)[0]
 
-    def predict(self, module: RidgeProbe, layer: int, split: str) -> Mapping[str, NDArray[Any]]:
+    def predict(self, module: RidgeProbe, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the numbers of a split."""
         return dict.fromkeys(self.task.metrics, module(self.read(layer, split)).numpy()[None])
 
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Correlate predictions with the numbers."""
         return summarise_seeds(
             predicted,
@@ -187,16 +183,16 @@ class RidgeHead(LayerHead[RidgeProbe]):
             resampling=Resampling(self.context.n_resamples),
         )
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score a row by its absolute error, with a minus."""
         return np.asarray(-np.abs(predicted - self.task.numbers(split)), np.float64)
 
-    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def extras(self, saved: SavedHead[RidgeProbe], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report the errors of the probe and of the mean of train."""
         del saved
         mean = self.task.numbers("train").mean()
 
-        def rmse(predicted: NDArray[Any] | float, split: str) -> float:
+        def rmse(predicted: Rows | float, split: str) -> float:
             return float(np.sqrt(np.mean((predicted - self.task.numbers(split)) ** 2)))
 
         return {

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from extract.errors import HeadError, unknown_name
 from probes.data.word_task import usual_tags
-from probes.fitting.fit import EpochReport, KeepBest, Look, Part, ignore_epoch, run_trainer
+from probes.fitting.fit import EpochLog, EpochReport, KeepBest, Look, Part, ignore_epoch, run_trainer
+from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import Unfinished
-from probes.heads.head_table import HeadOptions
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths
 from probes.logistic.solver import fit_logistic
@@ -167,9 +167,7 @@ class TokenOptions(ReadingOptions):
         for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)
-        for name in ("batch_size", "max_epochs", "patience", "epoch_steps"):
-            if getattr(self, name) < 1:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        require_counts(self, "batch_size", "max_epochs", "patience", "epoch_steps")
         if self.steps < 0:
             raise HeadError(f"steps is {self.steps}; allowed: a whole number of training steps, or 0 to count epochs.")
         if self.steps and self.keep != "last":
@@ -215,11 +213,6 @@ class LogisticOptions(ReadingOptions):
     def solver(self, device: str) -> SolverOptions:
         """Return the options of the solver."""
         return SolverOptions(max_iterations=self.max_iterations, is_standardised=self.is_standardised, device=device)
-
-
-def token_options(resolved: HeadOptions) -> Any:
-    """Return the options of a head of words, `ReadingOptions` or a subclass."""
-    return resolved.own[0]
 
 
 OFFSETS = tuple(step / 2 for step in range(-2, 11))
@@ -304,10 +297,7 @@ class TagScorer:
         return count_spans(self._gold, self._pick(ids), offsets=self._offsets, labels=self._labels, strict=strict)
 
     def summarise(self, ids: Int[np.ndarray, "S W"], *, n_resamples: int) -> SeedSummary:
-        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together.
-
-        The interval is NaN where there is only one of them.
-        """
+        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together."""
         resampling = Resampling(n_resamples)
         if self.metric == "accuracy":
             right = np.stack([self._pick(row) == self._gold for row in ids])
@@ -316,10 +306,7 @@ class TagScorer:
         return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
 
     def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
-        """Return the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.
-
-        Precision, recall and F1 are of the sums; `n_gold` is of one seed.
-        """
+        """Return the table of conlleval (without spans, of each tag) of all seeds added up; `n_gold` is of one seed."""
         if self.metric == "accuracy":
             sums = {name: np.zeros(3, dtype=np.int64) for name in self.gold.names}
             for row in ids:
@@ -345,7 +332,7 @@ class TagScorer:
             for suffix, is_strict in (("", False), (" strict", True))
         }
 
-    def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, Any]]:
+    def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, object]]:
         """Return the most frequent pairs of a gold tag and another predicted one, with some words each."""
         wrong = np.flatnonzero(self._pick(ids) != self._gold)
         if self.scored is not None:
@@ -413,11 +400,7 @@ def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
 
 
 def tag_scorer(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> TagScorer:
-    """Read the tags of a split, to score predictions of it.
-
-    `is_strict` asks a span to begin with B; `leaves_out_cut` leaves words without a latent out, not counting them as
-    errors.
-    """
+    """Read the tags of a split, to score predictions of it; options are those of `ReadingOptions`."""
     rows, part, units = data.split(split), data.task.splits[split], data.task.units(split)
     return TagScorer(
         data.gold(split),
@@ -437,7 +420,7 @@ def majority_ids(data: WordLatents, split: str) -> Int[np.ndarray, " W"]:
     return np.array([numbers[tag] for tag in usual_tags(data.task, split)], dtype=np.int64)
 
 
-def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
+def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, float | str]:
     n_correct, n_predicted, n_gold = (int(n) for n in sums)
     return {
         "type": name,
@@ -471,7 +454,7 @@ class TokenFit:
     seed: int
     best_epochs: tuple[int, ...]
     scores: tuple[float, ...]
-    history: tuple[dict[str, Any], ...]
+    history: tuple[EpochLog, ...]
     seconds: float
     offsets: tuple[float, ...] = ()
     decoded: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -504,7 +487,7 @@ class _Report(Callback):
 
     def __init__(self, report: EpochReport) -> None:
         self.report = report
-        self.history: list[dict[str, Any]] = []
+        self.history: list[EpochLog] = []
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Report the epoch that has ended."""
@@ -530,11 +513,7 @@ def fit_token_head(
     report: EpochReport = ignore_epoch,
     unfinished: Unfinished | None = None,
 ) -> TokenFit:
-    """Fit a fresh head on the training split; validation chooses what is chosen.
-
-    The head ends with the weights that are kept, in eval mode, on the CPU. Its seed is also that of the order of
-    sentences and of dropout. No state is saved where `options` count steps.
-    """
+    """Fit a fresh head on train; it ends with the weights that are kept, in eval mode, on the CPU."""
     started = time.monotonic()
     if options.is_standardised:
         head.set_standardiser(data.standardiser)
@@ -619,10 +598,7 @@ def move_outside(head: TokenHead, data: WordLatents, scorer: TagScorer) -> Chose
 def predict_ids(
     head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
 ) -> Int[np.ndarray, "P W"]:
-    """Predict every word of a split by every probe; `NO_PREDICTION` for words without a latent.
-
-    `channel` is the position of the one channel the head reads; it reads all of them when absent.
-    """
+    """Predict every word of a split by every probe of a head that reads one channel, or all where it is None."""
     ids = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
     for words, logits in _predicted(head, data, split, channel=channel):
         ids[:, words] = logits.argmax(-1).cpu().numpy()
@@ -646,10 +622,7 @@ def score_probes(head: TokenHead, data: WordLatents, scorer: TagScorer, *, split
 
 
 def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """Return the share of each class in the words that are trained on, each word weighed by the weight of its class.
-
-    A class without a word that has a latent counts as half a word, so that no share is zero.
-    """
+    """Return the weighed share of each class in the words that are trained on; no word counts as half a one."""
     counts = class_counts(data).clip(min=0.5)
     weighed = torch.from_numpy(counts).double() * class_weights.double().cpu()
     return (weighed / weighed.sum()).float()
@@ -697,12 +670,9 @@ def _not_finite(head: TokenHead, layers: tuple[str, ...], *, probe: int) -> Head
 
 
 def fit_token_logistic(
-    head: TokenClassifier, data: WordLatents, options: LogisticOptions, *, device: str = "cpu", **_: Any
+    head: TokenClassifier, data: WordLatents, options: LogisticOptions, *, device: str = "cpu", **_: object
 ) -> TokenFit:
-    """Fit a classifier of every layer to convergence, on all training words of that layer at once, held in memory.
-
-    The head takes the weights for latents as they are.
-    """
+    """Fit a classifier of raw latents of every layer to convergence, on all training words at once, held in memory."""
     started = time.monotonic()
     codes = torch.from_numpy(data.gold("train").ids)
     for layer in range(head.n_probes):

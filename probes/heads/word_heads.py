@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,66 +17,146 @@ from extract.errors import TaskError
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
 from extract.inputs.tokens import cut_at_tokens
 from extract.masks.mask_plan import parse_plan
+from extract.records import to_plain
 from extract.run.embed import embed_words
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from probes.data.word_task import WordTask
 from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
-from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
+from probes.fitting.saved_fits import FitRecord, Plain, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, Together, read_channels
+from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
+    ReadingOptions,
     TagScorer,
     TokenFit,
     fit_token_head,
     majority_ids,
     predict_logits,
     tag_scorer,
-    token_options,
 )
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.span_metrics import NO_PREDICTION, decode_tags
 from probes.networks.token_networks import TokenHead, TokenMix
 
-
-def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
-    if "train" not in task.splits:
-        raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
-    if set(task.splits) == {"train"}:
-        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
-        choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
-            f"rows to it{instead}."
-        )
-
-
 MIX = "mix"
 """The layer of a head that reads a mix of all of them."""
 
 
 @dataclass(frozen=True, eq=False)
-class TokenFits:
-    """A token head on the task and the latents of a run, to be fitted with every seed.
-
-    `fit_network` fits it in place of `fit_token_head`.
-    """
+class TokenFits(Head):
+    """A token head on the task and the latents of a run; `fit_network` fits it in place of `fit_token_head`."""
 
     network: type[TokenHead]
     fit_network: Callable[..., TokenFit] | None
     resolved: HeadOptions
     context: FitContext
 
+    @staticmethod
+    def check(task: WordTask, resolved: HeadOptions, purpose: Purpose) -> None:
+        """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
+        if "train" not in task.splits:
+            raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
+        if set(task.splits) == {"train"}:
+            raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
+        if "validation" not in task.splits and (purpose.chooses_plan or resolved.options.chooses_epoch):
+            choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
+            raise TaskError(
+                f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
+                f"rows to it{instead}."
+            )
+
+    def evaluate(self, reporter: Reporter) -> HeadResult:
+        """Evaluate the head; predictions are the classes of the chosen layer with the first seed."""
+        context, data, options, task = self.context, self.data, self.options, self.context.task
+        fitted = self.fit_all(reporter)
+        mixes = [saved.head for saved in fitted if isinstance(saved.head, TokenMix)]
+        names = (MIX,) if mixes else data.layers
+        ways = options.decodings(task.metric)
+        decoded = [saved.record.details["decoded"] for saved in fitted]
+        grid = np.array([[scores.get(way, ()) for way in ways] for scores in decoded])  # seeds, ways, probes
+        way, probe = map(int, np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:])) if grid.size else (0, 0)
+        decoding, curve = ways[way], grid[:, way]
+        if not curve.size and len(names) > 1:
+            raise TaskError(
+                f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, "
+                "or name one layer with `layers`."
+            )
+        heads = [saved.head.only(probe) for saved in fitted]
+        channel = None if mixes else probe
+        scores = {split: self.score(heads, split, channel=channel, decoding=decoding) for split in task.splits}
+        score = float(curve.mean(0)[probe]) if curve.size else None
+        choices = [
+            *["epoch"] * options.chooses_epoch,
+            *["layer"] * (len(names) > 1),
+            *["decoding"] * (len(ways) > 1 and bool(grid.size)),
+        ]
+        listed = " and ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
+        is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
+        extras: dict[str, object] = {
+            key: {split: of_split.facts[key] for split, of_split in scores.items()}
+            for key in ("by_type", "decoding", "errors", "coverage")
+        }
+        if mixes:
+            scorer = tag_scorer(data, "validation", **options.scoring()) if "validation" in data.rows else None
+            extras["mix"] = describe_mix(mixes, data, scorer)
+        return HeadResult(
+            name=self.resolved.name,
+            pooling=data.channels.pooling,
+            layers=names,
+            options=asdict(options),
+            metric=task.metric,
+            selection=f"validation ({listed})" if choices else "nothing to choose",
+            selection_score=float("nan") if score is None else score,
+            chosen={
+                "layer": names[probe],
+                "score": score,
+                **({"decoding": decoding} if task.metric == "span-f1" else {}),
+            },
+            summary={split: of_split.summaries for split, of_split in scores.items()},
+            curves=token_curves(curve, task.metric),
+            seeds=tuple(describe_seed(saved.record.details, probe) for saved in fitted),
+            baselines={"majority": {split: of_split.majority for split, of_split in scores.items()}},
+            optimistic_because=(
+                "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
+            ),
+            departures=departures(context.protocol, context.cache, data.channels.pooling),
+            extras=extras,
+            predictions={split: of_split.ids for split, of_split in scores.items()},
+            names={split: of_split.scorer.gold.names for split, of_split in scores.items()},
+            row_scores={split: of_split.scorer.sentence_scores(of_split.ids) for split, of_split in scores.items()},
+        )
+
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Take every layer's classifier, or what each layer adds to a mix, its tags decoded as the run chose to."""
+        data, heads = self.data, [saved.head for saved in self.fit_all(reporter)]
+        scorer = tag_scorer(data, split, **self.options.scoring())
+        decoding = str(result.chosen.get("decoding", "plain"))
+        mixes = [_Mixed(head, data, split, scorer, decoding) for head in heads if isinstance(head, TokenMix)]
+        together: Together | None = None
+        if mixes:
+            one_by_one = np.eye(len(data.layers), dtype=bool)
+            alone = np.stack([mix.predict(one_by_one) for mix in mixes])
+            together = lambda masks: np.stack([mix.predict(masks) for mix in mixes])  # noqa: E731
+        else:
+
+            def predict(head: TokenHead, layer: int) -> Int[np.ndarray, " W"]:
+                return scorer.decode(predict_logits(head.only(layer), data, split, channel=layer), decoding)
+
+            alone = np.stack([[predict(head, layer) for layer in range(len(data.layers))] for head in heads])
+        how = "the mix with the means of all other layers" if mixes else "the classifier of the layer"
+        return HeadParts(data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how)
+
     @property
-    def options(self) -> Any:
-        """Its options, `ReadingOptions` and more."""
-        return token_options(self.resolved)
+    def options(self) -> ReadingOptions:
+        """Its options."""
+        options: ReadingOptions = self.resolved.options
+        return options
 
     @cached_property
     def data(self) -> WordLatents:
@@ -104,31 +184,23 @@ class TokenFits:
             folder,
             fit_id,
             lambda: self._fit(seed, reporter(seed), Unfinished(folder, fit_id)),
-            lambda record: self.network(**record["arguments"]),
+            lambda record: self.network(**record.arguments),
             cache=context.cache,
         )
 
-    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[TokenHead, dict[str, Any]]:
+    def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[TokenHead, FitRecord]:
         data = self.data
         sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = self.network(*sizes, seed=seed, **self.options.head_arguments())
-        result = (self.fit_network or fit_token_head)(
-            head, data, self.options, device=self.context.device, report=report, unfinished=unfinished
-        )
-        return head, {
-            "name": self.resolved.name,
-            "classes": list(data.classes),
-            "pooling": data.channels.pooling,
-            "layers": list(data.layers),
-            "seed": seed,
-            "protocol": self.context.protocol,
-            "best_epochs": list(result.best_epochs),
-            "offsets": list(result.offsets),
-            "scores": list(result.scores),
-            "decoded": {way: list(scores) for way, scores in result.decoded.items()},
-            "history": list(result.history),
+        fit: Callable[..., TokenFit] = self.fit_network or fit_token_head
+        result = fit(head, data, self.options, device=self.context.device, report=report, unfinished=unfinished)
+        details = {
+            **to_plain(result),
             "seconds": round(result.seconds, 3),
+            "classes": list(data.classes),
+            "protocol": self.context.protocol,
         }
+        return head, FitRecord(self.resolved.name, data.channels.pooling, data.layers, details)
 
     def score(self, heads: Sequence[TokenHead], split: str, *, channel: int | None, decoding: str) -> "SplitScores":
         """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
@@ -147,7 +219,7 @@ class TokenFits:
         if self.context.protocol == MAGNET and scorer.metric != "accuracy":
             scorers.append(replace(scorer, metric="accuracy"))
         n_resamples = self.context.n_resamples
-        summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in scorers}
+        summaries = {one.metric: one.summarise(ids, n_resamples=n_resamples) for one in scorers}
         return SplitScores(scorer, ids[0], summaries, scorer.score(majority_ids(data, split)), facts)
 
 
@@ -159,82 +231,8 @@ class SplitScores:
     ids: Int[np.ndarray, " W"]
     summaries: dict[str, SeedSummary]
     majority: float
-    facts: dict[str, Any]
+    facts: Mapping[str, object]
     """`by_type`, `decoding` (spans decoded in every way), `errors` and `coverage`."""
-
-
-def evaluate_token_head(
-    network: type[TokenHead],
-    fit: Callable[..., TokenFit] | None,
-    resolved: HeadOptions,
-    context: FitContext,
-    reporter: Reporter,
-) -> HeadResult:
-    """Fit a head for every seed or load it, choose layer and decoding on validation, and read test once.
-
-    Predictions are the classes of the chosen layer with the first seed. Extras: those of `SplitScores`, per split;
-    `mix` for a head that mixes layers.
-    """
-    fits, task = TokenFits(network, fit, resolved, context), context.task
-    data, options, fitted = fits.data, fits.options, fits.fit_all(reporter)
-    mixes = [saved.head for saved in fitted if isinstance(saved.head, TokenMix)]
-    names = (MIX,) if mixes else data.layers
-    ways = options.decodings(task.metric)
-    grid = np.array([[saved.record["decoded"].get(way, ()) for way in ways] for saved in fitted])  # seeds, ways, probes
-    way, probe = map(int, np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:])) if grid.size else (0, 0)
-    decoding, curve = ways[way], grid[:, way]
-    if not curve.size and len(names) > 1:
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
-            "name one layer with `layers`."
-        )
-    heads = [saved.head.only(probe) for saved in fitted]
-    scores = {
-        split: fits.score(heads, split, channel=None if mixes else probe, decoding=decoding) for split in task.splits
-    }
-    score = float(curve.mean(0)[probe]) if curve.size else None
-    choices = [
-        *["epoch"] * options.chooses_epoch,
-        *["layer"] * (len(names) > 1),
-        *["decoding"] * (len(ways) > 1 and bool(grid.size)),
-    ]
-    listed = " and ".join(filter(None, [", ".join(choices[:-1]), *choices[-1:]]))
-    is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
-    extras: dict[str, Any] = {
-        key: {split: of_split.facts[key] for split, of_split in scores.items()}
-        for key in ("by_type", "decoding", "errors", "coverage")
-    }
-    if mixes:
-        has_validation = "validation" in data.rows
-        extras["mix"] = describe_mix(
-            mixes, data, tag_scorer(data, "validation", **options.scoring()) if has_validation else None
-        )
-    return HeadResult(
-        name=resolved.name,
-        pooling=data.channels.pooling,
-        layers=names,
-        options=asdict(options),
-        metric=task.metric,
-        selection=f"validation ({listed})" if choices else "nothing to choose",
-        selection_score=float("nan") if score is None else score,
-        chosen={
-            "layer": names[probe],
-            "score": score,
-            **({"decoding": decoding} if task.metric == "span-f1" else {}),
-        },
-        summary={split: of_split.summaries for split, of_split in scores.items()},
-        curves=token_curves(curve, task.metric),
-        seeds=tuple(describe_seed(saved.record, probe) for saved in fitted),
-        baselines={"majority": {split: of_split.majority for split, of_split in scores.items()}},
-        optimistic_because=(
-            "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
-        ),
-        departures=departures(context.protocol, context.cache, data.channels.pooling),
-        extras=extras,
-        predictions={split: of_split.ids for split, of_split in scores.items()},
-        names={split: of_split.scorer.gold.names for split, of_split in scores.items()},
-        row_scores={split: of_split.scorer.sentence_scores(of_split.ids) for split, of_split in scores.items()},
-    )
 
 
 def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, ...]:
@@ -262,11 +260,11 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     return tuple(lines)
 
 
-def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
+def describe_seed(fit: Plain, probe: int) -> dict[str, Any]:
     """Describe one seed: per epoch the chosen layer's score until it is done, and the best so far of any layer."""
     history = []
     best = -math.inf
-    for step in record["history"]:
+    for step in fit["history"]:
         epoch = {"train_loss": step["train_loss"]}
         scores = step.get("validation_scores", [])
         best = max([best, *(score for score in scores if score is not None)])
@@ -275,8 +273,8 @@ def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
         if scores and scores[probe] is not None:
             epoch["validation_score"] = scores[probe]
         history.append(epoch)
-    best_epoch = record["best_epochs"][probe]
-    return {"seed": record["seed"], "best_epoch": best_epoch, "seconds": record["seconds"], "history": history}
+    best_epoch = fit["best_epochs"][probe]
+    return {"seed": fit["seed"], "best_epoch": best_epoch, "seconds": fit["seconds"], "history": history}
 
 
 def coverage(data: WordLatents, split: str) -> dict[str, int]:
@@ -289,8 +287,7 @@ def coverage(data: WordLatents, split: str) -> dict[str, int]:
 def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer | None) -> dict[str, Any]:
     """Describe a mix, the mean over seeds.
 
-    Weights are of layer-normed layers, and still no measure of what a layer knows: two alike share one weight. So the
-    scores, of plain tags, are given too, where there is a scorer of validation.
+    Two layers alike share one weight, so scores of plain tags are given too, where there is a scorer of validation.
     """
     with torch.no_grad():
         weights = np.mean([head.weights().numpy() for head in heads], axis=0)
@@ -326,36 +323,6 @@ def _score_layers(head: TokenMix, data: WordLatents, scorer: TagScorer) -> list[
 
 
 # Every layer's classifier, or what each layer adds to a mix.
-
-
-def token_parts(
-    network: type[TokenHead],
-    fit: Callable[..., TokenFit] | None,
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    split: str,
-    reporter: Reporter,
-) -> HeadParts:
-    """Take a token head apart, its tags decoded as the run chose to; arguments as of `take_apart`."""
-    fits = TokenFits(network, fit, resolved, context)
-    data, heads = fits.data, [saved.head for saved in fits.fit_all(reporter)]
-    scorer = tag_scorer(data, split, **fits.options.scoring())
-    decoding = str(result.chosen.get("decoding", "plain"))
-    mixes = [_Mixed(head, data, split, scorer, decoding) for head in heads if isinstance(head, TokenMix)]
-    together: Together | None = None
-    if mixes:
-        one_by_one = np.eye(len(data.layers), dtype=bool)
-        alone = np.stack([mix.predict(one_by_one) for mix in mixes])
-        together = lambda masks: np.stack([mix.predict(masks) for mix in mixes])  # noqa: E731
-    else:
-
-        def predict(head: TokenHead, layer: int) -> Int[np.ndarray, " W"]:
-            return scorer.decode(predict_logits(head.only(layer), data, split, channel=layer), decoding)
-
-        alone = np.stack([[predict(head, layer) for layer in range(len(data.layers))] for head in heads])
-    how = "the mix with the means of all other layers" if mixes else "the classifier of the layer"
-    return HeadParts(data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how)
 
 
 class _Mixed:
@@ -402,16 +369,13 @@ Sentence = str | Sequence[str] | JoinedText
 def score_words(
     heads: Heads, sentences: Sequence[Sentence], decoder: Decoder, spec: ExtractionSpec
 ) -> list[list[str | None]]:
-    """Tag the words of sentences, by the mean of the seeds' logits, decoded as chosen; None for a word cut or lost.
-
-    An InputError names a sentence without words, or one that cannot be read.
-    """
+    """Tag the words of sentences, by the mean of the seeds' logits, decoded as chosen; None for a word cut or lost."""
     joined = [find_words(sentence) for sentence in sentences]
     unique = unique_texts(joined)
-    record = heads[0].record
+    fit = heads[0].record.details
     positions = [list(range(len(text.spans))) for text in unique]
     texts = unique
-    if find_protocol(record.get("protocol", "icecore")).cut.get("words") == "every-token":
+    if find_protocol(fit.get("protocol", "icecore")).cut.get("words") == "every-token":
         texts, positions = _cut(unique, decoder, spec)
     words = embed_words(decoder, texts, spec=spec)
     reads = {"layers": spec.layers, "poolings": spec.words.poolings}
@@ -419,8 +383,8 @@ def score_words(
         logits = [saved.head(read_channels(words.latents, saved.record, **reads)) for saved in heads]
     (scores,) = torch.stack(logits).mean(0).float().numpy()  # of one probe
     scores = np.where(words.has_latent[:, None], scores, np.nan)
-    best = decode_tags(scores, words.offsets, labels=record["classes"], way=record.get("decoding", "plain"))
-    tags = np.array([*record["classes"], None], dtype=object)[best]
+    best = decode_tags(scores, words.offsets, labels=fit["classes"], way=fit.get("decoding", "plain"))
+    tags = np.array([*fit["classes"], None], dtype=object)[best]
     by_text = {
         text: tags[start + np.array(pieces)].tolist()
         for text, start, pieces in zip(unique, words.offsets[:-1], positions, strict=True)
@@ -458,7 +422,7 @@ def _cut(
     return pieces, firsts
 
 
-def _fields(sentence: Sentence, tags: list[str | None]) -> dict[str, list[str | None]]:
+def _fields(sentence: Sentence, tags: list[str | None]) -> dict[str, object]:
     text = find_words(sentence)
     return {"word": [text.text[start:end] for start, end in text.spans], "tag": tags}
 

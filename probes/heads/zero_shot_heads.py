@@ -16,11 +16,19 @@ from extract.decoders.decoder import Decoder
 from extract.errors import HeadError, TaskError
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from probes.data.zero_shot_task import answer_names
-from probes.heads.context import FitContext, Reporter
+from probes.data.zero_shot_task import (
+    BitextTask,
+    ClusteringTask,
+    CorpusTask,
+    OddOneOutTask,
+    PairClassTask,
+    ZeroShotTask,
+    answer_names,
+)
+from probes.heads.context import Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
-from probes.heads.result import HeadResult
+from probes.heads.layer_head import Choice, Fitted, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.result import HeadResult, Rows
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
     ROW_METRICS,
@@ -97,6 +105,8 @@ class LayerReader:
     measure: str
     documents: LatentCache | None = None
     """Cache of documents, where they are read under another template than queries."""
+    threshold: float = 0.0
+    """The similarity above which a pair is alike."""
 
     def of_documents(self) -> "LayerReader":
         """Return the reader of documents."""
@@ -160,15 +170,7 @@ def layer_steps(n_layers: int, n_numbers: int, *, most: int = 1 << 26) -> Iterab
 
 
 class ZeroShotHead(nn.Module):
-    """The transform of one layer, a measure, and for pairs a threshold.
-
-    Args:
-        width: Dimension `D` of a latent.
-        transform: Name of the transform.
-        measure: Name of the measure.
-        n_basis: Columns of the transform's basis.
-        threshold: The similarity above which a pair is alike; NaN where nothing is decided by one.
-    """
+    """The transform of one layer, whose basis has `n_basis` columns, a measure, and for pairs a threshold."""
 
     compares_texts = True
     mean: Tensor
@@ -209,7 +211,7 @@ class ZeroShotHead(nn.Module):
         """Compare as `forward` does, outside torch; above 0 is alike."""
         return np.asarray(self(a, b).numpy())
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """Return the constructor's arguments as plain values."""
         return {
             "width": self.width,
@@ -220,15 +222,12 @@ class ZeroShotHead(nn.Module):
         }
 
 
-Judged = dict[str, NDArray[Any]]
+Judged = dict[str, Rows]
 """Metric to what it is computed from: scores of rows, or what is predicted of them."""
 
 
 class SimilarityHead(LayerHead[ZeroShotHead]):
-    """A head without fitting: validation chooses layer, transform and measure. Each kind of task has a subclass.
-
-    Where a row's score is the metric, it is what is predicted of the row.
-    """
+    """A head without fitting: validation chooses layer, transform and measure. Each kind of task has a subclass."""
 
     module = ZeroShotHead
     has_seeds: ClassVar[bool] = False
@@ -237,13 +236,18 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
     """Whether validation chooses a similarity above which a pair is alike."""
     options: ZeroShotOptions
 
-    @staticmethod
     @abstractmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
-        """Judge a split at a few layers: metric to `(l, N)`."""
+    def judge(self, split: str, reader: LayerReader) -> Judged:
+        """Judge a split at a few layers: metric to `(l, N)`, with seeds `(S, l, N)`."""
+
+    def scorer(self, split: str, metric: str) -> UnitScorer:
+        """Return how what is judged on a split is scored, by default the mean of the rows."""
+        groups = self.task.units(split)
+        units = number_units(groups, len(self.task.rows(split)))
+        return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
 
     @staticmethod
-    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: ZeroShotTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task without validation, on which a layer is chosen, or without texts for a transform."""
         del purpose
         if "validation" not in task.splits:
@@ -251,7 +255,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "
                 f"{resolved.name!r} chooses a layer."
             )
-        if resolved.own[0].transforms != ("none",):
+        if resolved.options.transforms != ("none",):
             task.fit_texts()
 
     @property
@@ -260,13 +264,13 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         return self.options.names
 
     @property
-    def fit_inputs(self) -> list[Any]:
+    def fit_inputs(self) -> list[object]:
         """The seeds of clusters."""
         return [list(self.context.seeds)] if self.has_seeds else []
 
-    def fit(self) -> tuple[ZeroShotHead, Choice, dict[str, Any]]:
+    def fit(self) -> Fitted[ZeroShotHead]:
         """Score every layer and variant on validation, and keep the best."""
-        scorer = zero_shot_scorer(self.task, "validation", self.metric)
+        scorer = self.scorer("validation", self.metric)
         columns = [
             np.mean([scorer.score(rows) for rows in self.curve("validation", variant)], axis=0)
             for variant in self.options.variants
@@ -280,7 +284,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         facts = {"is_pairs": self.has_threshold, "score": choice.score}
         return ZeroShotHead.of(transform, measure, threshold), choice, facts
 
-    def curve(self, split: str, variant: tuple[str, str]) -> NDArray[Any]:
+    def curve(self, split: str, variant: tuple[str, str]) -> Rows:
         """Judge a split at every layer by the first metric, a few layers at a time: `(S, L, N)`."""
         kind, measure = variant
         width, n_rows = self.context.cache.width_of(self.channels.layers), self.task.n_compared(split)
@@ -306,10 +310,9 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
     ) -> Judged:
         """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
-        reader = LayerReader(self.context.cache, channels, transform, measure, self.context.documents)
-        seeds = self.context.seeds if self.has_seeds else (0,)
-        judged = [self.judge(self.task, split, reader, seed=seed, threshold=threshold) for seed in seeds]
-        return {metric: np.stack([by_metric[metric] for by_metric in judged]) for metric in self.task.metrics}
+        reader = LayerReader(self.context.cache, channels, transform, measure, self.context.documents, threshold)
+        judged = self.judge(split, reader)
+        return {metric: judged[metric] if self.has_seeds else judged[metric][None] for metric in self.task.metrics}
 
     def predict(self, module: ZeroShotHead, layer: int, split: str) -> Judged:
         """Judge a split by the chosen layer."""
@@ -317,9 +320,9 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         judged = self.apply(split, channel, module.transform, module.measure, threshold=module.threshold)
         return {metric: rows[:, 0] for metric, rows in judged.items()}
 
-    def summarise(self, split: str, metric: str, predicted: NDArray[Any]) -> SeedSummary:
+    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Score what is judged on a split."""
-        scorer = zero_shot_scorer(self.task, split, metric)
+        scorer = self.scorer(split, metric)
         return summarise(
             scorer.score(predicted),
             score_counts(scorer.count(predicted), scorer.of_sums),
@@ -328,7 +331,20 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
             is_centred=scorer.is_lifted,
         )
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+        """Judge a split at every layer, by the transform and measure that the run chose."""
+        del reporter
+        variant = self.options.variants[self.options.names.index(str(result.chosen["kind"]))]
+        return HeadParts(
+            self.channels.pooling,
+            self.channels.names,
+            self.scorer(split, result.metric),
+            self.curve(split, variant),
+            None,
+            "the layer's latents compared as in the run",
+        )
+
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Return what is predicted of the rows, their scores."""
         del split
         return predicted.astype(np.float64)
@@ -337,29 +353,13 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         """Nothing is fitted on train."""
         return ""
 
-    def chosen_too(self, module: ZeroShotHead) -> dict[str, Any]:
+    def chosen_too(self, module: ZeroShotHead) -> dict[str, object]:
         """Name the threshold of pairs."""
         return {"threshold": module.threshold} if self.has_threshold else {}
 
 
-def zero_shot_scorer(task: Any, split: str, metric: str) -> UnitScorer:
-    """Return how what is judged on a split is scored."""
-    groups = task.units(split)
-    if metric in ROW_METRICS:
-        units = number_units(groups, len(task.rows(split)))
-        return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
-    if metric == "average-precision":
-        return precision_scorer(task.alike(split), groups)
-    if metric == "v-measure":
-        return cluster_scorer(task.labels(split), groups=groups)
-    return class_scorer(task.answers(split), metric=metric, groups=groups)
-
-
 def best_threshold(similarities: Float[np.ndarray, " N"], is_alike: Bool[np.ndarray, " N"]) -> float:
-    """Give the middle of the gap that puts most pairs on their side; of equals the lowest.
-
-    Pairs above it are called alike: all of them, or none, where that is best.
-    """
+    """Give the middle of the gap that puts most pairs on their side, or all of them on one; of equals the lowest."""
     values = np.unique(similarities)
     cuts = np.concatenate([[values[0] - 1.0], (values[1:] + values[:-1]) / 2, [values[-1] + 1.0]])
     alike, unlike = np.sort(similarities[is_alike]), np.sort(similarities[~is_alike])
@@ -376,13 +376,13 @@ DEPTH = 100
 class SearchHead(SimilarityHead):
     """The head `layer-search`: the corpus ranked for each query, but for a document of the query's own name (BEIR)."""
 
-    @staticmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+    task: CorpusTask
+
+    def judge(self, split: str, reader: LayerReader) -> Judged:
         """Score the ranking of each query."""
-        del seed, threshold
-        rows, of_documents = task.rows(split), reader.of_documents()
-        documents = rows_of(of_documents.cache, task.corpus)
-        positions = {name: position for position, name in enumerate(task.corpus_ids)}
+        rows, of_documents = self.task.rows(split), reader.of_documents()
+        documents = rows_of(of_documents.cache, self.task.corpus)
+        positions = {name: position for position, name in enumerate(self.task.corpus_ids)}
         excluded = torch.tensor([positions.get(name, -1) for name in rows["id"]])
         nearest = of_documents.nearest(reader.read(list(rows["query"])), documents, DEPTH + 1)
         is_excluded = nearest == excluded[:, None]
@@ -393,9 +393,9 @@ class SearchHead(SimilarityHead):
         key, value = np.concatenate(keys), np.concatenate(values)
         order = np.argsort(key)
         key, value = key[order], value[order]
-        wanted = np.arange(len(rows))[:, None] * len(documents) + ranked
-        at = np.searchsorted(key, wanted).clip(max=len(key) - 1)
-        grades = np.where(key[at] == wanted, value[at], 0.0)
+        ranked_keys = np.arange(len(rows))[:, None] * len(documents) + ranked
+        at = np.searchsorted(key, ranked_keys).clip(max=len(key) - 1)
+        grades = np.where(key[at] == ranked_keys, value[at], 0.0)
         ideal = -np.sort(-_padded(rows["grades"], 0.0), axis=1)
         n_relevant = (ideal > 0).sum(1)
         return {
@@ -408,14 +408,14 @@ class SearchHead(SimilarityHead):
 class RerankHead(SimilarityHead):
     """The head `layer-rerank`: the candidates of each query ranked; of equals, the one with the higher name first."""
 
-    @staticmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+    task: CorpusTask
+
+    def judge(self, split: str, reader: LayerReader) -> Judged:
         """Score the ranking of each query."""
-        del seed, threshold
-        rows, of_documents = task.rows(split), reader.of_documents()
+        rows, of_documents = self.task.rows(split), reader.of_documents()
         queries = reader.read(list(rows["query"]))
         candidates, grades = _padded(rows["documents"], -1), _padded(rows["grades"], 0.0)
-        corpus = rows_of(of_documents.cache, task.corpus)
+        corpus = rows_of(of_documents.cache, self.task.corpus)
         parts = []
         step = max(1, BLOCK // candidates.shape[1])
         for start in range(0, len(candidates), step):
@@ -429,7 +429,7 @@ class RerankHead(SimilarityHead):
         return {"map": average_precision(ranked, (grades > 0).sum(1)), "mrr": reciprocal_rank(ranked)}
 
 
-def _padded(lists: Sequence[Sequence[Any]], fill: Any) -> NDArray[Any]:
+def _padded(lists: Sequence[Sequence[Any]], fill: Any) -> Rows:
     most = max(map(len, lists))
     return np.array([[*items, *[fill] * (most - len(items))] for items in lists])
 
@@ -437,25 +437,32 @@ def _padded(lists: Sequence[Sequence[Any]], fill: Any) -> NDArray[Any]:
 class ClusterHead(SimilarityHead):
     """The head `layer-clusters`: as many clusters as labels, as mteb does (MiniBatchKMeans, batches of 500)."""
 
+    task: ClusteringTask
+
     has_seeds = True
 
-    @staticmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+    def judge(self, split: str, reader: LayerReader) -> Judged:
         """Put every text into a cluster."""
         from sklearn.cluster import MiniBatchKMeans
 
-        del threshold
-        n_clusters = int(task.labels(split).max()) + 1
-        latents = reader.read(list(task.rows(split)["text"])).numpy()
-        model = MiniBatchKMeans(n_clusters, batch_size=500, n_init="auto", random_state=seed)
-        return {"v-measure": np.stack([model.fit_predict(layer).astype(np.int64) for layer in latents])}
+        n_clusters = int(self.task.labels(split).max()) + 1
+        latents = reader.read(list(self.task.rows(split)["text"])).numpy()
+        models = [
+            MiniBatchKMeans(n_clusters, batch_size=500, n_init="auto", random_state=seed) for seed in self.context.seeds
+        ]
+        return {"v-measure": np.array([[model.fit_predict(layer) for layer in latents] for model in models], np.int64)}
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def scorer(self, split: str, metric: str) -> UnitScorer:
+        """Compare clusters with labels."""
+        del metric
+        return cluster_scorer(self.task.labels(split), groups=self.task.units(split))
+
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Return NaN: a text alone is in no wrong cluster."""
         del split
         return np.full(len(predicted), np.nan)
 
-    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+    def names(self, split: str, predicted: Rows) -> tuple[str, ...]:
         """Name the clusters, and for figures the labels, which are not predicted."""
         clusters = (f"cluster {k + 1}" for k in range(int(predicted.max()) + 1))
         return (*clusters, *sorted(set(self.task.rows(split)["label"])))
@@ -464,18 +471,24 @@ class ClusterHead(SimilarityHead):
 class AlikeHead(SimilarityHead):
     """The head `layer-alike`: pairs by their similarity, against a threshold."""
 
+    task: PairClassTask
+
     has_threshold = True
 
-    @staticmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+    def judge(self, split: str, reader: LayerReader) -> Judged:
         """Compare both texts of each pair."""
-        del seed
-        a, b = (reader.read(list(task.rows(split)[column])) for column in task.text_columns)
-        above = reader.paired(a, b).numpy() - threshold
-        is_right = (above > 0) == (task.alike(split) == 1)
+        a, b = (reader.read(list(self.task.rows(split)[column])) for column in self.task.text_columns)
+        above = reader.paired(a, b).numpy() - reader.threshold
+        is_right = (above > 0) == (self.task.alike(split) == 1)
         return {"average-precision": above, "threshold-accuracy": is_right.astype(np.float64)}
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def scorer(self, split: str, metric: str) -> UnitScorer:
+        """Rank pairs by their similarity, or count those on the right side of the threshold."""
+        if metric in ROW_METRICS:
+            return super().scorer(split, metric)
+        return precision_scorer(self.task.alike(split), self.task.units(split))
+
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score a pair by how far it is on its side of the threshold."""
         return np.asarray(np.where(self.task.alike(split) == 1, predicted, -predicted), np.float64)
 
@@ -483,15 +496,14 @@ class AlikeHead(SimilarityHead):
 class TranslateHead(SimilarityHead):
     """The head `layer-translate`: the nearest text of the other language, in both directions.
 
-    Weighted F1 over texts is the mean of 2 / (n + 1) over texts that are found, `n` being how often their translation
-    is the nearest of any.
+    Weighted F1 is the mean of 2 / (n + 1) over texts that are found, the nearest of `n` texts.
     """
 
-    @staticmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+    task: BitextTask
+
+    def judge(self, split: str, reader: LayerReader) -> Judged:
         """Score every text, the mean of both directions."""
-        del seed, threshold
-        rows = [rows_of(reader.cache, list(task.rows(split)[column])) for column in task.text_columns]
+        rows = [rows_of(reader.cache, list(self.task.rows(split)[column])) for column in self.task.text_columns]
         scores, hits = [], []
         for source, target in (rows, rows[::-1]):
             nearest = reader.nearest(reader.gather(source), target, 1)[..., 0].numpy()
@@ -505,22 +517,26 @@ class TranslateHead(SimilarityHead):
 class OddHead(SimilarityHead):
     """The head `layer-odd`: the sentence whose word has the largest sum of distances to the others (ReBA, A.4)."""
 
-    @staticmethod
-    def judge(task: Any, split: str, reader: LayerReader, *, seed: int = 0, threshold: float = 0.0) -> Judged:
+    task: OddOneOutTask
+
+    def judge(self, split: str, reader: LayerReader) -> Judged:
         """Answer every question."""
-        del seed, threshold
-        questions = task.marked(split)
+        questions = self.task.marked(split)
         flat = reader.read([text for question in questions for text in question])
         positions = torch.from_numpy(_padded([range(len(question)) for question in questions], -1))
         starts = torch.tensor([0, *map(len, questions[:-1])]).cumsum(0)
         words = flat[:, (starts[:, None] + positions).clamp(min=0)]
         return {"accuracy": odd_one_out(reader.between(words, words), positions >= 0).numpy()}
 
-    def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def scorer(self, split: str, metric: str) -> UnitScorer:
+        """Compare answers with the right ones."""
+        return class_scorer(self.task.answers(split), metric=metric, groups=self.task.units(split))
+
+    def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score 1 for the right answer."""
         return np.asarray(predicted == self.task.answers(split), np.float64)
 
-    def names(self, split: str, predicted: NDArray[Any]) -> tuple[str, ...]:
+    def names(self, split: str, predicted: Rows) -> tuple[str, ...]:
         """Name the answers."""
         del predicted
         return tuple(answer_names(max(map(len, self.task.rows(split)["sentences"]))))
@@ -539,28 +555,6 @@ def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "
     return sums.masked_fill(~is_real, torch.inf).argmin(-1)
 
 
-def zero_shot_parts(
-    head: type[SimilarityHead],
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    split: str,
-    reporter: Reporter,
-) -> HeadParts:
-    """Judge a split at every layer, by the transform and measure that the run chose."""
-    del reporter
-    fitted = head(resolved, context)
-    variant = fitted.options.variants[fitted.options.names.index(str(result.chosen["kind"]))]
-    return HeadParts(
-        fitted.channels.pooling,
-        fitted.channels.names,
-        zero_shot_scorer(context.task, split, result.metric),
-        fitted.curve(split, variant),
-        None,
-        "the layer's latents compared as in the run",
-    )
-
-
 # Scoring new rows with heads without fitting: pairs of texts; other kinds are scored as whole tasks only.
 
 ALIKE_SCORING = KindScoring(
@@ -575,7 +569,7 @@ def no_scoring(kind: str) -> KindScoring:
     def refuse(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> NoReturn:
         del rows, decoder, spec
         raise HeadError(
-            f"head {heads[0].record['name']!r} of a run on {kind} predicts nothing of single rows; write them as a "
+            f"head {heads[0].record.name!r} of a run on {kind} predicts nothing of single rows; write them as a "
             "task and run it, or take their latents with `icecore embed`."
         )
 

@@ -56,9 +56,7 @@ def oversample(
 ) -> Oversampled:
     """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002; imbalanced-learn).
 
-    Neighbours are those within a layer; a class draws from `min(5, rows - 1)` of them, and under `times-5` every class
-    from as many as the smallest can. Fit on the result with `SolverOptions(is_standardised=False)`, and convert the fit
-    to raw latents with `LogisticFit.before(mean, scale)`.
+    Fit on the result without standardising, and convert the fit by `LogisticFit.before(mean, scale)`.
     """
     if mode not in MODES:
         raise unknown_name("oversampling mode", mode, MODES)
@@ -100,11 +98,7 @@ def fit_oversampled(
 
 
 def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: Sequence[str]) -> dict[str, Any]:
-    """Describe the effect of `oversample` as plain values.
-
-    They are `mode`, `n_rows` and `n_synthetic` over all classes, `clipped` (class to its neighbours, where it has fewer
-    than SMOTE's 5) and `duplicated` (classes of one row, which is repeated).
-    """
+    """Describe `oversample` as plain values: rows, classes of fewer neighbours than 5, and classes of one row."""
     growth = plan_growth(codes, mode)
     return {
         "mode": mode,
@@ -116,10 +110,7 @@ def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: S
 
 
 def plan_growth(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
-    """Count rows, new rows and neighbours (none where a row is repeated) of each class that gets new rows.
-
-    `times-5` has one number of neighbours for all classes, as released: those of the smallest that has any.
-    """
+    """Count rows, new rows and neighbours of each class that gets new rows; one number for all under `times-5`."""
     counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
     largest = max(counts.values())
     extra = {code: largest - n if mode == "balance" else (FACTOR - 1) * n for code, n in counts.items()}

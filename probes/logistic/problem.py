@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,10 +15,7 @@ from extract.linear import QuickLinear, is_quick, multiply_each
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels and weights of `G` problems.
-
-    Two classes are one sigmoid (`R = 1`), as in scikit-learn; more are a softmax (`R = K`).
-    """
+    """Labels and weights of `G` problems; two classes are one sigmoid (`R = 1`), more are a softmax (`R = K`)."""
 
     codes: Int[Tensor, "G N"]
     """`(G, N)` int64 class codes."""
@@ -309,17 +305,12 @@ class ConvergenceReport:
     is_converged: Bool[Tensor, "L C F"]
     """Whether gradient norm and gap are within `tol` and `gap_tol`."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {name: getattr(self, name).tolist() for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True)
 class LogisticFit:
-    """Probes of every layer, C and fold.
+    """Probes of every layer, C and fold, on standardised features `(x - mean) / scale`.
 
-    Weights belong to standardised features `(x - mean) / scale`: in raw latents a dimension of large mean would cost
-    the intercept its digits. `raw` gives the weights of raw latents in float64.
+    In raw latents a dimension of large mean would cost the intercept its digits; `raw` gives those in float64.
     """
 
     weight: Float[Tensor, "L C F K D"]

@@ -84,10 +84,8 @@ def dot(a: Float[Tensor, "G R M"], b: Float[Tensor, "G R M"]) -> Float[Tensor, "
 def search(ray: Ray, *, curvature: float) -> Landing:
     """Find a length for each problem that satisfies the strong Wolfe conditions; a problem without one stays.
 
-    The search works on logits, so that a trial costs no product with the features. The objective is convex along the
-    line, so the sign of its derivative brackets the minimum; inside the bracket the search follows the secant of the
-    derivative. The decrease is required up to rounding (Hager and Zhang, 2005, section 3). `curvature` is the largest
-    remaining share of the first derivative.
+    Trials cost no product with the features. The sign of the derivative brackets the minimum, inside which the search
+    follows the secant. The decrease is required up to rounding (Hager and Zhang, 2005, section 3).
     """
     slack = 20 * torch.finfo(ray.logits.dtype).eps * ray.value.abs()
     length, low = torch.ones_like(ray.value), torch.zeros_like(ray.value)
@@ -308,10 +306,7 @@ def _retire(whole: Point, point: Point, history: History, *, numbers: Tensor, is
 
 
 def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
-    """Stretch the weights of another C to where the objective is lowest; the directions hardly change with C.
-
-    Gradient and objective of the point are those of this `ridge` (`1 / C`) already. Problems without weights stay.
-    """
+    """Stretch the weights of another C to the lowest objective of this `ridge`; directions hardly change with C."""
     slope = dot(point.gradient, point.weight).double()
     sign = torch.where(slope > 0, -1.0, 1.0).to(point.weight.dtype)[:, None, None]
     ray = _ray(designs, point, sign * point.weight, sign * point.logits, -slope.abs(), penalties(point.weight, ridge))

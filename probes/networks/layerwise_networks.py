@@ -55,11 +55,7 @@ class LayerwiseNorm(nn.Module):
 def build_map(
     kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float, is_decoder: bool = False
 ) -> nn.Sequential:
-    """Build maps from `(L, B, n_in)` to `(L, B, n_out)`: encoders or, with both exchanged, their decoders.
-
-    A decoder mirrors its encoder and ends in a linear map. `kind` is a name from `ENCODERS`; an unknown one raises
-    `UnknownNameError`.
-    """
+    """Build encoders from `(L, B, n_in)` to `(L, B, n_out)`, or decoders, which mirror them and end in a linear map."""
     if kind not in ENCODERS:
         raise unknown_name("encoder", kind, ENCODERS)
     if kind == "linear":
@@ -98,10 +94,7 @@ def _draw_xavier(maps: Iterable[LayerwiseLinear]) -> None:
 
 
 class LayerGroups(nn.Module):
-    """Layer-wise maps `D -> H_l` (encoders) or `H_l -> D` (decoders), one batched computation per distinct `H_l`.
-
-    `kind` is a name from `ENCODERS`, `width` is `D`, and `codes` holds the `H_l` of each of the `L` layers.
-    """
+    """Layer-wise maps `D -> H_l` (encoders) or `H_l -> D` (decoders), one batched computation per distinct `H_l`."""
 
     def __init__(
         self, kind: str, width: int, codes: Sequence[int], *, dropout: float, is_decoder: bool = False
@@ -176,11 +169,9 @@ def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_de
 
 
 class LayerwiseAdamW(torch.optim.AdamW):
-    """AdamW for parameters whose first axis is the layer, each layer with its own learning rate.
+    """AdamW for parameters whose first axis is the layer, with FREEZE's rates: `learning_rate * (1 + layer / L)`.
 
-    The learning rates are FREEZE's: `learning_rate * (1 + layer / L)`. `stacks` are parameters `(L_g, ...)` with the
-    positions, 0 to `L - 1`, of the layers they hold. Every layer's slice is a leaf that shares memory with its
-    parameter, so that the fused step serves all of them.
+    Every layer's slice is a leaf that shares memory with its parameter, so that the fused step serves all of them.
     """
 
     def __init__(

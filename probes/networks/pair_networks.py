@@ -90,10 +90,7 @@ class PairHead(lightning.LightningModule, ABC):
         return (latents - self.mean).mul_(self.scale.reciprocal())  # in place: a batch of all layers is large
 
     def identical_similarity(self) -> float | None:
-        """Return the prediction for a text paired with itself: a constant, as every similarity is 1.
-
-        None for a head whose prediction then depends on the text.
-        """
+        """Return the constant prediction for a text paired with itself; None where it depends on the text."""
         with torch.no_grad():
             return float(self.combine(torch.ones(self.n_layers, 1, device=self.mean.device)))
 
@@ -512,10 +509,7 @@ class SiameseCosine(PairHead):
         return self
 
     def adopt(self, encoders: LayerGroups, standardiser: Standardiser, *, picks: Sequence[int]) -> None:
-        """Copy encoders of this head's kind and widths, with the standardisation they were trained under.
-
-        `picks` are the positions of the `L` layers there.
-        """
+        """Copy encoders of this head's kind and widths, those at `picks`, with their standardisation."""
         self.encoder.copy_layers(encoders, picks)
         self._set_standardiser(Standardiser(standardiser.mean[list(picks)], standardiser.scale[list(picks)]))
         self.encoder.requires_grad_(self.start != "frozen")
@@ -583,12 +577,9 @@ MIN_BATCH = 2
 def log_variance_loss(
     predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, epsilon: float = 1e-6
 ) -> Float[Tensor, ""]:
-    """Logarithm of the variance of the residuals (FREEZE section 4.1.1).
+    """Logarithm of the variance of the residuals (FREEZE section 4.1.1), which ignores a constant offset.
 
-    The variance is the unbiased one, so the loss ignores a constant offset; calibrate before reading a prediction as
-    a score. The logarithm is biased low in small batches (by about 1 / (B - 1)): use 32 rows or more. `epsilon` keeps
-    loss and gradient finite where all residuals are equal. Fewer than two rows, which have no variance, raise
-    `HeadError`.
+    It is biased low in small batches (by about 1 / (B - 1)); `epsilon` keeps it finite where all residuals are equal.
     """
     if len(predicted) < MIN_BATCH:
         raise HeadError(
@@ -604,12 +595,9 @@ def mse_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"]) -> Float
 
 
 def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, scale: float = 20.0) -> Float[Tensor, ""]:
-    """Logarithm of one plus the sum, over pairs of rows in the wrong order, of the exponential of their distance.
+    """`log(1 + sum over gold_i > gold_j of exp(scale * (predicted_j - predicted_i)))` (CoSENT, J. Su 2022).
 
-    `log(1 + sum over gold_i > gold_j of exp(scale * (predicted_j - predicted_i)))` (CoSENT, J. Su 2022): only the
-    order of the gold counts, as for a Spearman correlation, so that, as for log-variance, an offset is ignored. The
-    larger `scale`, the more the worst pair of rows counts. The loss is 0 when every gold is the same; fewer than two
-    rows, which have no order, raise `HeadError`.
+    Only the order of the gold counts; the larger `scale`, the more the worst pair of rows counts.
     """
     if len(predicted) < MIN_BATCH:
         raise HeadError(

@@ -131,10 +131,7 @@ class TokenHead(lightning.LightningModule, ABC):
         self.scale.copy_(standardiser.scale)
 
     def begin_at(self, prior: Float[Tensor, " K"]) -> None:
-        """Begin with weights of zero and biases that predict a distribution of classes, all above zero, for every word.
-
-        From there rare classes need not wait until the biases, a step at a time, have learned that they are rare.
-        """
+        """Begin with weights of zero and biases that predict a distribution: rare classes then need not wait."""
         with torch.no_grad():
             self.weight.zero_()
             self.bias.copy_(prior.log().expand_as(self.bias))
@@ -214,10 +211,7 @@ class TokenNormed(TokenClassifier):
 
 
 class TokenMix(TokenHead):
-    """Dropout and a linear map on a softmax-weighted sum of layer-normed layers with a scale: one probe.
-
-    The sum is the scalar mix of ELMo (Peters et al., 2018, section 3.2).
-    """
+    """Dropout and a linear map on ELMo's scalar mix (Peters et al., 2018, 3.2) of layer-normed layers: one probe."""
 
     is_normed = True
     is_mixed = True

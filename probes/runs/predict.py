@@ -183,11 +183,11 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
     """Refuse a head in another head's folder, or one that was fitted on another cache than the scores are of."""
     record = saved.record
     try:
-        latents, layers = _latents(saved), record["layers"]
+        latents = dict(record.latents)  # early heads do not say
         if missing := [key for key in ("decoder", "plan", "template") if latents and key not in latents]:
             raise KeyError(f"{', '.join(missing)} of the latents is missing")
-        if type(record["pooling"]) is not str or type(layers) is not list or {str} != {*map(type, layers)}:
-            raise TypeError(f"the pooling is {record['pooling']!r} and the layers are {layers!r}")
+        if not record.pooling or not record.layers:
+            raise KeyError("it names no pooling or no layers")
         KINDS[folder.scores.header.kind].scoring.check(record)
     except (*UNREADABLE, ArithmeticError) as error:
         raise HeadError(
@@ -195,7 +195,7 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
             f"({first_line(error)}); run its config again."
         ) from error
     scored = {"name": name, "cache": folder.scores.cache["id"]}
-    fitted = {"name": record["name"], "cache": latents.get("cache", scored["cache"])}
+    fitted = {"name": record.name, "cache": latents.get("cache", scored["cache"])}
     if unequal := differences(fitted, scored):
         listing = "; ".join(f"{key} is {a!r}, its scores are of {b!r}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
@@ -218,18 +218,13 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
         "plan": folder.scores.cache["plan"],
         "template": folder.scores.cache["template"],
     }
-    for latents in filter(None, [scored, *map(_latents, heads)]):
+    for latents in filter(None, [scored, *(saved.record.latents for saved in heads)]):
         if unequal := differences(now, {key: latents[key] for key in now}):
             listing = "; ".join(f"{key} is {a!r}, the run has {b!r}" for key, (a, b) in unequal.items())
             raise CacheIdentityError(
                 f"the heads of {str(folder.path)!r} were fitted on something else: {listing}. Score with the decoder "
                 "and the config.yaml of the run, or run it again."
             )
-
-
-def _latents(saved: SavedHead[FittedModule]) -> dict[str, Any]:
-    """Return what a head was fitted on; early heads do not say."""
-    return dict(saved.record.get("latents", {}))
 
 
 def _load_decoder(folder: RunFolder, name: str | None, *, trust_remote_code: bool) -> Decoder:

@@ -53,7 +53,7 @@ class TaskKind:
 
 def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
     """Refuse an anchor that a head cannot have, and autoencoders that nobody fits."""
-    arguments = resolved.own[0]
+    arguments = resolved.options
     n_features = arguments.get("pair_features", 0)
     if config.anchor_identical and n_features:
         raise ConfigError(

@@ -73,7 +73,7 @@ def _predict_classes(
     saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]
 ) -> NDArray[Any]:
     [each] = saved
-    channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
+    channels = channels_of(setting.cache, each.record.pooling, each.record.layers)
     features = ClassFeatures(setting.cache, setting.task, channels)
     if each.head.compares_texts:
         inputs = [channels.gather(setting.cache, rows)[0] for rows in features.rows(split)]
@@ -86,7 +86,7 @@ def _predict_numbers(
     saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]
 ) -> NDArray[Any]:
     [each] = saved
-    channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
+    channels = channels_of(setting.cache, each.record.pooling, each.record.layers)
     [latents] = channels.gather(setting.cache, setting.cache.rows_of(list(setting.task.rows(split)["text"])))
     return np.asarray(each.head(latents).numpy())
 

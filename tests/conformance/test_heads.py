@@ -111,14 +111,14 @@ def test_options_resolve_from_nothing_and_from_text(name: str) -> None:
     assert entry.description
     found = resolve_head(name, None)
     assert (found.name, found.pooling, found.layers) == (name, "", ("all",))
-    for source, value in zip(map(resolve, entry.sources), found.own, strict=True):
+    for source, value in zip(map(resolve, entry.sources), found.values, strict=True):
         expected: Any = {} if not is_dataclass(source) else source() if isinstance(source, type) else source
         assert value == expected
         if not is_dataclass(value):
             continue
         numbers = {each.name: getattr(value, each.name) for each in fields(value)}
         numbers = {key: item for key, item in numbers.items() if type(item) in (int, float)}
-        assert resolve_head(name, {key: str(item) for key, item in numbers.items()}).own == found.own
+        assert resolve_head(name, {key: str(item) for key, item in numbers.items()}).values == found.values
     assert resolve_head(name, {"pooling": "last", "layers": "blocks"}).layers == ("blocks",)
 
 
@@ -238,7 +238,7 @@ def test_the_seed_decides_everything(trial: Trial, tmp_path: Path) -> None:
 def test_it_is_read_back_and_predicts_the_same(trial: Trial) -> None:
     saved = trial.saved()
     assert len(saved) == max(len(trial.result.seeds), 1)
-    assert {each.record["name"] for each in saved} == {trial.name}
+    assert {each.record.name for each in saved} == {trial.name}
     predict = PLANTED[HEADS[trial.name].kind].predict
     for split in ALL:
         found = predict(saved, trial.setting, split, trial.result.chosen)

@@ -5,6 +5,7 @@ import sys
 import textwrap
 from functools import partial
 from importlib import import_module
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -113,12 +114,21 @@ def test_old_imports_find_what_moved(code: str, error: str) -> None:
     assert bool(done.returncode) is bool(error)
 
 
+def test_a_function_that_became_a_method_keeps_its_first_place() -> None:
+    head: Any = later("probes.heads.pair_heads:PairFits.check")
+    assert head.first_place == "probes.heads.pairs.evaluation:check_pairs"
+    assert import_module("probes.heads.pairs.evaluation").check_pairs is head.value
+    assert first_place("probes.heads.pair_heads", "PairFits.build") == ("probes.heads.pair_heads", "PairFits.build")
+
+
 def test_every_name_of_the_table_is_where_it_says() -> None:
     table = moved.moves()
     wrong = [
         move
         for move in table.by_old.values()
-        if getattr(getattr(import_module(move.module), move.name, None), "__module__", "") != move.module
+        if getattr(getattr(import_module(move.module), move.name.partition(".")[0], None), "__module__", "")
+        != move.module
+        or not callable(attrgetter(move.name)(import_module(move.module)))
     ]
     assert not wrong, "correct extract/moved.txt: a name that is gone has no line, one that moved again a new module"
     for module in {new for modules in table.modules.values() for new in modules}:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 import probes.fitting.saved_fits
 from extract.errors import ConfigError, HeadError
 from extract.store.cache import LatentCache
-from probes.fitting.saved_fits import RECORD, WEIGHTS, describe_latents, fit_or_load, save_fitted
+from probes.fitting.saved_fits import RECORD, WEIGHTS, FitRecord, describe_latents, fit_or_load, save_fitted
 from probes.heads.context import load_head
 from probes.heads.logistic_probe import LinearProbe
 from tests.probes.planted_latents import make_task, plant
@@ -26,36 +25,36 @@ def save(folder: Path, value: float) -> None:
     """Save a head all of whose weights are one value, which its record says too."""
     head = LinearProbe(3, ["a", "b"])
     head.load_state_dict({key: torch.full_like(part, value) for key, part in head.state_dict().items()})
-    save_fitted(folder, head, {"name": "logistic-probe", "value": value})
+    save_fitted(folder, head, FitRecord("logistic-probe", details={"value": value}))
 
 
 def values(folder: Path) -> set[float]:
     """What weights and record of a head say."""
     saved = load_head(folder)
     parts = saved.head.state_dict().values()
-    return {saved.record["value"], *(value for part in parts for value in part.reshape(-1).tolist())}
+    return {saved.record.details["value"], *(value for part in parts for value in part.reshape(-1).tolist())}
 
 
-def obtain(folder: Path, fit_id: str, calls: list[str], cache: LatentCache) -> dict[str, Any]:
-    def fit() -> tuple[LinearProbe, dict[str, Any]]:
+def obtain(folder: Path, fit_id: str, calls: list[str], cache: LatentCache) -> FitRecord:
+    def fit() -> tuple[LinearProbe, FitRecord]:
         calls.append(fit_id)
-        return LinearProbe(3, ["a", "b"]), {"name": "logistic-probe", "n": len(calls)}
+        return LinearProbe(3, ["a", "b"]), FitRecord("logistic-probe", details={"n": len(calls)})
 
-    return fit_or_load(folder, fit_id, fit, lambda record: LinearProbe(**record["arguments"]), cache=cache).record
+    return fit_or_load(folder, fit_id, fit, lambda record: LinearProbe(**record.arguments), cache=cache).record
 
 
 def test_a_head_is_found_again_with_the_same_record(latents: LatentCache, tmp_path: Path) -> None:
     calls: list[str] = []
     assert obtain(tmp_path / "head", "one", calls, latents) == obtain(tmp_path / "head", "one", calls, latents)
     assert calls == ["one"]
-    assert obtain(tmp_path / "head", "two", calls, latents)["n"] == 2
+    assert obtain(tmp_path / "head", "two", calls, latents).details["n"] == 2
 
 
 @pytest.mark.parametrize("spoil", ["schema", "cut"])
 def test_a_head_that_cannot_be_read_is_fitted_again(spoil: str, latents: LatentCache, tmp_path: Path) -> None:
     calls: list[str] = []
     record = obtain(tmp_path, "one", calls, latents)
-    text = json.dumps({**record, "schema": 99}) if spoil == "schema" else "{"
+    text = json.dumps({**record.to_plain(), "schema": 99}) if spoil == "schema" else "{"
     (tmp_path / "head.json").write_text(text, encoding="utf-8")
     obtain(tmp_path, "one", calls, latents)
     assert calls == ["one", "one"]
@@ -63,8 +62,8 @@ def test_a_head_that_cannot_be_read_is_fitted_again(spoil: str, latents: LatentC
 
 def test_a_record_says_what_latents_the_head_reads(latents: LatentCache, tmp_path: Path) -> None:
     record = obtain(tmp_path, "one", [], latents)
-    assert record["latents"] == describe_latents(latents)
-    assert record["latents"]["cache"] == latents.manifest.id
+    assert record.latents == describe_latents(latents)
+    assert record.latents["cache"] == latents.manifest.id
 
 
 STEPS = ("remove_file", WEIGHTS, RECORD)

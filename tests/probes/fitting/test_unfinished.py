@@ -13,7 +13,7 @@ from probes.data.pair_task import PairTask
 from probes.fitting import saved_fits as unfinished
 from probes.fitting.fit import FitResult, LayerFit, fit_head, fit_layers
 from probes.fitting.fit_options import EpochOptions, FitOptions
-from probes.fitting.saved_fits import Unfinished, fit_or_load
+from probes.fitting.saved_fits import FitRecord, Unfinished, fit_or_load
 from probes.heads.word_fits import TokenFit, TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import Streaming, WordLatents
@@ -225,10 +225,10 @@ def test_the_state_is_gone_when_the_head_is_there(fit_siamese: Fit, cache: Laten
     with pytest.raises(KilledError):
         fit_siamese(Unfinished(tmp_path, FIT_ID), report=stopping(3, []))
 
-    def fit() -> tuple[SiameseCosine, dict[str, Any]]:
-        return fit_siamese(Unfinished(tmp_path, FIT_ID))[0], {"name": "siamese-cosine"}
+    def fit() -> tuple[SiameseCosine, FitRecord]:
+        return fit_siamese(Unfinished(tmp_path, FIT_ID))[0], FitRecord("siamese-cosine")
 
-    fit_or_load(tmp_path, FIT_ID, fit, lambda record: SiameseCosine(**record["arguments"]), cache=cache)
+    fit_or_load(tmp_path, FIT_ID, fit, lambda record: SiameseCosine(**record.arguments), cache=cache)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["head.json", "model.safetensors"]
 
 

@@ -17,7 +17,7 @@ def test_options_are_sorted_by_who_needs_them() -> None:
     found = resolve_head(
         "siamese-cosine", {"bottleneck": 8, "patience": 3, "pooling": "last", "layers": ["block_01", "block_02"]}
     )
-    assert found.own == ({"bottleneck": 8}, EpochOptions(batch_size=128, max_epochs=150, patience=3))
+    assert found.values == ({"bottleneck": 8}, EpochOptions(batch_size=128, max_epochs=150, patience=3))
     assert (found.pooling, found.layers) == ("last", ("block_01", "block_02"))
     assert resolve_head("layer-cosine", {"layers": "blocks"}).layers == ("blocks",)
 
@@ -37,7 +37,7 @@ def test_options_are_sorted_by_who_needs_them() -> None:
     ],
 )
 def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> None:
-    found = resolve_head("siamese-cosine", {option: value}).own[0][option]
+    found = resolve_head("siamese-cosine", {option: value}).options[option]
     assert found == expected
     assert type(found) is type(expected)
 
@@ -181,9 +181,9 @@ def test_a_batch_of_one_is_refused_before_anything_is_extracted(options: dict[st
     sentence = f"option batch_size of head 'siamese-cosine' is 1, but the loss '{loss}' compares rows"
     with pytest.raises(HeadError, match=sentence):
         resolve_head("siamese-cosine", {**options, "batch_size": 1})
-    assert resolve_head("siamese-cosine", {**options, "batch_size": 2}).own[1].batch_size == 2
-    assert resolve_head("siamese-cosine", {"loss": "mse", "batch_size": 1}).own[1].batch_size == 1
-    assert resolve_head("cosine-mlp", {"batch_size": 1}).own[1].batch_size == 1
+    assert resolve_head("siamese-cosine", {**options, "batch_size": 2}).values[1].batch_size == 2
+    assert resolve_head("siamese-cosine", {"loss": "mse", "batch_size": 1}).values[1].batch_size == 1
+    assert resolve_head("cosine-mlp", {"batch_size": 1}).values[1].batch_size == 1
 
 
 def test_an_unknown_head_is_named() -> None:

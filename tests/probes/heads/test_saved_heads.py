@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
-from probes.fitting.saved_fits import SCHEMA, FittedModule, save_fitted
+from probes.fitting.saved_fits import SCHEMA, FitRecord, FittedModule, save_fitted
 from probes.heads.context import load_head
 from probes.heads.head_table import HEADS
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -54,7 +54,7 @@ def score(name: str, head: FittedModule) -> torch.Tensor:
 @pytest.mark.parametrize("name", list(ARGUMENTS))
 def test_a_head_reads_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     head = make_head(name)
-    save_fitted(tmp_path / "deep" / "head", head, {"name": name, "layers": ["x", "y", "z"], "pooling": "mean"})
+    save_fitted(tmp_path / "deep" / "head", head, FitRecord(name, "mean", ("x", "y", "z")))
     state = torch.get_rng_state()
     saved = load_head(tmp_path / "deep" / "head")
     assert torch.equal(torch.get_rng_state(), state)  # reading draws nothing
@@ -62,19 +62,18 @@ def test_a_head_reads_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert isinstance(saved.head, nn.Module)
     assert not saved.head.training
     assert saved.head.arguments() == head.arguments()
-    assert (saved.record["schema"], saved.record["layers"]) == (SCHEMA, ["x", "y", "z"])
+    assert (saved.record.schema, saved.record.layers) == (SCHEMA, ("x", "y", "z"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A saved head of three layers."""
-    record = {"name": "cosine-mlp", "layers": [], "pooling": "mean"}
-    save_fitted(tmp_path / "seed_0", CosineMLP(3, 5, hidden=4), record)
+    save_fitted(tmp_path / "seed_0", CosineMLP(3, 5, hidden=4), FitRecord("cosine-mlp", "mean"))
     return tmp_path / "seed_0"
 
 
 def test_files_hold_arguments_and_no_pickle(folder: Path) -> None:
-    assert load_head(folder).record["arguments"] == {
+    assert load_head(folder).record.arguments == {
         "n_layers": 3,
         "width": 5,
         "hidden": 4,
@@ -97,7 +96,7 @@ def test_a_pair_head_of_schema_2_still_opens(folder: Path) -> None:
 
 def test_a_token_head_of_schema_1_still_opens(tmp_path: Path) -> None:
     head = make_head("token-mix")
-    save_fitted(tmp_path, head, {"name": "token-mix"})
+    save_fitted(tmp_path, head, FitRecord("token-mix"))
     edit(tmp_path, schema=1)
     assert torch.equal(score("token-mix", load_head(tmp_path).head), score("token-mix", head))
 
@@ -111,7 +110,7 @@ def test_a_token_head_of_schema_1_still_opens(tmp_path: Path) -> None:
     ],
 )
 def test_another_schema_says_to_fit_again(name: str, schema: int, message: str, tmp_path: Path) -> None:
-    save_fitted(tmp_path, make_head(name), {"name": name, "schema": schema})
+    save_fitted(tmp_path, make_head(name), FitRecord(name, schema=schema))
     with pytest.raises(HeadError, match=rf"\(ValueError: {message}\)"):
         load_head(tmp_path)
 

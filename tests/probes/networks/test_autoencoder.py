@@ -104,7 +104,7 @@ def test_every_layer_keeps_the_epoch_it_would_keep_alone(tmp_path: Path) -> None
     for k, single in enumerate(singles):
         alone = fit(single, data(LAYERS[k]), max_epochs=25, patience=2)
         assert alone.best_epochs == (together.best_epochs[k],)
-        assert alone.losses[0] == pytest.approx(together.losses[k], abs=1e-4)
+        assert alone.held_out_losses[0] == pytest.approx(together.held_out_losses[k], abs=1e-4)
         for mine, theirs in ((whole.encoder, single.encoder), (whole.decoder, single.decoder)):
             assert_same_layer(mine, k, theirs, atol=1e-4)
         assert len(alone.history) == min(25, together.best_epochs[k] + 2)
@@ -185,10 +185,10 @@ def test_held_out_losses_are_those_of_the_held_out_texts(corpus: LatentCache) ->
     for k, layer in enumerate(LAYERS):  # dropout off, each dimension in units of its training deviation
         wanted = (corpus.layer(layer, "mean")[rows] - standardiser.mean[k]) / standardiser.scale[k]
         expected.append(float(((rebuilt[k] - wanted) ** 2).mean()))
-    assert list(result.losses) == pytest.approx(expected, rel=1e-5)
+    assert list(result.held_out_losses) == pytest.approx(expected, rel=1e-5)
     for k, epoch in enumerate(result.best_epochs):
         losses = [step[f"held_out_loss_{k}"] for step in result.history]
-        assert result.losses[k] == losses[epoch - 1] == min(losses)
+        assert result.held_out_losses[k] == losses[epoch - 1] == min(losses)
 
 
 def test_held_out_losses_weigh_rows_not_batches(corpus: LatentCache, monkeypatch: pytest.MonkeyPatch) -> None:

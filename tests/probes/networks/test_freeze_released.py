@@ -25,7 +25,7 @@ ENCODER = ("encoder", "bottleneck", "standardises_latents")
 
 def released(**given: Any) -> dict[str, Any]:
     """Return the arguments of the siamese head of a rung; encoders that are taken over are the autoencoders'."""
-    own: dict[str, Any] = dict(resolve_head("siamese-cosine", given, protocol=FREEZE).own[0])
+    own: dict[str, Any] = dict(resolve_head("siamese-cosine", given, protocol=FREEZE).options)
     if given:
         arguments, _ = check_autoencoder_options(find_protocol(FREEZE).autoencoder)
         own |= {key: arguments[key] for key in ENCODER}
@@ -136,9 +136,9 @@ def test_errors_are_kept_in_the_units_of_the_latents(tmp_path: Any, is_raw: bool
     with torch.no_grad():
         rebuilt = module(latents) if is_raw else module(latents) * module.scale + module.mean
     wanted = ((rebuilt - latents) ** 2).mean(dim=(1, 2))
-    np.testing.assert_allclose(found.raw_losses, wanted, rtol=1e-4)
+    np.testing.assert_allclose(found.held_out_squared_errors, wanted, rtol=1e-4)
     assert bool(module.mean.any()) == (not is_raw)
-    is_same = np.allclose(found.raw_losses, found.losses, rtol=1e-4)
+    is_same = np.allclose(found.held_out_squared_errors, found.held_out_losses, rtol=1e-4)
     assert is_same == is_raw
 
 
@@ -173,7 +173,7 @@ def test_a_network_of_no_layers_or_too_many_is_refused() -> None:
 
 def test_the_first_rung_is_the_released_one() -> None:
     resolved = resolve_head("cosine-mlp", {}, protocol=FREEZE)
-    head = CosineMLP(L, D, **resolved.own[0])
+    head = CosineMLP(L, D, **resolved.options)
     assert [type(part).__name__ for part in head.network.children()] == ["Linear", "ReLU", "Linear"]
     assert [tuple(part.weight.shape) for part in head.network.children() if isinstance(part, nn.Linear)] == [
         (128, L),

@@ -15,7 +15,7 @@ from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
 from probes.fitting.fit import fit_head, ignore_epoch, predict_pairs
 from probes.fitting.fit_options import EpochOptions
-from probes.fitting.saved_fits import SavedHead
+from probes.fitting.saved_fits import FitRecord, SavedHead
 from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import resolve_head
 from probes.heads.pair_heads import FittedHead, PairFits, layer_contributions
@@ -41,7 +41,7 @@ def make_autoencoders(layers: tuple[str, ...] = LAYERS, *, seed: int = 7, fit_id
     codes = [CODES[k % L] for k in range(len(layers))]
     module = LayerAutoencoder(len(layers), WIDTH, bottleneck=codes, encoder="mlp", dropout=0.5).eval()
     module.prepare(Standardiser(torch.randn(len(layers), WIDTH), torch.rand(len(layers), WIDTH) + 0.5))
-    return Encoders(module, {"layers": list(layers), "fit_id": fit_id})
+    return Encoders(module, FitRecord("autoencoder", layers=layers, fit_id=fit_id))
 
 
 @pytest.fixture(scope="module")
@@ -345,10 +345,10 @@ def test_the_anchor_gives_identical_texts_the_highest_score(setting: FitContext,
     fitted = fit(replace(setting, anchor_identical=True, calibration=calibration), bottleneck=4, max_epochs=6)
     identical = fitted.head.identical_similarity()
     assert identical is not None
-    [found] = read_calibration(fitted.record["calibration"])(np.array([identical]))
+    [found] = read_calibration(fitted.record.details["calibration"])(np.array([identical]))
     assert found == pytest.approx(5.0, abs=1e-2)
     free = fit(replace(setting, calibration=calibration, folder=setting.folder / "free"), bottleneck=4, max_epochs=6)
-    [unanchored] = read_calibration(free.record["calibration"])(np.array([identical]))
+    [unanchored] = read_calibration(free.record.details["calibration"])(np.array([identical]))
     assert unanchored < 4.9  # otherwise this shows nothing
 
 
@@ -369,6 +369,6 @@ def test_muting_a_layer_mutes_its_pair_features_too(cache: LatentCache, task: Pa
         first.weight.zero_()
         first.weight[:, [L + 3, 2 * L + 3, 3 * L + 3]] = torch.randn(8, 3) * 3
     found = layer_contributions(head, pair_data(cache, task))
-    without = np.array(found["without"])
+    without = np.array(found.without)
     assert np.isnan(without[3])  # a constant has no correlation
     np.testing.assert_allclose(np.delete(without, 3), 0, atol=1e-6)

@@ -124,7 +124,7 @@ def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Pa
     probe = load_head(folder / "heads" / "logistic-probe")
     assert probe.record["is_pairs"]
     assert isinstance(probe.head, LinearProbe)
-    [layer] = probe.record["layers"]
+    [layer] = probe.record.layers
     assert layer == read_json(folder / "scores.json")["heads"]["logistic-probe"]["chosen"]["layer"]
     cache = LatentCache(base / "caches" / read_json(folder / "scores.json")["cache"]["file"])
     with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:

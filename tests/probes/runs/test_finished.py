@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -234,8 +235,8 @@ def test_plan_template_and_weights_are_compared_with_the_head_itself(
 ) -> None:
     def load_other(folder: Path) -> Any:
         saved = load_head(folder)
-        saved.record["latents"].update(part)
-        return saved
+        latents = {**saved.record.latents, **part}
+        return replace(saved, record=replace(saved.record, latents=latents))
 
     monkeypatch.setattr(probes.runs.predict, "load_head", load_other)
     with pytest.raises(CacheIdentityError, match=message):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.fitting.saved_fits import save_fitted
+from probes.fitting.saved_fits import FitRecord, save_fitted
 from probes.heads.context import load_head
 from probes.heads.logistic_probe import LinearProbe
 from tests.probes.runs.random_kills import COMMANDS, kill_at_random, start
@@ -29,7 +29,7 @@ def save_for_ever(folder: Path) -> None:
     head = LinearProbe(64, ["a", "b", "c"])
     for value in itertools.count():
         head.load_state_dict({key: torch.full_like(part, value) for key, part in head.state_dict().items()})
-        save_fitted(folder, head, {"name": "logistic-probe", "value": value})
+        save_fitted(folder, head, FitRecord("logistic-probe", details={"value": value}))
 
 
 def test_a_killed_saving_never_mixes_two_heads(tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ def test_autoencoders_are_fitted_once_per_pooling_as_the_run_says(corpus: Latent
     assert shelf("mean") is mean
     assert shelf("mean+last") is both
     assert told == [("autoencoder (mean)", 4, 1), ("autoencoder (mean+last)", 4, 1)]
-    assert (mean.record["seed"], mean.head.codes) == (4, (3,) * 5)
+    assert (mean.record.details["seed"], mean.head.codes) == (4, (3,) * 5)
     assert both.head.n_layers == 10
-    kept = {load_head(folder).record["pooling"] for folder in (tmp_path / FOLDER).iterdir()}
+    kept = {load_head(folder).record.pooling for folder in (tmp_path / FOLDER).iterdir()}
     assert kept == {"mean", "mean+last"}
 
 

@@ -83,7 +83,7 @@ def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], 
     assert released["summary"]["test"]["pearson"]["mean"] == pytest.approx(max(found.values()), abs=1e-5)
     assert len(set(found.values())) == 3  # there was something to choose between
     record = load_head(setting.folder / "cosine-mlp" / "seed_0").record
-    assert record["best_epoch"] == seed["best_epoch"]
+    assert record.details["best_epoch"] == seed["best_epoch"]
 
 
 def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting: FitContext) -> None:
@@ -168,18 +168,18 @@ RUNGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_the_released_protocol_sets_each_rung(rung: str) -> None:
     name, given, wanted = RUNGS[rung]
     resolved = resolve_head(name, given, protocol="freeze-released")
-    found = {**resolved.own[0], **vars(resolved.own[1])}
+    found = {**resolved.options, **vars(resolved.values[1])}
     assert {key: found[key] for key in wanted} == wanted
     assert found["keep"] == "last" or found["patience"] >= found["max_epochs"]  # none stops early
     assert {"pooling": resolved.pooling, "layers": resolved.layers} == LATENTS
     mine = resolve_head(name, {**given, "learning_rate": 0.5}, protocol="freeze-released")
-    assert mine.own[0] == {**resolved.own[0], "learning_rate": 0.5}  # a config has the last word
+    assert mine.options == {**resolved.options, "learning_rate": 0.5}  # a config has the last word
     plain = resolve_head(name, given)
-    assert plain.own[0] == given  # the library's own head is another
+    assert plain.options == given  # the library's own head is another
 
 
 def test_the_start_of_a_token_head_is_no_start_from_autoencoders() -> None:
-    assert resolve_head("token-classifier", {"start": "prior"}, protocol="magnet").own[0].steps == 4000
+    assert resolve_head("token-classifier", {"start": "prior"}, protocol="magnet").options.steps == 4000
 
 
 def test_the_released_protocol_extracts_and_pretrains_as_freeze_does() -> None:

@@ -72,7 +72,7 @@ def test_an_identical_pair_gets_the_reported_constant(finished: Finished) -> Non
     for name, result in finished.scores["heads"].items():
         scorer = load_scorer(finished.folder, head=name)
         found = scorer.score([("Ice is cold.", "Ice is cold."), ("Snow.", "Snow.")])
-        records = [seed.record["calibration"] for seed in scorer.seeds]
+        records = [seed.record.details["calibration"] for seed in scorer.seeds]
         expected = np.mean(
             [
                 np.clip(c["slope"] * entry["identical_similarity"] + c["intercept"], c["low"], c["high"])
@@ -105,7 +105,7 @@ def test_pairs_of_texts_get_the_classes_of_the_run(class_pairs: Path, head: str)
 def test_a_cosine_threshold_is_kept_with_what_was_chosen(class_pairs: Path) -> None:
     saved = load_head(class_pairs / "heads" / "cosine-threshold")
     result = json.loads((class_pairs / "scores.json").read_text(encoding="utf-8"))["heads"]["cosine-threshold"]
-    assert saved.record["layers"] == [result["chosen"]["layer"]]
+    assert saved.record.layers == (result["chosen"]["layer"],)
     arguments = saved.head.arguments()
     assert {key: arguments[key] for key in ("kind", "threshold")} == {
         key: result["chosen"][key] for key in ("kind", "threshold")

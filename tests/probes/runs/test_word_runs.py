@@ -178,14 +178,14 @@ def test_predictions_can_be_read_and_scored_again(finished: WordRun) -> None:
 
 def test_a_saved_head_predicts_what_the_run_wrote(finished: WordRun) -> None:
     saved = load_head(finished.folder / "heads" / "token-classifier" / "seed_0")
-    assert (saved.record["layers"], saved.record["pooling"]) == (LAYERS, "mean")
+    assert (saved.record.layers, saved.record.pooling) == (tuple(LAYERS), "mean")
     task = load_words_sample("ner")
     places = finished.cache.words_of(task.joined("test"))
     with torch.no_grad():
         logits = saved.head(finished.cache.gather(places.positions, "mean"))
     layer = LAYERS.index(finished.scores["heads"]["token-classifier"]["chosen"]["layer"])
     chosen = finished.scores["heads"]["token-classifier"]["chosen"]
-    scores, classes = logits[layer].float().numpy(), saved.record["classes"]
+    scores, classes = logits[layer].float().numpy(), saved.record.details["classes"]
     tags = [classes[k] for k in decode_tags(scores, places.offsets, labels=classes, way=chosen["decoding"])]
     lines = (finished.folder / "predictions" / "test.conll").read_text(encoding="utf-8").splitlines()
     written = [line.split("\t")[2] for line in lines if line and not line.startswith("-DOCSTART-")]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from probes.data.class_task import ClassTask, assemble_task
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import load_head
 from probes.heads.layer_head import Choice
-from probes.heads.logistic_probe import ChunkSolver, LinearProbe, ProbeOptions
+from probes.heads.logistic_probe import LinearProbe, ProbeOptions, fit_probes
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, ClassFeatures, join_pair
 from probes.logistic.problem import LogisticFit
@@ -104,7 +105,7 @@ def test_a_saved_probe_predicts_the_same(cache: LatentCache, task: ClassTask, tm
     probed = probe(cache, task, tmp_path)
     folder = tmp_path / "logistic-probe"
     assert sorted(path.name for path in folder.iterdir()) == ["head.json", "model.safetensors"]
-    assert (probed.saved.record["layers"], probed.saved.record["pooling"]) == ([PLANTED], "mean")
+    assert (probed.saved.record.layers, probed.saved.record.pooling) == ((PLANTED,), "mean")
     latents = cache.gather(cache.rows_of(list(task.splits["test"]["text"])), "mean", layers=PLANTED)[0]
     names = [task.class_names[code] for code in probed.result.predictions["test"]]
     assert probed.saved.head.predict(latents) == names
@@ -140,7 +141,7 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
         assert torch.equal(found.saved.head.state_dict()[key], value)
     np.testing.assert_array_equal(found.result.predictions["test"], 1 + plain.result.predictions["test"])
     assert found.accuracy() < plain.accuracy()
-    assert found.saved.record["arguments"]["class_names"] == list(task.class_names)
+    assert found.saved.record.arguments["class_names"] == list(task.class_names)
 
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -236,10 +237,10 @@ def test_without_scaling_a_column_in_other_units_changes_predictions(tmp_path: P
     for mode in ("none", "balance"):
         for is_standardised in (True, False):
             options = ProbeOptions(Cs=(0.01,), oversampling=mode, is_standardised=is_standardised)
-            solver = ChunkSolver(task, options, None, "cpu")
+            fit = partial(fit_probes, codes=codes, options=options, n_classes=task.n_classes, device="cpu")
             units = torch.ones(WIDTH)
             units[0] = 1000.0
-            plain, other = solver.fit(latents, codes).logits(latents), solver.fit(latents * units, codes)
+            plain, other = fit(latents).logits(latents), fit(latents * units)
             is_same = torch.allclose(plain, other.logits(latents * units), atol=1e-2)
             assert is_same is is_standardised
 

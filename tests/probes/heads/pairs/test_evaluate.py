@@ -61,7 +61,7 @@ def test_texts_are_looked_up_once_for_all_seeds(setting: FitContext, monkeypatch
     monkeypatch.setattr(LatentCache, "rows_of", count)
     one, other = fit_all(setting)
     assert len(calls) == 2 * len(SIZES)
-    assert one.record["seed"] != other.record["seed"]
+    assert one.record.details["seed"] != other.record.details["seed"]
 
 
 def test_a_trained_head_is_fitted_for_every_seed(setting: FitContext) -> None:
@@ -147,7 +147,7 @@ def test_a_head_cut_short_is_fitted_again(setting: FitContext) -> None:
 def test_a_kept_head_knows_its_calibration(setting: FitContext) -> None:
     evaluate("cosine-mlp", QUICK, setting)
     record = load_head(setting.folder / "cosine-mlp" / "seed_5").record
-    assert (record["seed"], record["pooling"], record["layers"]) == (5, "mean", list(LAYERS))
+    assert (record.details["seed"], record.pooling, record.layers) == (5, "mean", tuple(LAYERS))
     assert record["calibration"]["slope"] > 0
     assert (record["calibration"]["low"], record["calibration"]["high"]) == (0.0, 5.0)
 

@@ -61,7 +61,7 @@ class Fitted:
 def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0, **changes: Any) -> PairHead:
     name, options = CASES[case]
     torch.manual_seed(seed)
-    head = HEADS[name].sources[0](n_layers, WIDTH, **{**resolve_head(name, options).own[0], **changes})
+    head = HEADS[name].sources[0](n_layers, WIDTH, **{**resolve_head(name, options).options, **changes})
     assert isinstance(head, PairHead)
     return head.eval()
 
@@ -69,7 +69,7 @@ def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0, **changes: A
 def fit(case: str, cache: LatentCache, task: PairTask, *, seed: int = 0, **changes: Any) -> Fitted:
     name, options = CASES[case]
     head, data = build(case, seed=seed), pair_data(cache, task, seed=seed)
-    _, *fit_options = resolve_head(name, {**options, **changes}).own
+    _, *fit_options = resolve_head(name, {**options, **changes}).values
     return Fitted(head, fit_head(head, data, options=[*fit_options, EpochOptions()][0], seed=seed), data)
 
 
@@ -171,16 +171,16 @@ def test_the_planted_layer_is_found(fitted: Fitted) -> None:
     predicted = predict_pairs(fitted.head, fitted.data, "test")
     assert pearson(predicted, fitted.data.split("test").gold.numpy()) > 0.4
     found = layer_contributions(fitted.head, fitted.data)
-    assert found["layers"] == list(LAYERS)
-    assert found["split"] == "validation"
+    assert found.layers == tuple(LAYERS)
+    assert found.split == "validation"
     k = LAYERS.index(PLANTED)
-    assert int(np.argmax(found["alone"])) == k
-    assert found["alone"][k] > 0.4
+    assert int(np.argmax(found.alone)) == k
+    assert found.alone[k] > 0.4
     if not isinstance(fitted.head, LayerCosine):
-        assert int(np.argmax(found["without"])) == k
-        assert max(abs(value) for i, value in enumerate(found["without"]) if i != k) < 0.3 * found["without"][k]
+        assert int(np.argmax(found.without)) == k
+        assert max(abs(value) for i, value in enumerate(found.without) if i != k) < 0.3 * found.without[k]
     else:  # without its one layer nothing is left that could correlate
-        assert np.isnan(found["without"][k])
+        assert np.isnan(found.without[k])
         assert int(fitted.head.chosen[1]) == k
         assert int(np.argmax(fitted.head.curves(fitted.data, "test")["spearman"][0])) == k
 

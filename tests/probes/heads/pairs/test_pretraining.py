@@ -47,8 +47,7 @@ def assert_same(one: SavedHead[LayerAutoencoder], other: SavedHead[LayerAutoenco
     for key, value in one.head.state_dict().items():
         assert torch.equal(value, other.head.state_dict()[key]), key
     without = [
-        {key: value for key, value in saved.record.items() if key in one.record and key not in VARYING}
-        for saved in (one, other)
+        {key: value for key, value in saved.record.to_plain().items() if key not in VARYING} for saved in (one, other)
     ]
     assert without[0] == without[1]
 
@@ -164,8 +163,8 @@ def test_the_epoch_with_the_lowest_held_out_loss_is_kept(what: Pretraining, monk
     )
     assert [epoch for epoch, _ in told] == [1, 2, 3, 4, 5]
     assert [loss for _, loss in told] == pytest.approx(Scripted.script)
-    assert saved.record["best_epochs"] == [4, 4, 4, 4, 1]
-    assert saved.record["held_out_losses"] == pytest.approx([0.4, 0.8, 1.2, 1.6, 1.1])
+    assert saved.record.details["best_epochs"] == [4, 4, 4, 4, 1]
+    assert saved.record.details["held_out_losses"] == pytest.approx([0.4, 0.8, 1.2, 1.6, 1.1])
     lower, upper = (group.state_dict()["0.weight"] for group in saved.head.encoder.groups)
     assert [torch.equal(lower, weight) for weight, _ in Scripted.seen] == [False, False, False, True, False]
     assert [torch.equal(upper[-1], weight[-1]) for _, weight in Scripted.seen] == [True, False, False, False, False]
@@ -177,13 +176,13 @@ def test_the_losses_on_record_are_those_of_the_saved_weights(what: Pretraining) 
     held_out = torch.randperm(N_TEXTS, generator=torch.Generator().manual_seed(0))[:6]  # a twentieth, by the seed
     with torch.no_grad():
         direct = saved.head.losses(what.cache.gather(held_out, "mean")).tolist()
-    assert saved.record["held_out_losses"] == pytest.approx(direct, rel=1e-4)
+    assert saved.record.details["held_out_losses"] == pytest.approx(direct, rel=1e-4)
 
 
 def test_fitting_stops_after_epochs_without_a_lower_loss(what: Pretraining) -> None:
     stuck = {**OPTIONS, "learning_rate": 0.0, "max_epochs": 50, "patience": 2}
     saved = obtain_autoencoder(replace(what, options=stuck), pooling="mean")
-    assert (set(saved.record["best_epochs"]), len(saved.record["history"])) == ({1}, 3)
+    assert (set(saved.record.details["best_epochs"]), len(saved.record.details["history"])) == ({1}, 3)
 
 
 def test_the_record_says_what_they_are(

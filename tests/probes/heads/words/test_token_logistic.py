@@ -42,7 +42,7 @@ def test_it_reads_the_planted_layer_and_is_fitted_once(tmp_path: Path) -> None:
 def test_under_look_both_ways_it_is_as_released() -> None:
     found = resolve_head("token-logistic", {}, protocol="look-both-ways")
     expected = LogisticOptions(C=1.0, max_iterations=100, is_standardised=False, decoding="plain", leaves_out_cut=True)
-    assert (found.own[0], found.layers) == (expected, ("final_norm",))
+    assert (found.options, found.layers) == (expected, ("final_norm",))
 
 
 @pytest.mark.parametrize("options", [{"C": 0}, {"max_iterations": 0}])

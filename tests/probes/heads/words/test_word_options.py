@@ -8,7 +8,6 @@ from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.registry import resolve
 from probes.fitting.fit_options import PROTOCOLS
 from probes.heads.head_table import HEADS, resolve_head
-from probes.heads.word_fits import token_options
 
 NAMES = [name for name, entry in HEADS.items() if entry.kind == "words"]
 
@@ -23,12 +22,12 @@ def test_every_head_can_be_saved(name: str) -> None:
 def test_no_options_are_the_defaults(name: str) -> None:
     resolved = resolve_head(name, {})
     [options] = map(resolve, HEADS[name].sources)
-    assert (token_options(resolved), resolved.pooling, resolved.layers) == (options(), "", ("all",))
+    assert (resolved.options, resolved.pooling, resolved.layers) == (options(), "", ("all",))
 
 
 def test_magnet_is_what_its_appendix_says() -> None:
     found = resolve_head("token-classifier", {}, protocol="magnet")
-    options = token_options(found)
+    options = found.options
     assert (options.steps, options.batch_size, options.learning_rate, options.dropout) == (4000, 8, 5e-4, 0.1)
     assert (options.is_standardised, options.keep, found.layers) == (False, "last", ("final_norm",))
     assert options.decoding == "plain"
@@ -36,7 +35,7 @@ def test_magnet_is_what_its_appendix_says() -> None:
 
 def test_look_both_ways_is_what_its_script_says() -> None:
     found = resolve_head("token-classifier", {}, protocol="look-both-ways")
-    options = token_options(found)
+    options = found.options
     assert (options.max_epochs, options.batch_size, options.learning_rate) == (3, 32, 5e-3)
     assert options.epoch_steps == 1  # three passes are three passes
     assert (options.schedule, options.keep, options.leaves_out_cut) == ("linear", "last", True)
@@ -51,7 +50,7 @@ def test_the_config_counts_before_the_protocol(protocol: str) -> None:
     found = resolve_head(
         "token-classifier", {"learning_rate": "2e-3", "layers": "blocks", "steps": 0}, protocol=protocol
     )
-    options = token_options(found)
+    options = found.options
     assert (options.learning_rate, found.layers, options.steps) == (2e-3, ("blocks",), 0)
     assert not options.is_standardised
 

@@ -153,9 +153,7 @@ def _meaning(task: ZeroShotTask, text: str) -> int:
 def predict(saved: Sequence[SavedHead[Any]], setting: FitContext, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
     """Judge a split by a head read back from disk."""
     [head] = saved
-    resolved = HeadOptions(
-        head.record["name"], (ZeroShotOptions(),), head.record["pooling"], tuple(head.record["layers"])
-    )
-    entry: Any = HEADS[head.record["name"]]
-    judged = resolve(entry.evaluate.bound[0])(resolved, setting).predict(head.head, 0, split)
+    resolved = HeadOptions(head.record.name, (ZeroShotOptions(),), head.record.pooling, head.record.layers)
+    entry: Any = HEADS[head.record.name]
+    judged = resolve(entry.evaluate).__self__(resolved, setting).predict(head.head, 0, split)
     return np.asarray(judged[setting.task.metrics[0]][0])

@@ -87,7 +87,9 @@ def test_a_document_does_not_find_itself(tmp_path: Path) -> None:
     own = task.replaced(splits=type(task.splits)({**task.splits, "test": renamed}))
     cache = plant_task(tmp_path, task, noise=1e-3)
     layer = LAYERS.index(PLANTED)
-    plain, without = (SearchHead.judge(each, "test", reader_of(cache))["ndcg@10"][layer] for each in (task, own))
+    resolved = resolve_head("layer-search", {})
+    heads = [SearchHead(resolved, make_setting(cache, each, tmp_path)) for each in (task, own)]
+    plain, without = (head.judge("test", reader_of(cache))["ndcg@10"][layer] for head in heads)
     assert (plain[0], without[0]) == (pytest.approx(1.0), 0.0)
     np.testing.assert_array_equal(plain[1:], without[1:])
 
@@ -95,7 +97,8 @@ def test_a_document_does_not_find_itself(tmp_path: Path) -> None:
 def test_bitexts_are_scored_as_by_scikit_learn_in_both_directions(tmp_path: Path) -> None:
     task = make_bitext()
     cache = plant_task(tmp_path, task, noise=1.5)
-    found = TranslateHead.judge(task, "test", reader_of(cache))["bitext-f1"].mean(1)
+    head = TranslateHead(resolve_head("layer-translate", {}), make_setting(cache, task, tmp_path))
+    found = head.judge("test", reader_of(cache))["bitext-f1"].mean(1)
     rows = [cache.rows_of(list(task.rows("test")[column])) for column in task.text_columns]
     for k, layer in enumerate(LAYERS):
         a, b = (cache.gather(side, "mean", layers=layer)[0].numpy() for side in rows)
