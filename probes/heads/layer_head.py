@@ -319,26 +319,6 @@ def fit_every_layer(
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""
-ScoreRows = Callable[[Heads, Sequence[Any], Decoder, ExtractionSpec], Any]
-"""Scores rows with a head whose latents the spec extracts, and no others; gives as many predictions."""
-
-
-@dataclass(frozen=True)
-class KindScoring:
-    """How rows of one kind of task are scored and shown.
-
-    Attributes:
-        score: Predicts rows.
-        fields: Names what a scored row holds, from the row and its prediction: a value, or a list of as many values as
-            every other list of the row.
-        n_texts: Counts the texts of a row, from the record of a head.
-        check: Reads what scoring takes from the record of a head; any error says that it cannot.
-    """
-
-    score: ScoreRows
-    fields: Callable[[Any, Any], dict[str, Any]]
-    n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
-    check: Callable[[dict[str, Any]], object] = lambda _: None
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:

@@ -20,7 +20,7 @@ from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
+from probes.heads.layer_head import HeadParts, Heads, embed_once, read_channels, split_scorer
 from probes.heads.result import Curve, HeadResult, residuals_of
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
@@ -449,11 +449,3 @@ def require_calibration(record: Mapping[str, Any]) -> None:
     scores = read_calibration(record["calibration"])(np.zeros(1))
     if scores.shape != (1,):
         raise ValueError(f"calibration of one score gives {len(scores)}")
-
-
-PAIRS_SCORING = KindScoring(
-    score_pairs,
-    fields=lambda pair, score: {"score": float(score), "text1": pair[0], "text2": pair[1]},
-    n_texts=lambda _: 2,
-    check=require_calibration,
-)

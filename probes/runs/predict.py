@@ -50,7 +50,7 @@ class Scorer:
     @property
     def n_texts(self) -> int:
         """Texts in a row."""
-        return KINDS[self.kind].scoring.n_texts(self.seeds[0].record)
+        return KINDS[self.kind].n_texts(self.seeds[0].record)
 
     @property
     def reads_words(self) -> bool:
@@ -65,7 +65,7 @@ class Scorer:
             [['B-LOC', 'O', 'O', 'O']]
         """
         self.require_rows(rows)
-        return KINDS[self.kind].scoring.score(self.seeds, rows, self.decoder, self.spec)
+        return KINDS[self.kind].score(self.seeds, rows, self.decoder, self.spec)
 
     def probabilities(self, rows: Sequence[Any]) -> Any:
         """Return the `(N, K)` probability of every class, in the order of `seeds[0].head.arguments()["class_names"]`.
@@ -77,7 +77,7 @@ class Scorer:
 
     def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""
-        return KINDS[self.kind].scoring.fields(row, prediction)
+        return KINDS[self.kind].fields(row, prediction)
 
     def require_rows(self, rows: Sequence[Any], *, first: int = 0) -> None:
         """Refuse no rows at all, and a row of another form, with an InputError; `first` numbers the first row."""
@@ -188,7 +188,7 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
             raise KeyError(f"{', '.join(missing)} of the latents is missing")
         if type(record["pooling"]) is not str or type(layers) is not list or {str} != {*map(type, layers)}:
             raise TypeError(f"the pooling is {record['pooling']!r} and the layers are {layers!r}")
-        KINDS[folder.scores.header.kind].scoring.check(record)
+        KINDS[folder.scores.header.kind].check_record(record)
     except (*UNREADABLE, ArithmeticError) as error:
         raise HeadError(
             f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
