@@ -31,16 +31,17 @@ from extract.run.extraction import describe_extraction, launched_size, unique_te
 from extract.store.cache import LatentCache, open_cache
 from extract.store.exports import WRITERS
 from extract.store.manifest import Manifest
+from probes.cli.arguments import Watched
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, PredictArgs, RunArgs, ScoreArgs, SweepArgs
 from probes.cli.screen import show, watcher_of
-from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, inner_suffix, read_raw
+from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, RawTable, inner_suffix, read_raw
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
 from probes.report.safe_csv import write_csv
 from probes.report.write import screen_table
 from probes.runs.folder import command_line
 from probes.runs.plan_runs import run_search, run_sweep
-from probes.runs.predict import LoadedRun, Scorer, load_run, load_scorer
+from probes.runs.predict import CHUNK_ROWS, Row, Scorer, load_scorer
 from probes.runs.run import (
     RunResult,
     Watcher,
@@ -318,8 +319,6 @@ def choose_plans(args: SweepArgs) -> list[MaskPlan]:
 # --- Scores of new rows ---
 
 
-CHUNK_ROWS = 4096
-"""Rows scored at a time; bounds memory."""
 COUNTS = {1: "one text", 2: "two texts"}
 
 
@@ -330,12 +329,10 @@ def score_command(args: ScoreArgs) -> int:
         args.run, head=args.head or None, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code
     )
     rows = read_rows(lines, args.file, scorer) if args.file else [_one_row(args.texts, scorer)]
-    watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds")
-    for start in range(0, len(rows), CHUNK_ROWS):
-        chunk = rows[start : start + CHUNK_ROWS]
-        for row, prediction in zip(chunk, scorer.score(chunk), strict=True):
-            fields = scorer.fields(row, prediction)
-            sys.stdout.write(_json(fields) if args.jsonl else printable(_lines(fields)))
+    _say(scorer, args)
+    for row, prediction in zip(rows, scorer.stream(rows, at_a_time=CHUNK_ROWS), strict=True):
+        fields = scorer.fields(row, prediction)
+        sys.stdout.write(_json(fields) if args.jsonl else printable(_lines(fields)))
     return 0
 
 
@@ -357,10 +354,14 @@ def _cell(value: str | float | None) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
 
 
-def _one_row(texts: Sequence[str], scorer: Scorer) -> Any:
+def _count(n_texts: int) -> str:
+    return COUNTS.get(n_texts, f"{n_texts} texts")
+
+
+def _one_row(texts: Sequence[str], scorer: Scorer) -> Row:
     if len(texts) != scorer.n_texts:
         raise InputError(
-            f"{len(texts)} texts were given; allowed: {COUNTS[scorer.n_texts]} for a run on {scorer.kind}, or a file "
+            f"{len(texts)} texts were given; allowed: {_count(scorer.n_texts)} for a run on {scorer.kind}, or a file "
             "of rows with --file FILE."
         )
     return texts[0] if scorer.n_texts == 1 else tuple(texts)
@@ -375,18 +376,18 @@ def read_lines(name: str) -> list[str]:
     return text.split("\n")  # splitlines would also break inside a text
 
 
-def read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Any]:
+def read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Row]:
     """Read rows out of the lines of a file, of which `.conll` holds a word each."""
     if name.endswith(".conll") and scorer.reads_words:
         return list(_sentences(lines))
     return [_read_row(line, number, name, scorer.n_texts) for number, line in enumerate(lines, start=1) if line]
 
 
-def _read_row(line: str, number: int, name: str, n_texts: int) -> Any:
+def _read_row(line: str, number: int, name: str, n_texts: int) -> Row:
     cells = line.split("\t") if n_texts > 1 else [line]
     if len(cells) != n_texts or not all(cell.strip() for cell in cells):
         tab = " with one tab between them" if n_texts > 1 else ""
-        raise InputError(f"line {number} of {name!r} is {cells!r}; allowed: {COUNTS[n_texts]}{tab}.")
+        raise InputError(f"line {number} of {name!r} is {cells!r}; allowed: {_count(n_texts)}{tab}.")
     return cells[0] if n_texts == 1 else tuple(cells)
 
 
@@ -407,8 +408,8 @@ def _sentences(lines: Sequence[str]) -> Iterator[list[str]]:
 
 TABLES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
 OBJECT = 'give an object, as {"text": ...}'
-GUESSES = {1: (("text",), ("sentence",), ("words",), ("tokens",)), 2: (("text1", "text2"), ("sentence1", "sentence2"))}
-"""Columns that are read when none are named, by the texts of a row."""
+GUESSES = ("text", "sentence", "words", "tokens")
+"""Columns that are read when none are named; of several texts those that are numbered, as text1 and text2."""
 MOST_BYTES = 65_536
 """Longest line that a service reads; a longer one is answered with an error, as its tokens could block the others."""
 
@@ -418,16 +419,23 @@ def predict_command(args: PredictArgs) -> int:
     form = args.format or _format_of(args.out)
     if args.safe_for_spreadsheets and form != "csv":
         raise UsageError(f"--safe-for-spreadsheets does nothing for the format {form!r}; leave it out.")
-    loaded = load_run(args.run, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code)
     columns = tuple(filter(None, (name.strip() for name in args.columns.split(","))))
+    source = [] if args.serve else _open_rows(args.file, columns)  # before the decoder is loaded, which takes longer
+    scorer = load_scorer(
+        args.run, head=args.head or None, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code
+    )
     if args.serve:
-        loaded.scorer(args.head)
-        _say(loaded, args, "ready: a JSON object per line")
-        return _serve(loaded, args.head, columns, with_shares=args.probabilities)
-    given, rows = _read(args.file, loaded, args.head, columns)
-    _say(loaded, args, f"{len(rows):,} rows")
-    predicted = _predict(loaded, args.head, given, rows, with_shares=args.probabilities)
-    text = _write(predicted, form, is_safe=args.safe_for_spreadsheets)
+        _say(scorer, args, "; ready: a JSON object per line")
+        return _serve(scorer, columns, with_shares=args.probabilities)
+    if isinstance(source, RawTable):
+        given, rows = _rows_of_table(source, columns, scorer, name=args.file)
+    else:
+        rows = read_rows(source, args.file, scorer)
+        given = [{} for _ in rows]
+    _say(scorer, args, f"; {len(rows):,} rows")
+    text = _write(
+        _predict(scorer, given, rows, with_shares=args.probabilities), form, is_safe=args.safe_for_spreadsheets
+    )
     if args.out:
         write_file(Path(args.out), text)
     else:
@@ -445,27 +453,28 @@ def _format_of(out: str) -> str:
     return "csv"
 
 
-def _say(loaded: LoadedRun, args: PredictArgs, what: str) -> None:
-    scorer = loaded.scorer(args.head)
-    watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds; {what}")
+def _say(scorer: Scorer, args: Watched, more: str = "") -> None:
+    watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds{more}")
 
 
-def _read(
-    name: str, loaded: LoadedRun, head: str, columns: tuple[str, ...]
-) -> tuple[list[Mapping[str, Any]], list[Any]]:
-    """Read the rows of a file: all columns of a table, or none, and what is predicted."""
-    if inner_suffix(Path(name)) not in TABLES:
-        if columns:
-            raise InputError(f"--columns names columns of a table, but {name!r} is none; allowed: {', '.join(TABLES)}.")
-        rows = read_rows(read_lines(name), name, loaded.scorer(head))
-        return [{} for _ in rows], rows
-    table = read_raw(Path(name))
-    names = _find_columns(table.columns, columns, loaded.scorer(head).n_texts, where=name)
+def _open_rows(name: str, columns: tuple[str, ...]) -> RawTable | list[str]:
+    """Read a table, or the lines of another file, which has no columns to name."""
+    if inner_suffix(Path(name)) in TABLES:
+        return read_raw(Path(name))
+    if columns:
+        raise InputError(f"--columns names columns of a table, but {name!r} is none; allowed: {', '.join(TABLES)}.")
+    return read_lines(name)
+
+
+def _rows_of_table(
+    table: RawTable, columns: tuple[str, ...], scorer: Scorer, *, name: str
+) -> tuple[list[Mapping[str, Any]], list[Row]]:
+    """Read all columns of a table, and what is predicted."""
+    names = _find_columns(table.columns, columns, scorer.n_texts, where=name)
     for row in table.rows:
         if row.problem:
             raise InputError(f"{table.location(row)}: {row.problem}.")
-    reads_words = loaded.scorer(head).reads_words
-    rows = [_row(row.values, names, table.location(row), reads_words=reads_words) for row in table.rows]
+    rows = [_row(row.values, names, table.location(row), reads_words=scorer.reads_words) for row in table.rows]
     return [row.values for row in table.rows], rows
 
 
@@ -475,33 +484,39 @@ def _find_columns(columns: Sequence[str], named: tuple[str, ...], n_texts: int, 
             raise unknown_name("column", name, columns, hint=f"They are those of {where}.")
     if named and len(named) != n_texts:
         raise InputError(f"--columns names {len(named)} columns; this run takes {n_texts} texts per row.")
-    guess = next((names for names in GUESSES[n_texts] if set(names) <= set(columns)), ())
+    guesses: list[tuple[str, ...]] = [(name,) for name in GUESSES]
+    if n_texts > 1:
+        guesses = [tuple(f"{name}{k}" for k in range(1, n_texts + 1)) for name in GUESSES[:2]]
+    guess = next((names for names in guesses if set(names) <= set(columns)), ())
     if not (named or guess):
-        tried = " or ".join(", ".join(names) for names in GUESSES[n_texts])
-        own = ", ".join(columns)
-        raise InputError(f"{where} has no columns {tried}; name {n_texts} of its own with --columns: {own}.")
+        tried = " or ".join(", ".join(names) for names in guesses)
+        raise InputError(
+            f"{where} has no columns {tried}; name {n_texts} of its own with --columns: {', '.join(columns)}."
+        )
     return named or guess
 
 
-def _row(values: Mapping[str, Any], names: Sequence[str], place: str, *, reads_words: bool) -> Any:
+def _row(values: Mapping[str, Any], names: Sequence[str], place: str, *, reads_words: bool) -> Row:
     """Take the texts out of a row; a list of words stays one."""
     for name in names:
         text = values.get(name)
         is_words = reads_words and isinstance(text, list) and text and all(isinstance(word, str) for word in text)
         if not is_words and not (isinstance(text, str) and text.strip()):
             raise InputError(f"{place}, column {name!r}: {text!r} is no text; allowed: a text that is not empty.")
-    return values[names[0]] if len(names) == 1 else tuple(values[name] for name in names)
+    texts: list[Row] = [values[name] for name in names]
+    return texts[0] if len(texts) == 1 else tuple(map(str, texts))
 
 
 def _predict(
-    loaded: LoadedRun, head: str, given: Sequence[Mapping[str, Any]], rows: Sequence[Any], *, with_shares: bool
+    scorer: Scorer, given: Sequence[Mapping[str, Any]], rows: Sequence[Row], *, with_shares: bool
 ) -> Iterator[dict[str, Any]]:
     """Put what was predicted beside the user's own columns, which stay as they are; ours get names that are free."""
-    scorer = loaded.scorer(head)
-    shares = loaded.predict_proba(rows, head=head).to_dict("records") if with_shares else [{}] * len(rows)
+    shares = scorer.predict_proba(rows).to_dict("records") if with_shares else [{}] * len(rows)
     taken = {name for values in given for name in values}
-    for values, row, prediction, share in zip(given, rows, loaded.predict(rows, head=head), shares, strict=True):
-        fields = _fields(scorer, row, prediction, beside=values)
+    for values, row, prediction, share in zip(given, rows, scorer.predict(rows), shares, strict=True):
+        fields = scorer.fields(row, prediction)
+        if values:  # beside the user's own columns, which hold the texts
+            fields = {name: value for name, value in fields.items() if not name.startswith(("text", "word"))}
         fields |= {f"p_{name}": value for name, value in share.items()}
         yield {**values, **{_free_name(name, taken): value for name, value in fields.items()}}
 
@@ -510,12 +525,6 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     """Name a column of ours: `score`, or where the table has one `predicted_score`, `predicted_score_2` and so on."""
     tries = chain([name, f"predicted_{name}"], (f"predicted_{name}_{number}" for number in count(2)))
     return next(free for free in tries if free not in taken)
-
-
-def _fields(scorer: Scorer, row: Any, prediction: Any, *, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """Name what was predicted; the texts of a row are left out beside its own columns."""
-    fields = scorer.fields(row, prediction)
-    return {name: value for name, value in fields.items() if not (beside and name.startswith(("text", "word")))}
 
 
 def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> str:
@@ -532,13 +541,13 @@ def _csv_cell(value: Any) -> Any:
     return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
 
 
-def _serve(loaded: LoadedRun, head: str, columns: tuple[str, ...], *, with_shares: bool) -> int:
+def _serve(scorer: Scorer, columns: tuple[str, ...], *, with_shares: bool) -> int:
     """Answer every line of standard input with one line; a line that cannot be read is answered with its error."""
     for number, line in enumerate(_read_bounded(sys.stdin.buffer), start=1):
         place = f"line {number}"
         try:
-            values, row = _read_request(line, place, loaded.scorer(head), columns)
-            [answer] = _predict(loaded, head, [values], [row], with_shares=with_shares)
+            values, row = _read_request(line, place, scorer, columns)
+            [answer] = _predict(scorer, [values], [row], with_shares=with_shares)
             text = json.dumps(answer, ensure_ascii=True)
         except IcecoreError as error:
             text = json.dumps({"error": f"{place}: " * (not str(error).startswith(place)) + str(error)})
@@ -558,7 +567,7 @@ def _read_bounded(lines: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _read_request(line: bytes, place: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
+def _read_request(line: bytes, place: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[dict[str, Any], Row]:
     """Read a line of a service: all that the object holds, and the row to predict."""
     if len(line) > MOST_BYTES:
         raise InputError(f"{place} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead.")
