@@ -14,7 +14,6 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import HeadError
-from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
@@ -344,6 +343,8 @@ def embed_once(
 ) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
     """Embed every different text once; returns the latents, and the position of each text in them."""
     unique = unique_texts(texts)
+    from extract.run.embed import embed_texts
+
     return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
 
 

@@ -17,7 +17,6 @@ from probes.data.pair_task import subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
-from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
 from probes.heads.layer_head import HeadParts, Heads, embed_once, read_channels, split_scorer
@@ -129,6 +128,8 @@ class PairFits:
                 "start: fresh."
             )
         encoders = self.context.autoencoders(self.data.pooling)
+        from probes.heads.autoencoders import require_same_encoders
+
         require_same_encoders(self.resolved.name, self.arguments, encoders.head.arguments())
         return encoders
 
