@@ -23,7 +23,7 @@ from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
-from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
+from probes.metrics.bootstrap import SeedSummary, UnitScorer
 
 
 def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:
@@ -268,22 +268,6 @@ class HeadParts:
     how: str
 
 
-def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
-    """Return how predicted pairs, classes or numbers of a split are scored."""
-    return _SCORERS[task.kind](task, split, metric)
-
-
-_SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
-    "pairs": lambda task, split, metric: correlation_scorer(
-        task.gold01(split), metric=metric, groups=task.units(split)
-    ),
-    "classes": lambda task, split, metric: class_scorer(task.labels(split), metric=metric, groups=task.units(split)),
-    "numbers": lambda task, split, metric: correlation_scorer(
-        task.numbers(split), metric=metric, groups=task.units(split)
-    ),
-}
-
-
 def take_apart(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
@@ -307,7 +291,7 @@ def fit_every_layer(
     return HeadParts(
         channels.pooling,
         channels.names,
-        split_scorer(context.task, split, result.metric),
+        context.task.scorer(split, result.metric),
         np.stack(predicted)[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",

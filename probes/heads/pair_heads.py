@@ -19,7 +19,7 @@ from probes.fitting.fit_options import EpochOptions, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import HeadParts, Heads, embed_once, read_channels, split_scorer
+from probes.heads.layer_head import HeadParts, Heads, embed_once, read_channels
 from probes.heads.result import Curve, HeadResult, residuals_of
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
@@ -384,7 +384,7 @@ def pair_parts(
     return HeadParts(
         data.pooling,
         data.layers,
-        split_scorer(context.task, split, result.metric),
+        context.task.scorer(split, result.metric),
         np.stack([head.cosines for head in muted]),
         (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         "the similarity that the fitted head makes of the layer",
