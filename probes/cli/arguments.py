@@ -355,9 +355,9 @@ GROUPS = {
 """Sections of a configuration, in the order of the help; keys of no section are in the last."""
 
 
-PLACE_ONLY: Any = inspect.Parameter.POSITIONAL_ONLY
-MANY: Any = inspect.Parameter.VAR_POSITIONAL
-KEYWORD: Any = inspect.Parameter.KEYWORD_ONLY
+PLACE_ONLY = inspect.Parameter.POSITIONAL_ONLY
+MANY = inspect.Parameter.VAR_POSITIONAL
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 """Kinds of parameters, in the order that a signature has."""
 
 
@@ -365,14 +365,12 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
     """Write the arguments of a command as the signature of a function, which is what cyclopts reads."""
     from cyclopts import Group, Parameter
 
-    def run(**_: Any) -> None:
+    def run(**_: object) -> None:
         raise NotImplementedError
 
     parameters = []
     for argument in command.arguments:
-        kind = KEYWORD
-        if argument.is_place:
-            kind = MANY if argument.is_many else PLACE_ONLY
+        kind = MANY if argument.is_many else PLACE_ONLY if argument.is_place else KEYWORD
         hint: Any = str if argument.is_many or argument.read else argument.hint
         if argument.values:
             hint = Literal[argument.values]
@@ -409,7 +407,7 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
     return run
 
 
-def _noun(hint: Any) -> str:
+def _noun(hint: object) -> str:
     nouns = {"tuple": "[A,B]", "dict": "{KEY: VALUE}", "int": "N", "float": "X", "bool": "BOOL"}
     return nouns.get(getattr(get_origin(hint) or hint, "__name__", ""), "VALUE")
 
@@ -420,7 +418,7 @@ def _with_values(argument: Argument) -> str:
     return text if all(value in text for value in argument.values) else f"{' or '.join(argument.values)}; {text}"
 
 
-def _with_default(text: str, default: Any) -> str:
+def _with_default(text: str, default: object) -> str:
     if default in ("", None, False, (), MISSING) or isinstance(default, Mapping):
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
@@ -445,13 +443,13 @@ class TwoColumns:
             rows = ((_label(entry), _plain(entry.description)) for entry in panel.entries)
             sys.stdout.write("\n".join(["", *title, *two_columns(rows, indent), ""]))
 
-    def render_usage(self, console: "Console", options: "ConsoleOptions", usage: Any) -> None:
+    def render_usage(self, console: "Console", options: "ConsoleOptions", usage: object) -> None:
         """Write the usage."""
         del console, options
         word, _, rest = _plain(usage).partition(" ")
         sys.stdout.write(f"{strong(word)} {rest}\n\n")
 
-    def render_description(self, console: "Console", options: "ConsoleOptions", description: Any) -> None:
+    def render_description(self, console: "Console", options: "ConsoleOptions", description: object) -> None:
         """Write what the command does."""
         del console, options
         lines = _plain(description).splitlines()
@@ -466,7 +464,7 @@ def _label(entry: "HelpEntry") -> str:
     return f"{names} {entry.metavar}" if entry.metavar and entry.positive_names else names
 
 
-def _plain(text: Any) -> str:
+def _plain(text: object) -> str:
     text = getattr(text, "primary_renderable", text)
     return str(getattr(text, "plain", text) or "").strip()
 

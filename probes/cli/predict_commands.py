@@ -2,10 +2,10 @@
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from extract.errors import IcecoreError, InputError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
@@ -14,6 +14,7 @@ from probes.cli.commands import PredictArgs, ScoreArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, RawTable, inner_suffix, read_raw
 from probes.report.safe_csv import write_csv
+from probes.report.scores import Values
 from probes.runs.predict import CHUNK_ROWS, Row, Scorer, load_scorer
 
 # --- Scores of new rows ---
@@ -36,13 +37,13 @@ def score_command(args: ScoreArgs) -> int:
     return 0
 
 
-def _json(fields: dict[str, Any]) -> str:
+def _json(fields: Values) -> str:
     """Write a scored row as a line of JSON without control characters; JSON itself leaves some as they are."""
     text = json.dumps(fields, ensure_ascii=False)
     return "".join(f"\\u{ord(c):04x}" if "\x7f" <= c < "\xa0" else c for c in text) + "\n"
 
 
-def _lines(fields: dict[str, Any]) -> str:
+def _lines(fields: Values) -> str:
     """Write a scored row as one line, or where it holds lists as a line per word and a blank one."""
     is_list = any(isinstance(value, list) for value in fields.values())
     columns = [value if is_list else [value] for value in fields.values()]
@@ -159,7 +160,7 @@ def _open_rows(name: str, columns: tuple[str, ...]) -> RawTable | list[str]:
 
 def _rows_of_table(
     table: RawTable, columns: tuple[str, ...], scorer: Scorer, *, name: str
-) -> tuple[list[Mapping[str, Any]], list[Row]]:
+) -> tuple[list[Values], list[Row]]:
     """Read all columns of a table, and what is predicted."""
     names = _find_columns(table.columns, columns, scorer.n_texts, where=name)
     for row in table.rows:
@@ -187,7 +188,7 @@ def _find_columns(columns: Sequence[str], named: tuple[str, ...], n_texts: int, 
     return named or guess
 
 
-def _row(values: Mapping[str, Any], names: Sequence[str], place: str, *, reads_words: bool) -> Row:
+def _row(values: Values, names: Sequence[str], place: str, *, reads_words: bool) -> Row:
     """Take the texts out of a row; a list of words stays one."""
     for name in names:
         text = values.get(name)
@@ -198,9 +199,7 @@ def _row(values: Mapping[str, Any], names: Sequence[str], place: str, *, reads_w
     return texts[0] if len(texts) == 1 else tuple(map(str, texts))
 
 
-def _predict(
-    scorer: Scorer, given: Sequence[Mapping[str, Any]], rows: Sequence[Row], *, with_shares: bool
-) -> Iterator[dict[str, Any]]:
+def _predict(scorer: Scorer, given: Sequence[Values], rows: Sequence[Row], *, with_shares: bool) -> Iterator[Values]:
     """Put what was predicted beside the user's own columns, which stay as they are; ours get names that are free."""
     shares = scorer.predict_proba(rows).to_dict("records") if with_shares else [{}] * len(rows)
     taken = {name for values in given for name in values}
@@ -218,7 +217,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     return next(free for free in tries if free not in taken)
 
 
-def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> str:
+def _write(rows: Iterable[Values], form: str, *, is_safe: bool) -> str:
     """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
@@ -228,7 +227,7 @@ def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> st
     return write_csv([columns, *cells], newline="\n", is_safe=is_safe)
 
 
-def _csv_cell(value: Any) -> Any:
+def _csv_cell(value: object) -> object:
     return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
 
 
@@ -258,7 +257,7 @@ def _read_bounded(lines: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _read_request(line: bytes, place: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[dict[str, Any], Row]:
+def _read_request(line: bytes, place: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[Values, Row]:
     """Read a line of a service: all that the object holds, and the row to predict."""
     if len(line) > MOST_BYTES:
         raise InputError(f"{place} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead.")

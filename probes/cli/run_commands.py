@@ -32,6 +32,7 @@ from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepA
 from probes.cli.screen import read_lines, show, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
+from probes.report.scores import PlansScores, RunScores
 from probes.report.write import screen_table
 from probes.runs.folder import command_line
 from probes.runs.run import (
@@ -172,7 +173,7 @@ def _open_named(name: str) -> LatentCache:
     return cache
 
 
-def _show(result: RunResult) -> None:
+def _show(result: RunResult[RunScores]) -> None:
     scores = result.record
     Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
     if scores.header.task["is_sample"]:
@@ -269,15 +270,21 @@ def sweep_command(args: SweepArgs) -> int:
                 f"--test is {args.test!r}, but a search reads test for what it chose and for causal; leave --test or "
                 "--search out."
             )
-        how: dict[str, Any] = {"strategy": args.search, "budget": args.budget}
-        result = run_search(args.config, plans, **how, watcher=watcher, command=command_line())
+        result = run_search(
+            args.config,
+            plans,
+            strategy=args.search,
+            budget=args.budget,
+            watcher=watcher,
+            command=command_line(),
+        )
     else:
         result = run_sweep(args.config, plans, test=args.test, watcher=watcher, command=command_line())
     _show_plans(result)
     return 0
 
 
-def _show_plans(result: Any) -> None:
+def _show_plans(result: RunResult[PlansScores]) -> None:
     scores = result.record
     for name, choice in scores.chosen.items():
         best = choice.result

@@ -185,7 +185,7 @@ class PairScorer:
             raise HeadError(f"the run {str(run)!r} is on {self.scorer.kind}; allowed: a run on pairs of texts.")
 
     def predict(
-        self, sentences: Sequence[Sequence[str]] | Sequence[str], batch_size: int = 1024, **kwargs: Any
+        self, sentences: Sequence[Sequence[str]] | Sequence[str], batch_size: int = 1024, **kwargs: object
     ) -> Float[np.ndarray, " N"] | float:
         """Score pairs, in the units of the run's gold; a single pair gives a single number.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -242,7 +242,7 @@ def _setting_of(run: RunFolder, caches: str, watcher: Watcher) -> FitContext:
     return make_setting(config, task, cache, run.path / "heads", autoencoders=shelf, documents=documents)
 
 
-def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, Any]]:
+def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, object]]:
     """Return the rows of a frame of `LAYER_COLUMNS` for the findings of one head."""
     header = run.scores.header
     system = {

@@ -129,7 +129,7 @@ def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], *
 
 def report_plans(
     config: RunConfig, what: str, folder: Path, *, decoder: Decoder, task: Task, command: str, **scores: Any
-) -> RunResult:
+) -> RunResult[PlansScores]:
     """Write the report of a `sweep` or a `search`; `scores` are the fields of `PlansScores` after its header."""
     described = decoder.description.to_dict()
     header = make_header(config, what, folder, command=command, decoder=described, task=task.describe())
@@ -213,7 +213,7 @@ def run_search(
     budget: float = 0.25,
     watcher: Watcher = SILENT,
     command: str = "",
-) -> RunResult:
+) -> RunResult[PlansScores]:
     """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
 
     `budget` is the most that choosing may compute, as a share of sweeping all plans over train and validation. The
@@ -314,7 +314,7 @@ TEST_READS = ("chosen", "all")
 
 def run_sweep(
     config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
-) -> RunResult:
+) -> RunResult[PlansScores]:
     """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
 
     `test` is one of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The

@@ -25,6 +25,7 @@ from probes.heads.context import load_head
 from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
 from probes.heads.task_kind import TaskKind
 from probes.report.document import result_rows
+from probes.report.scores import Values
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.results import results
 from probes.runs.task_kinds import KINDS
@@ -266,7 +267,7 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
             )
 
 
-def _latents(saved: SavedHead[FittedModule]) -> dict[str, Any]:
+def _latents(saved: SavedHead[FittedModule]) -> Values:
     """Return what a head was fitted on; early heads do not say."""
     return dict(saved.record.get("latents", {}))
 

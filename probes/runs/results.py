@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -88,7 +88,7 @@ def open_runs(runs: Runs) -> list[RunFolder]:
     return [path if isinstance(path, RunFolder) else RunFolder(Path(path)) for path in paths]
 
 
-def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, Any], HeadResult]]:
+def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, str], HeadResult]]:
     """Yield every result of a folder, with the columns that say what it is of."""
     values = folder.values
     common = {
@@ -163,7 +163,7 @@ def _scores_tried(result: HeadResult) -> list[float]:
 class _LayerCurve:
     """The best score of each layer, of one head under one plan."""
 
-    system: dict[str, Any]
+    system: dict[str, str]
     """What the curve is of, by column."""
     layers: tuple[str, ...]
     depths: Float[np.ndarray, " L"]
@@ -285,7 +285,7 @@ def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
     return curves
 
 
-def _curves_of(system: dict[str, Any], result: HeadResult, n_blocks: int) -> Iterator[_LayerCurve]:
+def _curves_of(system: dict[str, str], result: HeadResult, n_blocks: int) -> Iterator[_LayerCurve]:
     """Yield the layer curves of one head on validation, or else on another split that it was not fitted on."""
     curves = [curve for curve in result.curves if curve.metric == result.metric and curve.split != "train"]
     splits = [curve.split for curve in curves]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
@@ -33,7 +33,7 @@ from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
-from probes.report.scores import Header, PretrainingScores, RunScores
+from probes.report.scores import Header, PlansScores, PretrainingScores, RunScores, Values
 from probes.report.write import write_pretraining, write_run
 from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
 from probes.runs.run_config import RunConfig, describe_sources
@@ -195,7 +195,7 @@ class EncoderShelf:
             self.fitted[pooling] = obtain_autoencoder(pretraining, pooling=pooling, report=report)
         return self.fitted[pooling]
 
-    def describe(self, corpus: Corpus | None) -> dict[str, Any]:
+    def describe(self, corpus: Corpus | None) -> Values:
         """Describe them for scores.json."""
         keys = (
             "layers",
@@ -227,22 +227,25 @@ def obtain_corpus(config: RunConfig) -> Corpus | None:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
+Scores = TypeVar("Scores", RunScores, PlansScores, PretrainingScores)
+
+
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Generic[Scores]):
     """A finished run: its folder, and its scores as a typed record."""
 
     folder: Path
-    record: Any
+    record: Scores
 
     @property
     def scores(self) -> dict[str, Any]:
         """The content of scores.json."""
-        values: dict[str, Any] = self.record.to_dict()
-        return values
+        return dict(self.record.to_dict())
 
     def table(self) -> str:
         """Write the results of a run as a Markdown table: a row per head and metric, scores times 100."""
-        titles, rows = result_rows(self.record, KINDS[self.record.header.kind].report)
+        scores: Any = self.record
+        titles, rows = result_rows(scores, KINDS[scores.header.kind].report)
         return markdown_table(rows, titles)
 
 
@@ -253,7 +256,7 @@ def run(
     corpus_cache: LatentCache | None = None,
     watcher: Watcher = SILENT,
     command: str = "",
-) -> RunResult:
+) -> RunResult[RunScores]:
     """Run a configuration: extract what is missing, fit every head, report.
 
     Args:
@@ -361,9 +364,7 @@ def evaluate_heads(config: RunConfig, setting: FitContext, *, watcher: Watcher =
     }
 
 
-def make_header(
-    config: RunConfig, what: str, folder: Path, *, command: str, decoder: dict[str, Any], task: dict[str, Any]
-) -> Header:
+def make_header(config: RunConfig, what: str, folder: Path, *, command: str, decoder: Values, task: Values) -> Header:
     """Make what every scores.json begins with; the task of a pretraining is empty."""
     return Header(
         what=what,
@@ -398,7 +399,9 @@ def _own_names(config: RunConfig) -> list[tuple[str, str]]:
     return [*own_names(spec.mask_plan, spec.poolings, words), *(("head", name) for name in config.heads)]
 
 
-def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
+def pretrain(
+    config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = ""
+) -> RunResult[PretrainingScores]:
     """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
     from probes.runs.run_caches import config_of
 

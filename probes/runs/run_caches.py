@@ -19,6 +19,7 @@ from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over
 from extract.store.shard_index import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
+from probes.report.scores import Values
 from probes.runs.folder import RunFolder
 from probes.runs.run_config import RunConfig
 
@@ -124,7 +125,7 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
     )
 
 
-def _decided_by_protocol(config: RunConfig) -> dict[str, Any]:
+def _decided_by_protocol(config: RunConfig) -> Values:
     """Return the values of the extraction that a protocol decides, as the configuration has them."""
     decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
     return {
@@ -152,13 +153,13 @@ class _Content:
     """What latents are of; a cache holds what a configuration extracts if these are equal."""
 
     plan: str
-    template: dict[str, Any]
+    template: Values
     storage_dtype: str
     words: tuple[bool, str] | None
     """Shift and treatment of lost words; None for whole texts."""
     custom: dict[str, str]
     """Digests of the user's code."""
-    reba: dict[str, Any]
+    reba: Values
 
 
 def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:

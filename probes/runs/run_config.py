@@ -225,7 +225,7 @@ class RunConfig:
         return values | {"extraction": extraction}
 
 
-def _check_choices(spec: Any, prefix: str = "") -> None:
+def _check_choices(spec: object, prefix: str = "") -> None:
     """Refuse null, a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
     for name, hint in get_type_hints(type(spec)).items():
         if getattr(spec, name) is None and type(None) not in get_args(hint):
