@@ -6,15 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from extract.code_gate import allow_code
 from extract.errors import UsageError, unknown_name
@@ -355,12 +347,6 @@ GROUPS = {
 """Sections of a configuration, in the order of the help; keys of no section are in the last."""
 
 
-PLACE_ONLY = inspect.Parameter.POSITIONAL_ONLY
-MANY = inspect.Parameter.VAR_POSITIONAL
-KEYWORD = inspect.Parameter.KEYWORD_ONLY
-"""Kinds of parameters, in the order that a signature has."""
-
-
 def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
     """Write the arguments of a command as the signature of a function, which is what cyclopts reads."""
     from cyclopts import Group, Parameter
@@ -370,7 +356,12 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
 
     parameters = []
     for argument in command.arguments:
-        kind = MANY if argument.is_many else PLACE_ONLY if argument.is_place else KEYWORD
+        by_name, alone, many = (
+            inspect.Parameter.KEYWORD_ONLY,
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.VAR_POSITIONAL,
+        )
+        kind = many if argument.is_many else alone if argument.is_place else by_name
         hint: Any = str if argument.is_many or argument.read else argument.hint
         if argument.values:
             hint = Literal[argument.values]
@@ -401,7 +392,11 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
             group=group,
             show_default=False,
         )
-        parameters.append(inspect.Parameter(f"key_{number}", KEYWORD, default="", annotation=Annotated[str, about]))
+        parameters.append(
+            inspect.Parameter(
+                f"key_{number}", inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, about]
+            )
+        )
     parameters.sort(key=lambda parameter: parameter.kind)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run

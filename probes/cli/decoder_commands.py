@@ -80,13 +80,7 @@ def attention_command(args: AttentionArgs) -> int:
         title=f"Mean attention, {title}",
         note=f"{note}; one scale for all blocks",
     )
-    album.add(
-        "sink_mass",
-        draw_sink_mass,
-        maps.sink_mass,
-        note=note,
-        title=f"Attention on the first tokens, {title}",
-    )
+    album.add("sink_mass", draw_sink_mass, maps.sink_mass, note=note, title=f"Attention on the first tokens, {title}")
     for block, masses in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
         show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
     show(f"{album.folder}: {', '.join(file for files in album.drawn.values() for file in files)}")

@@ -11,15 +11,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as ScreenTable
 
-from extract.errors import (
-    CacheError,
-    HeadError,
-    IcecoreError,
-    UsageError,
-    first_line,
-    printable,
-    unknown_name,
-)
+from extract.errors import CacheError, HeadError, IcecoreError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
@@ -44,10 +36,7 @@ from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_sim
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
-from probes.runs.compare import (
-    compare,
-    note_on_settings,
-)
+from probes.runs.compare import compare, note_on_settings
 from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_at_layers, compare_layers
 from probes.runs.predict import read_run_folder

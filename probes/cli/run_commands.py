@@ -271,12 +271,7 @@ def sweep_command(args: SweepArgs) -> int:
                 "--search out."
             )
         result = run_search(
-            args.config,
-            plans,
-            strategy=args.search,
-            budget=args.budget,
-            watcher=watcher,
-            command=command_line(),
+            args.config, plans, strategy=args.search, budget=args.budget, watcher=watcher, command=command_line()
         )
     else:
         result = run_sweep(args.config, plans, test=args.test, watcher=watcher, command=command_line())

@@ -18,13 +18,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.store.manifest import differences as unequal_fields
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores, unit_counts
-from probes.metrics.significance import (
-    OfSums,
-    bootstrap_p_value,
-    correct_p_values,
-    permutation_p_value,
-    seed_errors,
-)
+from probes.metrics.significance import OfSums, bootstrap_p_value, correct_p_values, permutation_p_value, seed_errors
 from probes.report.blocks import (
     Block,
     Table,
@@ -94,12 +88,7 @@ class ComparedRows:
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
         """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
         values, resampled = paired_scores(
-            self._fits,
-            self.gold,
-            metric=self.metric,
-            units=self.units,
-            sentences=self.sentences,
-            resampling=resampling,
+            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences, resampling=resampling
         )
         return (
             np.array([part.mean() for part in np.split(values, self._ends)]),

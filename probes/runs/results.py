@@ -259,7 +259,7 @@ def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFra
     if by not in SYSTEMS:
         raise unknown_name("system", by, SYSTEMS)
     scores = _layer_scores(runs, head) if by == "layer" else _best_scores(runs, by, head)
-    table = pd.DataFrame(scores).T.pipe(lambda wide: wide[sorted(wide)])
+    table = pd.DataFrame(scores)[sorted(scores)]
     if min(table.shape) < 2:
         raise HeadError(
             f"{table.shape[0]} {by}s on {table.shape[1]} tasks cannot be ranked; needed: two of both or more."
@@ -310,18 +310,17 @@ def _by_seed(curves: list[Curve]) -> Float[np.ndarray, "S L"]:
 
 
 def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
-    """Return layer to task to its score on the best of all curves."""
+    """Return task to layer to its score on the best of all curves."""
     best: dict[str, _LayerCurve] = {}
     for curve in _read_curves(runs, head):
         task = curve.system["task"]
         if task not in best or np.nanmax(curve.values) > np.nanmax(best[task].values):
             best[task] = curve
-    table = {task: dict(zip(curve.layers, curve.values.tolist(), strict=True)) for task, curve in best.items()}
-    return _by_system(table)
+    return {task: dict(zip(curve.layers, curve.values.tolist(), strict=True)) for task, curve in best.items()}
 
 
 def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
-    """Return system to task to the score of the result that was selected there."""
+    """Return task to system to the score of the result that was selected there."""
     results: dict[tuple[str, str], list[HeadResult]] = {}
     for folder in open_runs(runs):
         for system, result in _systems(folder):
@@ -332,9 +331,4 @@ def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for (task, name), result in chosen.items():
         table.setdefault(task, {})[name] = result.mean(split)
-    return _by_system(table)
-
-
-def _by_system(table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    systems = dict.fromkeys(name for scores in table.values() for name in scores)
-    return {name: {task: scores.get(name, float("nan")) for task, scores in table.items()} for name in systems}
+    return table
