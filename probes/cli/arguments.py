@@ -28,7 +28,7 @@ class Argument:
 
     help: str
     """What it is, without a full stop."""
-    is_place: bool = False
+    is_positional: bool = False
     """Whether it goes by its position rather than by its name."""
     values: tuple[str, ...] = ()
     """The only values allowed; any where empty."""
@@ -41,7 +41,7 @@ class Argument:
     needs: tuple[str, ...] = ()
     """Options of which one must be typed with it, as without them it would do nothing."""
     excludes: tuple[str, ...] = ()
-    """Options and places that cannot be typed with it, as one of the two would be ignored."""
+    """Other arguments that cannot be typed with it, as one of the two would be ignored."""
     key: str = ""
     """Name of its field."""
     hint: Any = str
@@ -59,7 +59,7 @@ class Argument:
     @property
     def name(self) -> str:
         """How it is written: in capitals for a place, else with dashes."""
-        return self.key.upper() if self.is_place else f"--{self.key.replace('_', '-')}"
+        return self.key.upper() if self.is_positional else f"--{self.key.replace('_', '-')}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Argument:
     @property
     def is_many(self) -> bool:
         """Whether it takes all words that are left."""
-        return self.is_place and get_origin(self.hint) is tuple
+        return self.is_positional and get_origin(self.hint) is tuple
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
@@ -77,9 +77,9 @@ def option(default: Any, help: str, **more: Any) -> Any:
     return field(default=default, metadata={"argument": Argument(help, **more)})
 
 
-def place(help: str, default: Any = MISSING, **more: Any) -> Any:
+def positional(help: str, default: Any = MISSING, **more: Any) -> Any:
     """Declare an argument that goes by its position; one without a default must be given."""
-    return field(default=default, metadata={"argument": Argument(help, is_place=True, **more)})
+    return field(default=default, metadata={"argument": Argument(help, is_positional=True, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class Command:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """Its arguments; the file of a configuration last among the places."""
+        """Its arguments; the file of a configuration last among the positional ones."""
         hints = get_type_hints(self.args)
         declared = [item for item in fields(self.args) if "argument" in item.metadata]
         declared.sort(key=lambda item: item.name in Watched.__dataclass_fields__)
@@ -136,28 +136,28 @@ class Command:
         return (*(Argument.of(item, hints[item.name]) for item in declared), *shared)
 
     @property
-    def places(self) -> tuple[Argument, ...]:
+    def positional(self) -> tuple[Argument, ...]:
         """Arguments that go by their position."""
-        return tuple(argument for argument in self.arguments if argument.is_place)
+        return tuple(argument for argument in self.arguments if argument.is_positional)
 
     @property
     def options(self) -> tuple[Argument, ...]:
         """Arguments that go by their name."""
-        return tuple(argument for argument in self.arguments if not argument.is_place)
+        return tuple(argument for argument in self.arguments if not argument.is_positional)
 
     @property
     def usage(self) -> str:
         """How to write it, in a line."""
         words = []
-        for place in self.places:
-            words += [place.name] * (place.default is MISSING)
-            words += [f"[{place.name} ...]"] * place.is_many
-            words += [f"[{place.name}]"] * (place.default is not MISSING and not place.is_many)
+        for item in self.positional:
+            words += [item.name] * (item.default is MISSING)
+            words += [f"[{item.name} ...]"] * item.is_many
+            words += [f"[{item.name}]"] * (item.default is not MISSING and not item.is_many)
         more = ["[options]"] * bool(self.options or self.takes_config) + ["[--KEY VALUE ...]"] * self.takes_config
         return " ".join(["icecore", self.name, *words, *more])
 
 
-CONFIG = Argument("YAML file, as configs/demo.yaml", is_place=True, completes="configs", key="config")
+CONFIG = Argument("YAML file, as configs/demo.yaml", is_positional=True, completes="configs", key="config")
 ALLOW_CODE = Argument(
     "modules that files may import, with ',' between them: those of your own poolings, masks and heads",
     key="allow_code",
@@ -281,7 +281,7 @@ def _explain(command: Command, error: "CycloptsError") -> UsageError:
         text = f"{argument.name} is typed twice; give it once."
     elif isinstance(error, exceptions.MissingArgumentError) and argument:
         text = f"{argument.name} lacks its value; allowed: {argument.name} VALUE, or {argument.name}=VALUE."
-        if argument.is_place:
+        if argument.is_positional:
             text = f"{argument.name} is missing ({argument.help}); allowed: {command.usage}."
     elif isinstance(error, exceptions.CoercionError) and argument and token:
         text = _explain_value(argument, _with_dashes(token.value))
@@ -361,7 +361,7 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
             inspect.Parameter.POSITIONAL_ONLY,
             inspect.Parameter.VAR_POSITIONAL,
         )
-        kind = many if argument.is_many else alone if argument.is_place else by_name
+        kind = many if argument.is_many else alone if argument.is_positional else by_name
         hint: Any = str if argument.is_many or argument.read else argument.hint
         if argument.values:
             hint = Literal[argument.values]

@@ -156,9 +156,9 @@ def write_script(shell: str) -> str:
     """Write the script of bash, or of zsh, which reads the same one."""
     cases = [f'        {pattern}) _icecore_offer "{" ".join(names)}"; return ;;' for pattern, names in _values()]
     for command in COMMANDS.values():
-        places = [name for argument in command.places for name in (*argument.values, *_names(argument.completes))]
+        values = [name for argument in command.positional for name in (*argument.values, *_names(argument.completes))]
         cases.append(
-            f'        "{command.name} "*) _icecore_offer "{" ".join(_options(command))}" "{" ".join(places)}" ;;'
+            f'        "{command.name} "*) _icecore_offer "{" ".join(_options(command))}" "{" ".join(values)}" ;;'
         )
     return "\n".join(
         [

@@ -120,13 +120,13 @@ def predict_command(args: PredictArgs) -> int:
         _say(scorer, args, "; ready: a JSON object per line")
         return _serve(scorer, columns, with_shares=args.probabilities)
     if isinstance(source, RawTable):
-        given, rows = _rows_of_table(source, columns, scorer, name=args.file)
+        inputs, rows = _rows_of_table(source, columns, scorer, name=args.file)
     else:
         rows = read_rows(source, args.file, scorer)
-        given = [{} for _ in rows]
+        inputs = [{} for _ in rows]
     _say(scorer, args, f"; {len(rows):,} rows")
     text = _write(
-        _predict(scorer, given, rows, with_shares=args.probabilities), form, is_safe=args.safe_for_spreadsheets
+        _predict(scorer, inputs, rows, with_shares=args.probabilities), form, is_safe=args.safe_for_spreadsheets
     )
     if args.out:
         write_file(Path(args.out), text)
@@ -188,33 +188,33 @@ def _find_columns(columns: Sequence[str], named: tuple[str, ...], n_texts: int, 
     return named or guess
 
 
-def _row(values: Values, names: Sequence[str], place: str, *, reads_words: bool) -> Row:
+def _row(values: Values, names: Sequence[str], where: str, *, reads_words: bool) -> Row:
     """Take the texts out of a row; a list of words stays one."""
     for name in names:
         text = values.get(name)
         is_words = reads_words and isinstance(text, list) and text and all(isinstance(word, str) for word in text)
         if not is_words and not (isinstance(text, str) and text.strip()):
-            raise InputError(f"{place}, column {name!r}: {text!r} is no text; allowed: a text that is not empty.")
+            raise InputError(f"{where}, column {name!r}: {text!r} is no text; allowed: a text that is not empty.")
     texts: list[Row] = [values[name] for name in names]
     return texts[0] if len(texts) == 1 else tuple(map(str, texts))
 
 
-def _predict(scorer: Scorer, given: Sequence[Values], rows: Sequence[Row], *, with_shares: bool) -> Iterator[Values]:
+def _predict(scorer: Scorer, inputs: Sequence[Values], rows: Sequence[Row], *, with_shares: bool) -> Iterator[Values]:
     """Put what was predicted beside the user's own columns, which stay as they are; ours get names that are free."""
     shares = scorer.predict_proba(rows).to_dict("records") if with_shares else [{}] * len(rows)
-    taken = {name for values in given for name in values}
-    for values, row, prediction, share in zip(given, rows, scorer.predict(rows), shares, strict=True):
+    used = {name for values in inputs for name in values}
+    for values, row, prediction, share in zip(inputs, rows, scorer.predict(rows), shares, strict=True):
         fields = scorer.fields(row, prediction)
         if values:  # beside the user's own columns, which hold the texts
             fields = {name: value for name, value in fields.items() if not name.startswith(("text", "word"))}
         fields |= {f"p_{name}": value for name, value in share.items()}
-        yield {**values, **{_free_name(name, taken): value for name, value in fields.items()}}
+        yield {**values, **{_free_name(name, used): value for name, value in fields.items()}}
 
 
-def _free_name(name: str, taken: Collection[str]) -> str:
+def _free_name(name: str, used: Collection[str]) -> str:
     """Name a column of ours: `score`, or where the table has one `predicted_score`, `predicted_score_2` and so on."""
     tries = chain([name, f"predicted_{name}"], (f"predicted_{name}_{number}" for number in count(2)))
-    return next(free for free in tries if free not in taken)
+    return next(free for free in tries if free not in used)
 
 
 def _write(rows: Iterable[Values], form: str, *, is_safe: bool) -> str:
@@ -234,15 +234,15 @@ def _csv_cell(value: object) -> object:
 def _serve(scorer: Scorer, columns: tuple[str, ...], *, with_shares: bool) -> int:
     """Answer every line of standard input with one line; a line that cannot be read is answered with its error."""
     for number, line in enumerate(_read_bounded(sys.stdin.buffer), start=1):
-        place = f"line {number}"
+        where = f"line {number}"
         try:
-            values, row = _read_request(line, place, scorer, columns)
+            values, row = _read_request(line, where, scorer, columns)
             [answer] = _predict(scorer, [values], [row], with_shares=with_shares)
             text = json.dumps(answer, ensure_ascii=True)
         except IcecoreError as error:
-            text = json.dumps({"error": f"{place}: " * (not str(error).startswith(place)) + str(error)})
+            text = json.dumps({"error": f"{where}: " * (not str(error).startswith(where)) + str(error)})
         except Exception as error:  # whatever a stranger's line does, the next one is answered
-            text = json.dumps({"error": f"{place} cannot be predicted ({first_line(error)})."})
+            text = json.dumps({"error": f"{where} cannot be predicted ({first_line(error)})."})
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     return 0
@@ -257,22 +257,22 @@ def _read_bounded(lines: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _read_request(line: bytes, place: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[Values, Row]:
+def _read_request(line: bytes, where: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[Values, Row]:
     """Read a line of a service: all that the object holds, and the row to predict."""
     if len(line) > MOST_BYTES:
-        raise InputError(f"{place} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead.")
+        raise InputError(f"{where} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead.")
     if not line.strip():
-        raise InputError(f"{place} is blank; {OBJECT}.")
+        raise InputError(f"{where} is blank; {OBJECT}.")
     try:
         text = line.decode("utf-8-sig")
         values = json.loads(text)
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{place} is not UTF-8 (byte 0x{line[error.start]:02x} at {error.start}); {OBJECT}."
+            f"{where} is not UTF-8 (byte 0x{line[error.start]:02x} at {error.start}); {OBJECT}."
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON ({first_line(error)}); {OBJECT}.") from error
+        raise InputError(f"{where} is no JSON ({first_line(error)}); {OBJECT}.") from error
     if not isinstance(values, dict):
-        raise InputError(f"{place} is {text.strip()[:40]!r}; {OBJECT}.")
-    names = _find_columns(list(values), columns, scorer.n_texts, where=place)
-    return values, _row(values, names, place, reads_words=scorer.reads_words)
+        raise InputError(f"{where} is {text.strip()[:40]!r}; {OBJECT}.")
+    names = _find_columns(list(values), columns, scorer.n_texts, where=where)
+    return values, _row(values, names, where, reads_words=scorer.reads_words)

@@ -194,10 +194,10 @@ def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunCon
 
     estimates: list[Estimate] = []
     lines: list[str] = []
-    for own, source in sources:
+    for member, source in sources:
         texts = unique_texts(source.texts())
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        for spec in own.extraction.members:
+        for spec in member.extraction.members:
             manifest = describe_extraction(decoder, texts, spec)
             estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
@@ -209,7 +209,7 @@ def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunCon
 
 def _faster_line(decoder: Decoder) -> list[str]:
     """Say when bfloat16 would pay on this CPU: a line, or none."""
-    weights = [own.weight for own in decoder.module.modules() if isinstance(own, torch.nn.Linear)]
+    weights = [layer.weight for layer in decoder.module.modules() if isinstance(layer, torch.nn.Linear)]
     gain = bfloat16_gain(max(weights, key=torch.Tensor.numel)) if weights else None
     if gain is None or gain < WORTH_SAYING:
         return []

@@ -71,10 +71,10 @@ def screen_watcher(console: Console, *, is_verbose: bool = False) -> Watcher:
 
 def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> EpochReport:
     best: dict[str, float] = {}
-    shown = time.monotonic()
+    last_shown = time.monotonic()
 
     def report(epoch: int, values: dict[str, float]) -> None:
-        nonlocal shown
+        nonlocal last_shown
         parts = [f"loss {values['train_loss']:.4f}"]
         for key, value in values.items():
             if key in WORD_SCORES or key.endswith("_pearson"):
@@ -88,8 +88,8 @@ def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> Epoc
         line = printable(f"{head} seed {seed}: epoch {epoch}{f' of {n_epochs}' * bool(n_epochs)}, {', '.join(parts)}")
         if console.is_terminal and not is_verbose:
             console.print(_filled(epoch, n_epochs) + line, end="\r", highlight=False, soft_wrap=True, markup=False)
-        elif is_verbose or epoch == 1 or epoch % EVERY == 0 or time.monotonic() - shown > SECONDS:
-            shown = time.monotonic()
+        elif is_verbose or epoch == 1 or epoch % EVERY == 0 or time.monotonic() - last_shown > SECONDS:
+            last_shown = time.monotonic()
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     return report

@@ -31,8 +31,8 @@ from probes.runs.run import (
     check_heads,
     evaluate_heads,
     load_run_task,
+    make_context,
     make_header,
-    make_setting,
 )
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
@@ -148,7 +148,7 @@ def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCa
         first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
         config = replace(config, heads={**first, **config.heads})
     head_folder = folder / "heads" / cache.manifest.short_id
-    heads = evaluate_heads(config, make_setting(config, task, cache, head_folder, has_details=False))
+    heads = evaluate_heads(config, make_context(config, task, cache, head_folder, has_details=False))
     zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
     return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
 

@@ -212,8 +212,8 @@ def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
 def _count_rungs(space: PlanSpace, ledger: Ledger) -> int:
     most = max(1, math.ceil(math.log(len(space.plans), SHRINK)))
     for n_rungs in range(most, 0, -1):
-        wanted = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
-        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= min(wanted, space.n_rows):
+        fewest = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
+        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= min(fewest, space.n_rows):
             return n_rungs
     raise _too_little(space, ledger, "all plans", ledger.affordable_rows(space.plans))
 

@@ -174,7 +174,7 @@ def find_sides(config: RunConfig, task: Task) -> Sides | None:
     )
 
 
-class EncoderShelf:
+class EncoderStore:
     """The autoencoders of a run by pooling, fitted when first asked for."""
 
     def __init__(self, config: RunConfig, cache: LatentCache | None, watcher: Watcher) -> None:
@@ -303,11 +303,11 @@ def run(
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
-    pretrained = EncoderShelf(config, corpus_cache, watcher)
-    setting = make_setting(
+    pretrained = EncoderStore(config, corpus_cache, watcher)
+    context = make_context(
         config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None, documents=documents
     )
-    heads = evaluate_heads(config, setting, watcher=watcher)
+    heads = evaluate_heads(config, context, watcher=watcher)
     kind = KINDS[config.task.kind]
     scores = RunScores(
         make_header(
@@ -327,13 +327,13 @@ def run(
     return RunResult(folder, scores)
 
 
-def make_setting(
+def make_context(
     config: RunConfig,
     task: Task,
     cache: LatentCache,
     folder: Path,
     *,
-    autoencoders: EncoderShelf | None = None,
+    autoencoders: EncoderStore | None = None,
     has_details: bool = True,
     documents: LatentCache | None = None,
 ) -> FitContext:
@@ -354,11 +354,11 @@ def make_setting(
     )
 
 
-def evaluate_heads(config: RunConfig, setting: FitContext, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
+def evaluate_heads(config: RunConfig, context: FitContext, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
     """Fit every head of a configuration, or find it fitted."""
     return {
         name: HEADS[name].evaluate(
-            resolved, setting, with_loggers(partial(watcher.epochs, name), config.loggers, setting.folder / name)
+            resolved, context, with_loggers(partial(watcher.epochs, name), config.loggers, context.folder / name)
         )
         for name, resolved in config.resolve_heads().items()
     }
@@ -409,7 +409,7 @@ def pretrain(
     folder = open_folder(
         config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache, sources=describe_sources(config)
     )
-    pretrained = EncoderShelf(config, cache, watcher)
+    pretrained = EncoderStore(config, cache, watcher)
     for pooling in cache.poolings:
         pretrained(pooling)
     decoder = cache.manifest.provenance["decoder"]

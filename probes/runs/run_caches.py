@@ -171,7 +171,7 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     names = own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)
     custom = {key: part["sha256"] for key, part in describe_own(names).items()}
     reba = asdict(spec.reba) if REBA & set(poolings) else {}
-    wanted = _Content(
+    needed = _Content(
         plan=spec.mask_plan.text,
         template=spec.template.to_dict(),
         storage_dtype=spec.storage_dtype,
@@ -187,7 +187,7 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
         custom={key: digest for key, digest in identity.get("own", {}).items() if key in custom},
         reba=identity.get("reba", {}) if reba else {},
     )
-    if recorded != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
+    if recorded != needed or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
     changed: dict[str, Any] = {"poolings": list(poolings)}
     if cache.is_words:

@@ -75,8 +75,8 @@ class TaskSpec:
             from probes.data.pair_task import drop_leaked_rows
 
             task = drop_leaked_rows(task, by=self.drop_leaked)
-        found: Task = task.subset(self.pairs) if self.pairs else task
-        return found
+        drawn: Task = task.subset(self.pairs) if self.pairs else task
+        return drawn
 
 
 @dataclass(frozen=True)
