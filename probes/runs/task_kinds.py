@@ -170,21 +170,27 @@ class OddKind(_OfWords, WholeTaskKind):
         return [tuple(question) for question in task.marked(split)]
 
 
-KINDS: dict[str, TaskKind] = {
-    kind.name: kind
-    for kind in (
-        PairKind(),
-        ClassKind(),
-        NumberKind(),
-        WordKind(),
-        WholeTaskKind("retrieval"),
-        WholeTaskKind("reranking"),
-        WholeTaskKind("clustering"),
-        WholeTaskKind("bitext"),
-        AlikeKind(),
-        OddKind("odd-one-out"),
-    )
-}
-for _kind in KINDS.values():
-    TASKS.update({entry.name: entry for entry in _kind.tasks})
-    HEADS.update({entry.name: entry for entry in _kind.heads})
+KINDS: dict[str, TaskKind] = {}
+"""Every kind, by name."""
+
+
+def add_kind(kind: TaskKind) -> None:
+    """Add a kind to the table, and its own tasks and heads to theirs."""
+    KINDS[kind.name] = kind
+    TASKS.update({entry.name: entry for entry in kind.tasks})
+    HEADS.update({entry.name: entry for entry in kind.heads})
+
+
+for _kind in (
+    PairKind(),
+    ClassKind(),
+    NumberKind(),
+    WordKind(),
+    WholeTaskKind("retrieval"),
+    WholeTaskKind("reranking"),
+    WholeTaskKind("clustering"),
+    WholeTaskKind("bitext"),
+    AlikeKind(),
+    OddKind("odd-one-out"),
+):
+    add_kind(_kind)
