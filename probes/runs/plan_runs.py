@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import CacheIncompleteError, ConfigError, HeadError
@@ -120,22 +119,11 @@ def require_unread_test(config: RunConfig) -> None:
         )
 
 
-def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: Any) -> Path:
+def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: object) -> Path:
     """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
     settings = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
     name = f"{config.name.removesuffix(f'-{what}')}-{what}"
     return open_folder(config.runs, name, settings, sources=describe_sources(config))
-
-
-def report_plans(
-    config: RunConfig, what: str, folder: Path, *, decoder: Decoder, task: Task, command: str, **scores: Any
-) -> RunResult[PlansScores]:
-    """Write the report of a `sweep` or a `search`; `scores` are the fields of `PlansScores` after its header."""
-    described = decoder.description.to_dict()
-    header = make_header(config, what, folder, command=command, decoder=described, task=task.describe())
-    record = PlansScores(header, **scores)
-    write_plans(folder, record, KINDS[config.task.kind].report, formats=config.figures)
-    return RunResult(folder, record)
 
 
 def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
@@ -231,25 +219,23 @@ def run_search(
     space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
     folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
     caches = GrowingCaches(decoder, config, watcher)
-    scorer = _Scorer(config, judged, space, caches, folder)
+    scorer = _TrialScores(config, judged, space, caches, folder)
     search = search_plans(strategy, space, scorer, budget=budget)
     watcher.say(f"{search.chosen.text} was found for {search.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, search, caches, folder)
-    return report_plans(
-        config,
-        "search",
-        folder,
-        decoder=decoder,
-        task=task,
-        command=command,
+    described = decoder.description.to_dict()
+    scores = PlansScores(
+        make_header(config, "search", folder, command=command, decoder=described, task=task.describe()),
         test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
         plans=tuple(rows),
         chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
         search=describe_search(search, space, strategy=strategy, budget=budget, by=scorer.head),
     )
+    write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
+    return RunResult(folder, scores)
 
 
-class _Scorer:
+class _TrialScores:
     """Scores the plans of a trial with the first head, on rows of train and validation."""
 
     def __init__(self, config: RunConfig, judged: Task, space: PlanSpace, caches: GrowingCaches, folder: Path) -> None:
@@ -338,18 +324,16 @@ def run_sweep(
     folder = open_plans_folder(config, "sweep", plans)
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
     rows, chosen, test_read = comparison.compare(reads_all=test == "all")
-    return report_plans(
-        config,
-        "sweep",
-        folder,
-        decoder=decoder,
-        task=task,
-        command=command,
+    described = decoder.description.to_dict()
+    scores = PlansScores(
+        make_header(config, "sweep", folder, command=command, decoder=described, task=task.describe()),
         test_read=test_read,
         plans=rows,
         chosen=chosen,
         cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
     )
+    write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
+    return RunResult(folder, scores)
 
 
 @dataclass(frozen=True)
