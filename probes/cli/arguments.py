@@ -44,13 +44,13 @@ class Argument:
     """Other arguments that cannot be typed with it, as one of the two would be ignored."""
     key: str = ""
     """Name of its field."""
-    hint: Any = str
+    hint: object = str
     """Its type."""
-    default: Any = ""
+    default: object = ""
     """Its value when it is absent; `MISSING` where it cannot be."""
 
     @classmethod
-    def of(cls, item: Field[Any], hint: Any) -> "Argument":
+    def of(cls, item: Field[object], hint: object) -> "Argument":
         """Complete what a field declares."""
         declared: Argument = item.metadata["argument"]
         values = get_args(hint) if get_origin(hint) is Literal else declared.values
@@ -241,7 +241,7 @@ def _with_dashes(value: Any) -> Any:
     return "-" if value == STANDARD_INPUT else value
 
 
-def _read(argument: Argument, value: Any) -> Any:
+def _read(argument: Argument, value: str) -> Any:
     if argument.read is None:
         return value
     with allow_code(PLACE.findall(value)):  # code that is typed is the user's own

@@ -41,9 +41,9 @@ class Key:
 
     name: str
     """Dotted name."""
-    hint: Any
+    hint: object
     """Its type."""
-    default: Any
+    default: object
     """Its default; None where it is made again each time."""
     help: str
     """The docstring of its field."""
@@ -102,7 +102,7 @@ def _docstrings(spec: type) -> dict[str, str]:
 # --- Files ---
 
 
-def load_config_file(name: str) -> dict[str, Any]:
+def load_config_file(name: str) -> dict[str, object]:
     """Read a YAML file that holds a mapping; `ConfigError` if it cannot be used."""
     path = Path(name)
     try:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import ConfigError, InputError, UsageError, unknown_name
 from extract.files import write_file
 from extract.inputs.batches import stream_texts
+from extract.inputs.joined_text import JoinedText
 from extract.linear import bfloat16_gain
 from extract.masks.mask_plan import (
     MaskPlan,
@@ -96,7 +97,9 @@ def _extract_shards(args: ExtractArgs) -> int:
         column = column_of(args.texts, args.column)
         lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
         stream: Iterable[str] = lines if args.texts == "-" else stream_texts(args.texts, column=column)
-        sources: list[tuple[RunConfig, str, Iterable[Any]]] = [(args.config, Path(args.texts).name, stream)]
+        sources: list[tuple[RunConfig, str, Iterable[str | JoinedText]]] = [
+            (args.config, Path(args.texts).name, stream)
+        ]
     else:
         all_of_run = _sources(args.config, load_run_task(args.config))
         sources = [(config, source.name, source.texts()) for config, source in all_of_run]

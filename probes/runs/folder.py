@@ -125,7 +125,7 @@ def _describe_differences(folder: Path, settings: Values) -> str:
     return name if len(name) <= MAX_SUFFIX else ""
 
 
-def _without_display(settings: Values) -> dict[str, Any]:
+def _without_display(settings: Values) -> Plain:
     return {key: value for key, value in settings.items() if key not in DISPLAY_KEYS}
 
 
@@ -376,7 +376,7 @@ def _read_decoder(values: Plain) -> DecoderSpec:
     return spec
 
 
-def _tuples(values: Values) -> dict[str, Any]:
+def _tuples(values: Values) -> Plain:
     return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
 
 

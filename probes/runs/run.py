@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
 from extract.files import digest_bytes, read_file
+from extract.inputs.joined_text import JoinedText
 from extract.registry import describe_own
 from extract.run.extraction import (
     ExtractionProgress,
@@ -112,7 +113,7 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
 
 def obtain_shards(
     config: RunConfig,
-    texts: Iterable[Any],
+    texts: Iterable[str | JoinedText],
     *,
     name: str,
     folder: Path,
@@ -227,7 +228,7 @@ def obtain_corpus(config: RunConfig) -> Corpus | None:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-Scores = TypeVar("Scores", RunScores, PlansScores, PretrainingScores)
+Scores = TypeVar("Scores", bound=RunScores | PlansScores | PretrainingScores)
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ class RunResult(Generic[Scores]):
 
     def table(self) -> str:
         """Write the results of a run as a Markdown table: a row per head and metric, scores times 100."""
-        scores: Any = self.record
+        scores = cast("RunScores", self.record)
         titles, rows = result_rows(scores, KINDS[scores.header.kind].report)
         return markdown_table(rows, titles)
 

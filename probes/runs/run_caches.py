@@ -16,6 +16,7 @@ from extract.registry import describe_own, import_own
 from extract.run.extraction import own_names, unique_texts
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over, whole_caches
+from extract.store.manifest import Plain
 from extract.store.shard_index import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
@@ -189,7 +190,7 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     )
     if recorded != needed or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
-    changed: dict[str, Any] = {"poolings": list(poolings)}
+    changed: Plain = {"poolings": list(poolings)}
     if cache.is_words:
         changed = {"words": {**identity["words"], **changed}}
     widths = {layer: width for layer, width in identity.get("widths", {}).items() if layer in layers}
@@ -199,6 +200,6 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     return cache.shown_as({**rest, "layers": list(layers), **changed, **used})
 
 
-def _template_of(cache: LatentCache) -> dict[str, Any]:
+def _template_of(cache: LatentCache) -> Plain:
     """Return the template of a cache; the window beside it is the decoder's."""
     return {"spans": "", **{key: value for key, value in cache.identity["template"].items() if key != "window"}}
