@@ -241,7 +241,7 @@ def _with_dashes(value: Any) -> Any:
     return "-" if value == STANDARD_INPUT else value
 
 
-def _read(argument: Argument, value: str) -> Any:
+def _read(argument: Argument, value: Any) -> Any:
     if argument.read is None:
         return value
     with allow_code(PLACE.findall(value)):  # code that is typed is the user's own
