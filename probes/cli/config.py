@@ -41,9 +41,9 @@ class Key:
 
     name: str
     """Dotted name."""
-    hint: Any
+    hint: object
     """Its type."""
-    default: Any
+    default: object
     """Its default; None where it is made again each time."""
     help: str
     """The docstring of its field."""
@@ -102,7 +102,7 @@ def _docstrings(spec: type) -> dict[str, str]:
 # --- Files ---
 
 
-def load_config_file(name: str) -> dict[str, Any]:
+def load_config_file(name: str) -> dict[str, object]:
     """Read a YAML file that holds a mapping; `ConfigError` if it cannot be used."""
     path = Path(name)
     try:
@@ -168,7 +168,7 @@ def _require_file(name: str) -> str:
     return name
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     """Write a value in at most 60 characters."""
     text = "empty" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
@@ -257,7 +257,7 @@ class _Layers:
         if name not in self.keys and not name.startswith(tuple(f"{section}." for section in FREE)):
             raise unknown_key(name, [*self.keys, *self.options])
 
-    def _put(self, name: str, value: Any, file: str) -> None:
+    def _put(self, name: str, value: object, file: str) -> None:
         self.require_known(name)
         parents, last = self._parents(name)
         parents[last] = value
@@ -278,7 +278,7 @@ class _Layers:
         self.sources = {key: source for key, source in self.sources.items() if not f"{key}.".startswith(f"{section}.")}
         self.sources[section] = Path(file).name or TYPED
 
-    def _put_free(self, section: str, name: str, value: Any) -> None:
+    def _put_free(self, section: str, name: str, value: object) -> None:
         _refuse_objects({name.rpartition(".")[2]: value}, name.rpartition(".")[0])
         if name.rpartition(".")[0] == "heads" and not isinstance(value, dict | None):
             raise _unfit_section(name, value, "")
@@ -301,7 +301,7 @@ class _Layers:
         return values, last
 
 
-def _unfit_section(section: str, value: Any, file: str) -> ConfigError:
+def _unfit_section(section: str, value: object, file: str) -> ConfigError:
     if file:
         return ConfigError(
             f"section {section!r} of {file!r} is {_shorten(value)}; allowed: `key: value` a line, indented below "
@@ -313,7 +313,7 @@ def _unfit_section(section: str, value: Any, file: str) -> ConfigError:
     )
 
 
-def _refuse_objects(values: Any, section: str) -> None:
+def _refuse_objects(values: object, section: str) -> None:
     """Refuse keys that would make another program build objects, at any depth: the values of a config are plain."""
     if isinstance(values, Mapping):
         for key, value in values.items():

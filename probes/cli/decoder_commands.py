@@ -19,8 +19,7 @@ from extract.wiring.certificate import check_batch_invariance, check_influence, 
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.tree import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
-from probes.cli.run_commands import read_lines
-from probes.cli.screen import open_output, show, show_written
+from probes.cli.screen import open_output, read_lines, show, show_written
 from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
 from probes.report.formats import figure_formats
 from probes.report.safe_csv import write_frame
@@ -79,13 +78,7 @@ def attention_command(args: AttentionArgs) -> int:
         title=f"Mean attention, {title}",
         note=f"{note}; one scale for all blocks",
     )
-    album.add(
-        "sink_mass",
-        draw_sink_mass,
-        maps.sink_mass,
-        note=note,
-        title=f"Attention on the first tokens, {title}",
-    )
+    album.add("sink_mass", draw_sink_mass, maps.sink_mass, note=note, title=f"Attention on the first tokens, {title}")
     for block, masses in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
         show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
     show(f"{album.folder}: {', '.join(file for files in album.drawn.values() for file in files)}")

@@ -85,7 +85,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 @contextmanager
-def stop_signals(handler: Callable[..., Any]) -> Iterator[None]:
+def stop_signals(handler: Callable[..., object]) -> Iterator[None]:
     """Let `handler` answer Ctrl-C and SIGTERM inside the block; in the main thread, unless they are ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -11,15 +11,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as ScreenTable
 
-from extract.errors import (
-    CacheError,
-    HeadError,
-    IcecoreError,
-    UsageError,
-    first_line,
-    printable,
-    unknown_name,
-)
+from extract.errors import CacheError, HeadError, IcecoreError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
@@ -44,10 +36,7 @@ from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_sim
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
-from probes.runs.compare import (
-    compare,
-    note_on_settings,
-)
+from probes.runs.compare import compare, note_on_settings
 from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_at_layers, compare_layers
 from probes.runs.predict import read_run_folder
@@ -159,8 +148,8 @@ def _centres_table(centres: "pd.DataFrame") -> Table:
 
 def _on_screen(table: Table, title: str) -> ScreenTable:
     screen = ScreenTable(title=printable(title), box=SIMPLE, padding=(0, 1))
-    for place, column in enumerate(table.columns):
-        screen.add_column(printable(column), justify="left" if place == 0 else "right", overflow="fold")
+    for index, column in enumerate(table.columns):
+        screen.add_column(printable(column), justify="left" if index == 0 else "right", overflow="fold")
     for row in table.rows:
         screen.add_row(*map(printable, row))
     return screen
@@ -214,45 +203,45 @@ def geometry_command(args: GeometryArgs) -> int:
     """Measure the layers of caches, print a short table, and write frames and figures where a folder is named."""
     import pandas as pd
 
-    wanted = [name.strip() for name in args.measures.split(",") if name.strip()] or list(ALL_MEASURES)
-    for name in wanted:
+    names = [name.strip() for name in args.measures.split(",") if name.strip()] or list(ALL_MEASURES)
+    for name in names:
         if name not in ALL_MEASURES:
             raise unknown_name("measure", name, ALL_MEASURES)
     sources = [Path(name) for name in args.sources]
     if GOLD in args.measures:
-        _require_gold(args, wanted, sources)
+        _require_gold(args, names, sources)
     caches = [open_named(source) for source in args.sources]
-    how: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
-    measures = [name for name in wanted if name in MEASURES]
+    options: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
+    measures = [name for name in names if name in MEASURES]
     parts = []
     for source, cache in zip(sources, caches, strict=True):
         pairs = _pairs_of(source, is_asked=GOLD in args.measures) if is_run(source) else None
         if measures:
             texts = () if pairs is None else _first_texts(pairs)
-            parts.append(measure_geometry(cache, measures=measures, texts=texts, most_rows=args.rows, **how))
-        if GOLD in wanted and pairs is not None:
+            parts.append(measure_geometry(cache, measures=measures, texts=texts, most_rows=args.rows, **options))
+        if GOLD in names and pairs is not None:
             split = "validation" if "validation" in pairs.splits else next(iter(pairs.splits))
             parts.append(cosine_with_gold(cache, pairs, split=split, pooling=args.pooling))
     frame = pd.concat(parts) if parts else pd.DataFrame()
     for label, part in split_series(frame).items() if parts else ():
         _show_geometry(label, part)
     alike = []
-    if SIMILARITY in wanted:
+    if SIMILARITY in names:
         rows = min(args.rows, MOST_SHARED)
-        alike = [similarity_of_layers(cache, most_rows=rows, **how) for cache in caches]
-        alike += [similarity_of_layers(caches[0], other, most_rows=rows, **how) for other in caches[1:]]
+        alike = [similarity_of_layers(cache, most_rows=rows, **options) for cache in caches]
+        alike += [similarity_of_layers(caches[0], other, most_rows=rows, **options) for other in caches[1:]]
     if args.out:
         _write_geometry(open_output(args.out), frame, alike, args.figures)
     return 0
 
 
-def _require_gold(args: GeometryArgs, wanted: Sequence[str], sources: Sequence[Path]) -> None:
+def _require_gold(args: GeometryArgs, names: Sequence[str], sources: Sequence[Path]) -> None:
     """Refuse sources without pairs, and options that gold does not read."""
     for source in sources:
         if not is_run(source):
             raise UsageError(f"the measure {GOLD!r} needs the pairs of a run, and {str(source)!r} is no run folder.")
     for option in ("--rows", "--seed", "--standardise"):
-        if option in args.typed and list(wanted) == [GOLD]:
+        if option in args.typed and list(names) == [GOLD]:
             raise UsageError(f"{option} does nothing for the measure {GOLD!r}, which reads every pair as it is.")
 
 
@@ -279,7 +268,7 @@ def _show_geometry(label: str, frame: "pd.DataFrame") -> None:
     """Print one series: a row per layer, as many as a screen holds."""
     layers, measures = (list(dict.fromkeys(frame[name])) for name in ("layer", "measure"))
     columns = {name: ON_SCREEN[name] for name in measures if name in ON_SCREEN}
-    shown = np.unique(np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)).tolist()
+    indices = np.unique(np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)).tolist()
     first = frame.iloc[0]
     title = f"{first['decoder']}, {first['plan']}, {first['pooling']}"
     table = ScreenTable(title=printable(title if title != label else label), box=SIMPLE, padding=(0, 1))
@@ -287,11 +276,11 @@ def _show_geometry(label: str, frame: "pd.DataFrame") -> None:
     for name, _ in columns.values():
         table.add_column(name, justify="right")
     values = frame.pivot(index="layer", columns="measure", values="value")
-    for place in shown:
-        numbers = [(values.loc[layers[place], name], digits) for name, (_, digits) in columns.items()]
-        table.add_row(layers[place], *(NOTHING if np.isnan(x) else f"{x:,.{digits}f}" for x, digits in numbers))
+    for index in indices:
+        numbers = [(values.loc[layers[index], name], digits) for name, (_, digits) in columns.items()]
+        table.add_row(layers[index], *(NOTHING if np.isnan(x) else f"{x:,.{digits}f}" for x, digits in numbers))
     Console(markup=False).print(table)
-    show(f"{_counts(frame)}, drawn with a seed; {len(shown)} of {len(layers)} layers, all with --out")
+    show(f"{_counts(frame)}, drawn with a seed; {len(indices)} of {len(layers)} layers, all with --out")
 
 
 def _write_geometry(
@@ -422,12 +411,12 @@ def layers_table(findings: "HeadFindings", *, title: str) -> ScreenTable:
     return table
 
 
-def _times(values: Sequence[float], place: int) -> str:
-    return f"{100 * values[place]:.1f}" if np.isfinite(values[place]) else ""
+def _times(values: Sequence[float], index: int) -> str:
+    return f"{100 * values[index]:.1f}" if np.isfinite(values[index]) else ""
 
 
-def _bits(values: Sequence[float], place: int) -> str:
-    return f"{values[place]:.2f}" if np.isfinite(values[place]) else ""
+def _bits(values: Sequence[float], index: int) -> str:
+    return f"{values[index]:.2f}" if np.isfinite(values[index]) else ""
 
 
 # --- Caches ---

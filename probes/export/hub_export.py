@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import yaml
 
@@ -127,7 +126,7 @@ def write_card(run: RunFolder, repo: str, *, has_cache: bool) -> str:
     scores, decoder = run.scores, run.scores.header.decoder
     known = KNOWN_DECODERS.get(str(decoder["name"]).lower())
     base = known.hub_id if known else decoder["name"] if "/" in str(decoder["name"]) else None
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "library_name": "icecore",
         **({"base_model": base} if base else {}),
         "tags": ["icecore", "probing", "frozen-features", scores.header.kind],

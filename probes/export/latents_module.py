@@ -31,12 +31,12 @@ class DecoderLatents(InputModule):
         window = self.decoder.description.window
         return min(window, self.recipe.spec.template.max_tokens or window)
 
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+    def preprocess(self, inputs: Sequence[object], prompt: str | None = None, **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
         """Keep the texts, and say how they are read."""
         spec = self.recipe.with_instruction(prompt) if prompt else self.recipe.spec
         return {"texts": [str(text) for text in inputs], "spec": spec}
 
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+    def forward(self, features: dict[str, Any], **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
         """Add `sentence_embedding`, `(B, D)` float32; raises as an extraction does."""
         latents = embed_texts(self.decoder, features["texts"], spec=features["spec"])
         return {**features, "sentence_embedding": latents[0, 0].to(self.decoder.device)}
@@ -46,10 +46,10 @@ class DecoderLatents(InputModule):
         spec, layer = self.recipe.spec, self.recipe.layer
         return layer_widths(self.decoder, spec.mask_plan, [layer]).get(layer, self.decoder.description.width)
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ARG002
+    def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:  # noqa: ARG002
         """Write decoder, tokenizer and recipe to a folder; always as safetensors."""
         save_decoder_files(self.decoder, Path(output_path))
         (Path(output_path) / Recipe.FILE).write_text(json.dumps(self.recipe.to_dict(), indent=2) + "\n", "utf-8")
 
-    def _input_length(self, text: Any) -> int:
+    def _input_length(self, text: object) -> int:
         return len(str(text))

@@ -86,13 +86,13 @@ class LayerEncoder(AbsEncoder):
 
     def encode(
         self,
-        inputs: Iterable[Mapping[str, Any]],
+        inputs: Iterable[Mapping[str, list[str]]],
         *,
         task_metadata: Any,
         hf_split: str,
         hf_subset: str,
-        prompt_type: Any = None,
-        **kwargs: Any,
+        prompt_type: object = None,
+        **kwargs: object,
     ) -> Float[np.ndarray, "N D"]:
         """Return the latents of the texts of batches, in their order, float32; documents are read as the template says.
 

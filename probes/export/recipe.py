@@ -70,7 +70,7 @@ class Recipe:
         """Return the extraction with another instruction before the text."""
         return replace(self.spec, template=replace(self.spec.template, name="", instruction=instruction))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain values."""
         return {
             "schema": self.SCHEMA,
@@ -173,20 +173,20 @@ def write_custom(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     _write(files, folder, [path for _, path in parts])
 
 
-def _write(files: Mapping[str, Any], folder: Path, parts: list[str]) -> None:
+def _write(files: Mapping[str, object], folder: Path, parts: list[str]) -> None:
     for path in filter(None, parts):
         (folder / path).mkdir(exist_ok=True)
     for name, values in files.items():
         (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
-def _modules(parts: list[tuple[str, str]]) -> list[dict[str, Any]]:
+def _modules(parts: list[tuple[str, str]]) -> list[dict[str, object]]:
     return [
         {"idx": number, "name": str(number), "path": path, "type": kind} for number, (kind, path) in enumerate(parts)
     ]
 
 
-def _model_config() -> dict[str, Any]:
+def _model_config() -> dict[str, object]:
     return {
         "model_type": "SentenceTransformer",
         "prompts": {},

@@ -185,7 +185,7 @@ class PairScorer:
             raise HeadError(f"the run {str(run)!r} is on {self.scorer.kind}; allowed: a run on pairs of texts.")
 
     def predict(
-        self, sentences: Sequence[Sequence[str]] | Sequence[str], batch_size: int = 1024, **kwargs: Any
+        self, sentences: Sequence[Sequence[str]] | Sequence[str], batch_size: int = 1024, **kwargs: object
     ) -> Float[np.ndarray, " N"] | float:
         """Score pairs, in the units of the run's gold; a single pair gives a single number.
 
@@ -195,12 +195,9 @@ class PairScorer:
             **kwargs: Arguments of `CrossEncoder.predict` that make no difference here.
         """
         del kwargs
-        if len(sentences) == 2 and all(isinstance(text, str) for text in sentences):
-            return float(self.scorer.score([tuple(sentences)])[0])
-        starts = range(0, len(sentences), batch_size)
-        self.scorer.require_rows(sentences)
-        parts = [self.scorer.score([tuple(pair) for pair in sentences[k : k + batch_size]]) for k in starts]
-        return np.concatenate(parts).astype(np.float32)
+        is_single = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
+        scores = self.scorer.predict([sentences] if is_single else sentences, at_a_time=batch_size)  # type: ignore[list-item]
+        return float(scores[0]) if is_single else np.array(scores, np.float32)  # type: ignore[arg-type]
 
     def rank(
         self,

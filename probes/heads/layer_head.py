@@ -14,7 +14,6 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import HeadError
-from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
@@ -24,7 +23,7 @@ from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
-from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
+from probes.metrics.bootstrap import SeedSummary, UnitScorer
 
 
 def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:
@@ -284,15 +283,6 @@ class LayerHead(Head, Generic[M]):
         return module, FitRecord(self.name, self.channels.pooling, (self.channels.names[choice.layer],), details)
 
 
-def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
-    """Return how predicted pairs, classes or numbers of a split are scored."""
-    groups = task.units(split)
-    if task.kind == "classes":
-        return class_scorer(task.labels(split), metric=metric, groups=groups)
-    gold = task.gold01(split) if task.kind == "pairs" else task.numbers(split)
-    return correlation_scorer(gold, metric=metric, groups=groups)
-
-
 def take_apart(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
@@ -315,7 +305,7 @@ def fit_every_layer(
     return HeadParts(
         channels.pooling,
         channels.names,
-        split_scorer(context.task, split, result.metric),
+        context.task.scorer(split, result.metric),
         np.stack(predicted)[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",
@@ -326,26 +316,6 @@ def fit_every_layer(
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""
-ScoreRows = Callable[[Heads, Sequence[Any], Decoder, ExtractionSpec], Any]
-"""Scores rows with a head whose latents the spec extracts, and no others; gives as many predictions."""
-
-
-@dataclass(frozen=True)
-class KindScoring:
-    """How rows of one kind of task are scored and shown.
-
-    Attributes:
-        score: Predicts rows.
-        fields: Names what a scored row holds, from the row and its prediction: a value, or a list of as many values as
-            every other list of the row.
-        n_texts: Counts the texts of a row, from the record of a head.
-        check: Reads what scoring takes from the record of a head; any error says that it cannot.
-    """
-
-    score: ScoreRows
-    fields: Callable[[Any, Any], dict[str, object]]
-    n_texts: Callable[[FitRecord], int] = lambda _: 1
-    check: Callable[[FitRecord], object] = lambda _: None
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:
@@ -371,6 +341,8 @@ def embed_once(
 ) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
     """Embed every different text once; returns the latents, and the position of each text in them."""
     unique = unique_texts(texts)
+    from extract.run.embed import embed_texts
+
     return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
 
 

@@ -21,7 +21,7 @@ from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_l
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import Head, HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
+from probes.heads.layer_head import Head, HeadParts, Heads, embed_once, read_channels
 from probes.heads.result import Curve, HeadResult, residuals_of
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
@@ -151,7 +151,7 @@ class PairFits(Head):
         return HeadParts(
             data.pooling,
             data.layers,
-            split_scorer(self.context.task, split, result.metric),
+            self.context.task.scorer(split, result.metric),
             np.stack([head.cosines for head in muted]),
             (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
             "the similarity that the fitted head makes of the layer",
@@ -193,6 +193,7 @@ class PairFits(Head):
                 "start: fresh."
             )
         encoders = self.context.autoencoders(self.data.pooling)
+
         require_same_encoders(self.resolved.name, self.arguments, encoders.head.arguments())
         return encoders
 
@@ -446,11 +447,3 @@ def require_calibration(record: FitRecord) -> None:
     scores = read_calibration(record.details["calibration"])(np.zeros(1))
     if scores.shape != (1,):
         raise ValueError(f"calibration of one score gives {len(scores)}")
-
-
-PAIRS_SCORING = KindScoring(
-    score_pairs,
-    fields=lambda pair, score: {"score": float(score), "text1": pair[0], "text2": pair[1]},
-    n_texts=lambda _: 2,
-    check=require_calibration,
-)

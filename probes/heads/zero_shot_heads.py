@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,9 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extract.decoders.decoder import Decoder
 from extract.errors import HeadError, TaskError
-from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import (
     BitextTask,
@@ -27,7 +25,7 @@ from probes.data.zero_shot_task import (
 )
 from probes.heads.context import Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, Fitted, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.layer_head import Choice, Fitted, HeadParts, LayerHead, only_channel
 from probes.heads.result import HeadResult, Rows
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
@@ -553,24 +551,3 @@ def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "
     counts = is_real[:, :, None] & is_real[:, None, :] & ~torch.eye(m, dtype=torch.bool)
     sums = similarities.masked_fill(~counts, 0.0).sum(-1)
     return sums.masked_fill(~is_real, torch.inf).argmin(-1)
-
-
-# Scoring new rows with heads without fitting: pairs of texts; other kinds are scored as whole tasks only.
-
-ALIKE_SCORING = KindScoring(
-    score_texts, lambda pair, above: {"above": float(above), "text1": pair[0], "text2": pair[1]}, n_texts=lambda _: 2
-)
-"""How far the similarity of a pair is above the threshold: above 0 is alike."""
-
-
-def no_scoring(kind: str) -> KindScoring:
-    """Refuse single rows of a kind, which mean nothing without the others."""
-
-    def refuse(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> NoReturn:
-        del rows, decoder, spec
-        raise HeadError(
-            f"head {heads[0].record.name!r} of a run on {kind} predicts nothing of single rows; write them as a "
-            "task and run it, or take their latents with `icecore embed`."
-        )
-
-    return KindScoring(refuse, lambda *_: {})

@@ -17,14 +17,8 @@ from extract.errors import HeadError, UnknownNameError, printable, unknown_name
 from extract.masks.mask_plan import parse_plan
 from extract.store.manifest import differences as unequal_fields
 from probes.heads.result import HeadResult
-from probes.metrics.bootstrap import Difference, Resampling, difference, paired_scores, unit_counts
-from probes.metrics.significance import (
-    OfSums,
-    bootstrap_p_value,
-    correct_p_values,
-    permutation_p_value,
-    seed_errors,
-)
+from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores, unit_counts
+from probes.metrics.significance import OfSums, bootstrap_p_value, correct_p_values, permutation_p_value, seed_errors
 from probes.report.blocks import (
     Block,
     Table,
@@ -86,20 +80,15 @@ class ComparedRows:
 
     split: str
     metric: str
-    gold: Sequence[Any]
+    gold: Sequence[object]
     units: Sequence[str]
     sentences: Sequence[str]
-    predicted: Sequence[Sequence[Sequence[Any]]]
+    predicted: Sequence[Sequence[Sequence[object]]]
 
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
         """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
         values, resampled = paired_scores(
-            self._fits,
-            self.gold,
-            metric=self.metric,
-            units=self.units,
-            sentences=self.sentences,
-            resampling=resampling,
+            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences, resampling=resampling
         )
         return (
             np.array([part.mean() for part in np.split(values, self._ends)]),
@@ -114,7 +103,7 @@ class ComparedRows:
         return np.split(counts, self._ends), of_sums
 
     @property
-    def _fits(self) -> list[Sequence[Any]]:
+    def _fits(self) -> list[Sequence[object]]:
         return [rows for fits in self.predicted for rows in fits]
 
     @property
@@ -352,7 +341,7 @@ class Comparison:
     metric: str
     differences: tuple[Difference, ...]
     p_values: tuple[float, ...]
-    settings: tuple[Mapping[str, tuple[Any, Any]], ...]
+    settings: tuple[Mapping[str, tuple[object, object]], ...]
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -550,7 +539,7 @@ def note_on_settings(first: str | Path, second: str | Path, head: str) -> str:
     return _note(other.label, _settings_that_differ(one, other))
 
 
-def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tuple[Any, Any]]:
+def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tuple[object, object]]:
     """List the settings in which the config.yaml of two runs differ; of heads, those of the compared ones."""
     unequal = dict(unequal_fields(_settings(first), _settings(run)))
     if first.result.name != run.result.name:
@@ -565,7 +554,7 @@ def _settings(run: ComparedRun) -> dict[str, Any]:
     return {**settings, "heads": {run.result.name: options or {}}}
 
 
-def _note(label: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
+def _note(label: str, settings: Mapping[str, tuple[object, object]]) -> str:
     named = {key: values for key, values in settings.items() if not key.startswith("heads.") or "head" not in settings}
     if not named:
         return f"{label} has the same settings."
@@ -578,11 +567,11 @@ def _note(label: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
     )
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
-def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, tuple[Any, Any]]) -> str:
+def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, tuple[object, object]]) -> str:
     """Say that two runs under two plans read only layers below the blocks that the plans change; empty elsewhere.
 
     Both then read the same latents, so their difference says nothing about the plans.
@@ -643,7 +632,7 @@ def _curved(run: ComparedRun) -> HeadResult | None:
     return next((result for result in results if result.curves and len(result.layers) > 1), None)
 
 
-def _summary(run: ComparedRun, split: str, metric: str) -> Any:
+def _summary(run: ComparedRun, split: str, metric: str) -> SeedSummary | None:
     return run.result.summary.get(split, {}).get(metric)
 
 

@@ -22,12 +22,12 @@ from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import RebaOptions
 from extract.records import as_given
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.store.manifest import Manifest, differences, flatten
+from extract.store.manifest import Manifest, Plain, differences, flatten
 from probes.heads.head_table import find_head
 from probes.heads.result import HeadResult, read_result
 from probes.report.document import best_result
 from probes.report.score_shapes import check_scores
-from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
+from probes.report.scores import SCORES_SCHEMA, RunScores, Values, read_run, seal_scores
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 if TYPE_CHECKING:  # importing this module loads no torch
@@ -55,7 +55,7 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursio
 def open_folder(
     runs: str,
     name: str,
-    settings: dict[str, Any],
+    settings: Values,
     cache: "LatentCache | None" = None,
     *,
     sources: Mapping[str, str] = MappingProxyType({}),
@@ -81,7 +81,7 @@ def open_folder(
     return folder
 
 
-def _possible_folders(plain: Path, settings: dict[str, Any], portable: dict[str, Any], cache_id: str) -> Iterator[Path]:
+def _possible_folders(plain: Path, settings: Values, portable: Values, cache_id: str) -> Iterator[Path]:
     """Name the folders that a run may use, the plainest first; no other run can have the last."""
     content = _without_display(settings)
     digest = digest_json(content)[:8]
@@ -95,7 +95,7 @@ def _possible_folders(plain: Path, settings: dict[str, Any], portable: dict[str,
     yield plain.with_name(f"{plain.name}-{digest_json([content, cache_id])[:8]}")
 
 
-def _is_same_run(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:
+def _is_same_run(folder: Path, settings: Values, cache_id: str) -> bool:
     """Whether a folder is free, or holds a run of the same settings on the same cache."""
     try:
         manifests = (folder / MANIFESTS).glob("[!.]*.json")  # no drafts
@@ -108,7 +108,7 @@ def _is_same_run(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:
         return False  # something else, or damaged: left alone
 
 
-def _describe_differences(folder: Path, settings: dict[str, Any]) -> str:
+def _describe_differences(folder: Path, settings: Values) -> str:
     """Name the settings that differ from those of a folder, as part of a file name; empty where that is too long."""
     try:
         recorded = yaml.safe_load(read_file(folder / CONFIG))
@@ -125,15 +125,15 @@ def _describe_differences(folder: Path, settings: dict[str, Any]) -> str:
     return name if len(name) <= MAX_SUFFIX else ""
 
 
-def _without_display(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_display(settings: Values) -> Plain:
     return {key: value for key, value in settings.items() if key not in DISPLAY_KEYS}
 
 
-def _as_yaml(settings: Any) -> str:
+def _as_yaml(settings: object) -> str:
     return str(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
 
 
-def _with_sources(settings: dict[str, Any], sources: Mapping[str, str]) -> str:
+def _with_sources(settings: Plain, sources: Mapping[str, str]) -> str:
     """Write settings with the source of each as a comment; sources of other keys follow at the end."""
     text = _as_yaml(settings)
     lines, rest = text.split("\n"), {key: " ".join(printable(source).split()) for key, source in sources.items()}
@@ -145,9 +145,9 @@ def _with_sources(settings: dict[str, Any], sources: Mapping[str, str]) -> str:
     return commented if yaml.safe_load(commented) == yaml.safe_load(text) else text
 
 
-def _lines_of_keys(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+def _lines_of_keys(node: yaml.Node | None, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Pair the dotted keys of a document with the numbers of their lines."""
-    for name, value in node.value:
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
         key, line = f"{prefix}{name.value}", name.start_mark.line
         if isinstance(value, yaml.MappingNode) and value.value:
             yield from _lines_of_keys(value, f"{key}.")
@@ -172,7 +172,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def describe_cache(cache: "LatentCache") -> dict[str, Any]:
+def describe_cache(cache: "LatentCache") -> Values:
     """Describe a cache for scores.json."""
     return {
         "file": cache.path.name,
@@ -187,7 +187,7 @@ def describe_cache(cache: "LatentCache") -> dict[str, Any]:
     }
 
 
-def describe_program() -> dict[str, Any]:
+def describe_program() -> Values:
     """Describe commit, versions and what computes products for scores.json."""
     from extract.linear import describe_products
 
@@ -223,10 +223,10 @@ class RunFolder:
     path: Path
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """The content of scores.json; HeadError unless this version wrote it, and nothing changed it afterwards."""
         try:
-            values: dict[str, Any] = json.loads(read_file(self.path / SCORES))
+            values: Values = json.loads(read_file(self.path / SCORES))
             if (values["schema"], values["what"] in ("run", "sweep", "search")) != (SCORES_SCHEMA, True):
                 raise ValueError(
                     f"schema {values['schema']} of a {values['what']}, this version reads schema {SCORES_SCHEMA}; run "
@@ -240,7 +240,7 @@ class RunFolder:
             raise no_run(self.path, error) from error
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Values:
         """The content of config.yaml."""
         try:
             values = yaml.safe_load(read_file(self.path / CONFIG))
@@ -356,7 +356,7 @@ def no_run(path: Path, error: Exception) -> HeadError:
     )
 
 
-def read_spec(values: dict[str, Any]) -> ExtractionSpec:
+def read_spec(values: Values) -> ExtractionSpec:
     """Read the `extraction` of a run's config.yaml; an unknown key is a `TypeError`."""
     template, words = (_tuples(values[name]) for name in ("template", "words"))
     parts = {
@@ -367,7 +367,7 @@ def read_spec(values: dict[str, Any]) -> ExtractionSpec:
     return as_given(ExtractionSpec(**{**_tuples(values), **parts}), frozenset(values))
 
 
-def _read_decoder(values: dict[str, Any]) -> DecoderSpec:
+def _read_decoder(values: Plain) -> DecoderSpec:
     spec = read_recorded_decoder(values)
     for key in ("name", "device", "revision", "adapter"):
         value = getattr(spec, key)
@@ -376,11 +376,11 @@ def _read_decoder(values: dict[str, Any]) -> DecoderSpec:
     return spec
 
 
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+def _tuples(values: Values) -> Plain:
     return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
 
 
-def _head_folders(folder: Path, name: str, seeds: Sequence[Mapping[str, Any]]) -> tuple[Path, ...]:
+def _head_folders(folder: Path, name: str, seeds: Sequence[Values]) -> tuple[Path, ...]:
     """Name the folders of a head's seeds; refuse an unknown head."""
     if not find_head(name):  # so that no name leads out of the folder
         raise ValueError(f"it names a head {name!r}, which this version does not know")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -25,7 +25,7 @@ from probes.runs.compare import read_rows, read_runs
 from probes.runs.folder import RunFolder
 from probes.runs.predict import read_run_folder
 from probes.runs.results import Runs, open_runs
-from probes.runs.run import SILENT, EncoderShelf, Watcher, find_sides, load_run_task, make_setting, obtain_corpus
+from probes.runs.run import SILENT, EncoderStore, Watcher, find_sides, load_run_task, make_context, obtain_corpus
 from probes.runs.run_caches import find_cache_of
 
 if TYPE_CHECKING:
@@ -129,12 +129,12 @@ def find_layers(
     run: RunFolder, *, head: str, options: StudyOptions, caches: str = "", watcher: Watcher = SILENT
 ) -> list[HeadFindings]:
     """Study heads of one run, and write the findings into its folder; see `compare_layers`."""
-    setting, resolved = _setting_of(run, caches, watcher), run.config.resolve_heads()
+    context, resolved = _context_of(run, caches, watcher), run.config.resolve_heads()
     names = run.heads if head == ALL else [head or run.best]
     findings = [
         study_layers(
             resolved[name],
-            setting,
+            context,
             run.scores.heads[name],
             options,
             watch=partial(watcher.epochs, name),
@@ -192,8 +192,8 @@ def compare_at_layers(
     parts = []
     for run in compared:
         name = run.result.name
-        setting, resolved = _setting_of(run.folder, str(caches), watcher), run.folder.config.resolve_heads()[name]
-        parts.append(take_apart(resolved, setting, run.result, rows.split, partial(watcher.epochs, name)))
+        context, resolved = _context_of(run.folder, str(caches), watcher), run.folder.config.resolve_heads()[name]
+        parts.append(take_apart(resolved, context, run.result, rows.split, partial(watcher.epochs, name)))
     layers = parts[0].layers
     if parts[1].layers != layers:
         raise HeadError(
@@ -230,19 +230,19 @@ def _score_alone(parts: HeadParts, resampling: Resampling) -> tuple[Float[np.nda
     return parts.scorer.score(flat).reshape(n_seeds, n_layers).mean(0), resampled.mean(0)
 
 
-def _setting_of(run: RunFolder, caches: str, watcher: Watcher) -> FitContext:
+def _context_of(run: RunFolder, caches: str, watcher: Watcher) -> FitContext:
     """Open what the heads of a finished run were fitted on: its task and cache."""
     config = replace(run.config, caches=caches) if caches else run.config
     cache = run.cache(caches)
     corpus = obtain_corpus(config)
-    shelf = EncoderShelf(config, find_cache_of(config, corpus), watcher) if corpus else None
+    encoders = EncoderStore(config, find_cache_of(config, corpus), watcher) if corpus else None
     task = load_run_task(config)
     sides = find_sides(config, task)
     documents = find_cache_of(sides.config, sides.documents) if sides else None
-    return make_setting(config, task, cache, run.path / "heads", autoencoders=shelf, documents=documents)
+    return make_context(config, task, cache, run.path / "heads", autoencoders=encoders, documents=documents)
 
 
-def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, Any]]:
+def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, object]]:
     """Return the rows of a frame of `LAYER_COLUMNS` for the findings of one head."""
     header = run.scores.header
     system = {

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import CacheIncompleteError, ConfigError, HeadError
@@ -20,7 +19,6 @@ from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
 from probes.report.document import EVERY_PLAN
-from probes.report.kind_reports import ZERO_SHOT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
 from probes.report.write import write_plans
 from probes.runs.folder import open_folder
@@ -32,8 +30,8 @@ from probes.runs.run import (
     check_heads,
     evaluate_heads,
     load_run_task,
+    make_context,
     make_header,
-    make_setting,
 )
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
@@ -121,22 +119,11 @@ def require_unread_test(config: RunConfig) -> None:
         )
 
 
-def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: Any) -> Path:
+def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: object) -> Path:
     """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
     settings = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
     name = f"{config.name.removesuffix(f'-{what}')}-{what}"
     return open_folder(config.runs, name, settings, sources=describe_sources(config))
-
-
-def report_plans(
-    config: RunConfig, what: str, folder: Path, *, decoder: Decoder, task: Task, command: str, **scores: Any
-) -> RunResult:
-    """Write the report of a `sweep` or a `search`; `scores` are the fields of `PlansScores` after its header."""
-    described = decoder.description.to_dict()
-    header = make_header(config, what, folder, command=command, decoder=described, task=task.describe())
-    record = PlansScores(header, **scores)
-    write_plans(folder, record, KINDS[config.task.kind].report, formats=config.figures)
-    return RunResult(folder, record)
 
 
 def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
@@ -149,7 +136,7 @@ def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCa
         first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
         config = replace(config, heads={**first, **config.heads})
     head_folder = folder / "heads" / cache.manifest.short_id
-    heads = evaluate_heads(config, make_setting(config, task, cache, head_folder, has_details=False))
+    heads = evaluate_heads(config, make_context(config, task, cache, head_folder, has_details=False))
     zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
     return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
 
@@ -214,7 +201,7 @@ def run_search(
     budget: float = 0.25,
     watcher: Watcher = SILENT,
     command: str = "",
-) -> RunResult:
+) -> RunResult[PlansScores]:
     """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
 
     `budget` is the most that choosing may compute, as a share of sweeping all plans over train and validation. The
@@ -232,25 +219,23 @@ def run_search(
     space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
     folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
     caches = GrowingCaches(decoder, config, watcher)
-    scorer = _Scorer(config, judged, space, caches, folder)
+    scorer = _TrialScores(config, judged, space, caches, folder)
     search = search_plans(strategy, space, scorer, budget=budget)
     watcher.say(f"{search.chosen.text} was found for {search.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, search, caches, folder)
-    return report_plans(
-        config,
-        "search",
-        folder,
-        decoder=decoder,
-        task=task,
-        command=command,
+    described = decoder.description.to_dict()
+    scores = PlansScores(
+        make_header(config, "search", folder, command=command, decoder=described, task=task.describe()),
         test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
         plans=tuple(rows),
         chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
         search=describe_search(search, space, strategy=strategy, budget=budget, by=scorer.head),
     )
+    write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
+    return RunResult(folder, scores)
 
 
-class _Scorer:
+class _TrialScores:
     """Scores the plans of a trial with the first head, on rows of train and validation."""
 
     def __init__(self, config: RunConfig, judged: Task, space: PlanSpace, caches: GrowingCaches, folder: Path) -> None:
@@ -315,7 +300,7 @@ TEST_READS = ("chosen", "all")
 
 def run_sweep(
     config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
-) -> RunResult:
+) -> RunResult[PlansScores]:
     """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
 
     `test` is one of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
@@ -339,18 +324,16 @@ def run_sweep(
     folder = open_plans_folder(config, "sweep", plans)
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
     rows, chosen, test_read = comparison.compare(reads_all=test == "all")
-    return report_plans(
-        config,
-        "sweep",
-        folder,
-        decoder=decoder,
-        task=task,
-        command=command,
+    described = decoder.description.to_dict()
+    scores = PlansScores(
+        make_header(config, "sweep", folder, command=command, decoder=described, task=task.describe()),
         test_read=test_read,
         plans=rows,
         chosen=chosen,
         cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
     )
+    write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
+    return RunResult(folder, scores)
 
 
 @dataclass(frozen=True)
@@ -394,5 +377,6 @@ class _Comparison:
         part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
         self.watcher.say(f"{row.plan.text}: reading test")
         tested = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
-        zero_shot = tested.zero_shot if ZERO_SHOT in part.heads else row.zero_shot
+        has_zero_shot = KINDS[self.config.task.kind].zero_shot_head in part.heads
+        zero_shot = tested.zero_shot if has_zero_shot else row.zero_shot
         return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: tested.heads[name] for name in heads}})

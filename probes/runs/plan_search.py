@@ -6,10 +6,9 @@ returns the plan it chose. It computes nothing itself.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def space_of(task: Task, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: 
     """
     kind, n_rows = KINDS[task.kind], max(len(rows) for rows in task.splits.values())
     least = min(n_rows, max(FEWEST_ROWS, fewest))
-    needed: dict[Any, int] = {}  # text to the fewest rows per split whose draw holds it
+    needed: dict[Hashable, int] = {}  # text to the fewest rows per split whose draw holds it
     for split in task.splits:
         texts = kind.row_texts(task, split)
         for n_drawn, row in enumerate(task.draw_order(split, seed=0), start=1):
@@ -90,7 +89,7 @@ def space_of(task: Task, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: 
     return PlanSpace(plans, n_blocks, n_rows, n_texts, least, keeps_rows=not kind.reads_words)
 
 
-def draw_rows(task: Task, n_rows: int) -> Any:
+def draw_rows(task: Task, n_rows: int) -> Task:
     """Draw rows of every split; a larger draw holds every smaller one, and one of all rows is the task itself."""
     return task if n_rows >= max(len(rows) for rows in task.splits.values()) else task.subset(n_rows)
 
@@ -213,8 +212,8 @@ def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
 def _count_rungs(space: PlanSpace, ledger: Ledger) -> int:
     most = max(1, math.ceil(math.log(len(space.plans), SHRINK)))
     for n_rungs in range(most, 0, -1):
-        wanted = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
-        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= min(wanted, space.n_rows):
+        fewest = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
+        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= min(fewest, space.n_rows):
             return n_rungs
     raise _too_little(space, ledger, "all plans", ledger.affordable_rows(space.plans))
 

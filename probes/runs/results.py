@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -88,7 +88,7 @@ def open_runs(runs: Runs) -> list[RunFolder]:
     return [path if isinstance(path, RunFolder) else RunFolder(Path(path)) for path in paths]
 
 
-def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, Any], HeadResult]]:
+def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, str], HeadResult]]:
     """Yield every result of a folder, with the columns that say what it is of."""
     values = folder.values
     common = {
@@ -163,7 +163,7 @@ def _scores_tried(result: HeadResult) -> list[float]:
 class _LayerCurve:
     """The best score of each layer, of one head under one plan."""
 
-    system: dict[str, Any]
+    system: dict[str, str]
     """What the curve is of, by column."""
     layers: tuple[str, ...]
     depths: Float[np.ndarray, " L"]
@@ -259,7 +259,7 @@ def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFra
     if by not in SYSTEMS:
         raise unknown_name("system", by, SYSTEMS)
     scores = _layer_scores(runs, head) if by == "layer" else _best_scores(runs, by, head)
-    table = pd.DataFrame(scores).T.pipe(lambda wide: wide[sorted(wide)])
+    table = pd.DataFrame(scores)[sorted(scores)]
     if min(table.shape) < 2:
         raise HeadError(
             f"{table.shape[0]} {by}s on {table.shape[1]} tasks cannot be ranked; needed: two of both or more."
@@ -285,7 +285,7 @@ def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
     return curves
 
 
-def _curves_of(system: dict[str, Any], result: HeadResult, n_blocks: int) -> Iterator[_LayerCurve]:
+def _curves_of(system: dict[str, str], result: HeadResult, n_blocks: int) -> Iterator[_LayerCurve]:
     """Yield the layer curves of one head on validation, or else on another split that it was not fitted on."""
     curves = [curve for curve in result.curves if curve.metric == result.metric and curve.split != "train"]
     splits = [curve.split for curve in curves]
@@ -310,18 +310,17 @@ def _by_seed(curves: list[Curve]) -> Float[np.ndarray, "S L"]:
 
 
 def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
-    """Return layer to task to its score on the best of all curves."""
+    """Return task to layer to its score on the best of all curves."""
     best: dict[str, _LayerCurve] = {}
     for curve in _read_curves(runs, head):
         task = curve.system["task"]
         if task not in best or np.nanmax(curve.values) > np.nanmax(best[task].values):
             best[task] = curve
-    table = {task: dict(zip(curve.layers, curve.values.tolist(), strict=True)) for task, curve in best.items()}
-    return _by_system(table)
+    return {task: dict(zip(curve.layers, curve.values.tolist(), strict=True)) for task, curve in best.items()}
 
 
 def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
-    """Return system to task to the score of the result that was selected there."""
+    """Return task to system to the score of the result that was selected there."""
     results: dict[tuple[str, str], list[HeadResult]] = {}
     for folder in open_runs(runs):
         for system, result in _systems(folder):
@@ -332,9 +331,4 @@ def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for (task, name), result in chosen.items():
         table.setdefault(task, {})[name] = result.mean(split)
-    return _by_system(table)
-
-
-def _by_system(table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    systems = dict.fromkeys(name for scores in table.values() for name in scores)
-    return {name: {task: scores.get(name, float("nan")) for task, scores in table.items()} for name in systems}
+    return table

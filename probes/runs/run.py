@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
 from extract.files import digest_bytes, read_file
+from extract.inputs.joined_text import JoinedText
 from extract.registry import describe_own
 from extract.run.extraction import (
     ExtractionProgress,
@@ -22,26 +23,20 @@ from extract.run.extraction import (
     place_worker,
     require_one_process,
 )
-from extract.run.ray import extract_shards_on_ray
-from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, ShardedCache
-from probes.data.domains import look_both_ways_split
 from probes.data.task import Corpus, Task, load_corpus
-from probes.data.word_task import label_every_token
 from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.autoencoders import Pretraining, obtain_autoencoder
 from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
-from probes.report.scores import Header, PretrainingScores, RunScores
+from probes.report.scores import Header, PlansScores, PretrainingScores, RunScores, Values
 from probes.report.write import write_pretraining, write_run
 from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
-from probes.runs.run_caches import config_of, show_as
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
 
@@ -61,25 +56,24 @@ class Watcher:
 SILENT = Watcher()
 
 
-def _every_token(task: Any, config: RunConfig) -> Any:
-    return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
-
-
 MTEB_TASKS = ("banking77",)
 """Tasks that Look Both Ways scores as mteb does, with their own splits; use `few-shot-probe`."""
-CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
-    "released-split": lambda task, _: task if task.name in MTEB_TASKS else look_both_ways_split(task),
-    "every-token": _every_token,
-}
-"""Changes that protocols make to a task, by name; reading the tokenizer does not load the decoder."""
 
 
 def load_run_task(config: RunConfig) -> Task:
     """Load the task of a run with the changes of its protocol, such as other splits under `look-both-ways`."""
     protocol = find_protocol(config.protocol)
-    task = config.task.load(protocol.task)
-    cut = protocol.cut.get(config.task.kind, "")
-    changed: Task = CUTS[cut](task, config) if cut else task
+    task: Any = config.task.load(protocol.task)
+    cut = protocol.cut.get(config.task.kind)
+    if cut == "released-split" and task.name not in MTEB_TASKS:
+        from probes.data.domains import look_both_ways_split
+
+        task = look_both_ways_split(task)
+    elif cut == "every-token":  # reading the tokenizer does not load the decoder
+        from probes.data.word_task import label_every_token
+
+        task = label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
+    changed: Task = task
     return changed
 
 
@@ -119,7 +113,7 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
 
 def obtain_shards(
     config: RunConfig,
-    texts: Iterable[Any],
+    texts: Iterable[str | JoinedText],
     *,
     name: str,
     folder: Path,
@@ -133,6 +127,8 @@ def obtain_shards(
     """
     title = f"extracting {name}"
     if n_on_ray is not None:
+        from extract.run.ray import extract_shards_on_ray
+
         return extract_shards_on_ray(
             config.decoder,
             texts,
@@ -143,6 +139,8 @@ def obtain_shards(
             progress=watcher.extraction(title),
         )
     _refuse_spread(config, "device_map", "tp_plan")
+    from extract.run.shards import extract_shards
+
     worker = place_worker(config.decoder.device)
     return extract_shards(
         load_decoder(replace(config.decoder, device=worker.device), report=watcher.say),
@@ -177,7 +175,7 @@ def find_sides(config: RunConfig, task: Task) -> Sides | None:
     )
 
 
-class EncoderShelf:
+class EncoderStore:
     """The autoencoders of a run by pooling, fitted when first asked for."""
 
     def __init__(self, config: RunConfig, cache: LatentCache | None, watcher: Watcher) -> None:
@@ -189,6 +187,8 @@ class EncoderShelf:
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
         if pooling not in self.fitted:
+            from probes.heads.autoencoders import Pretraining, obtain_autoencoder
+
             spec = self.config.pretraining
             device = str(choose_device(self.config.decoder.device))
             pretraining = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
@@ -196,7 +196,7 @@ class EncoderShelf:
             self.fitted[pooling] = obtain_autoencoder(pretraining, pooling=pooling, report=report)
         return self.fitted[pooling]
 
-    def describe(self, corpus: Corpus | None) -> dict[str, Any]:
+    def describe(self, corpus: Corpus | None) -> Values:
         """Describe them for scores.json."""
         keys = (
             "layers",
@@ -228,22 +228,25 @@ def obtain_corpus(config: RunConfig) -> Corpus | None:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
+Scores = TypeVar("Scores", bound=RunScores | PlansScores | PretrainingScores)
+
+
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Generic[Scores]):
     """A finished run: its folder, and its scores as a typed record."""
 
     folder: Path
-    record: Any
+    record: Scores
 
     @property
     def scores(self) -> dict[str, Any]:
         """The content of scores.json."""
-        values: dict[str, Any] = self.record.to_dict()
-        return values
+        return dict(self.record.to_dict())
 
     def table(self) -> str:
         """Write the results of a run as a Markdown table: a row per head and metric, scores times 100."""
-        titles, rows = result_rows(self.record, KINDS[self.record.header.kind].report)
+        scores = cast("RunScores", self.record)
+        titles, rows = result_rows(scores, KINDS[scores.header.kind].report)
         return markdown_table(rows, titles)
 
 
@@ -254,7 +257,7 @@ def run(
     corpus_cache: LatentCache | None = None,
     watcher: Watcher = SILENT,
     command: str = "",
-) -> RunResult:
+) -> RunResult[RunScores]:
     """Run a configuration: extract what is missing, fit every head, report.
 
     Args:
@@ -278,6 +281,8 @@ def run(
     """
     started = time.monotonic()
     if cache:
+        from probes.runs.run_caches import config_of, show_as
+
         config = config_of(config, cache)
         cache = show_as(cache, config.extraction) or cache
     task = load_run_task(config)
@@ -299,11 +304,11 @@ def run(
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
-    pretrained = EncoderShelf(config, corpus_cache, watcher)
-    setting = make_setting(
+    pretrained = EncoderStore(config, corpus_cache, watcher)
+    context = make_context(
         config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None, documents=documents
     )
-    heads = evaluate_heads(config, setting, watcher=watcher)
+    heads = evaluate_heads(config, context, watcher=watcher)
     kind = KINDS[config.task.kind]
     scores = RunScores(
         make_header(
@@ -323,13 +328,13 @@ def run(
     return RunResult(folder, scores)
 
 
-def make_setting(
+def make_context(
     config: RunConfig,
     task: Task,
     cache: LatentCache,
     folder: Path,
     *,
-    autoencoders: EncoderShelf | None = None,
+    autoencoders: EncoderStore | None = None,
     has_details: bool = True,
     documents: LatentCache | None = None,
 ) -> FitContext:
@@ -350,19 +355,17 @@ def make_setting(
     )
 
 
-def evaluate_heads(config: RunConfig, setting: FitContext, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
+def evaluate_heads(config: RunConfig, context: FitContext, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
     """Fit every head of a configuration, or find it fitted."""
     return {
         name: HEADS[name].evaluate(
-            resolved, setting, with_loggers(partial(watcher.epochs, name), config.loggers, setting.folder / name)
+            resolved, context, with_loggers(partial(watcher.epochs, name), config.loggers, context.folder / name)
         )
         for name, resolved in config.resolve_heads().items()
     }
 
 
-def make_header(
-    config: RunConfig, what: str, folder: Path, *, command: str, decoder: dict[str, Any], task: dict[str, Any]
-) -> Header:
+def make_header(config: RunConfig, what: str, folder: Path, *, command: str, decoder: Values, task: Values) -> Header:
     """Make what every scores.json begins with; the task of a pretraining is empty."""
     return Header(
         what=what,
@@ -397,13 +400,17 @@ def _own_names(config: RunConfig) -> list[tuple[str, str]]:
     return [*own_names(spec.mask_plan, spec.poolings, words), *(("head", name) for name in config.heads)]
 
 
-def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
+def pretrain(
+    config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = ""
+) -> RunResult[PretrainingScores]:
     """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
+    from probes.runs.run_caches import config_of
+
     config = config_of(config, cache)
     folder = open_folder(
         config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache, sources=describe_sources(config)
     )
-    pretrained = EncoderShelf(config, cache, watcher)
+    pretrained = EncoderStore(config, cache, watcher)
     for pooling in cache.poolings:
         pretrained(pooling)
     decoder = cache.manifest.provenance["decoder"]

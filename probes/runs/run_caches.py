@@ -16,9 +16,11 @@ from extract.registry import describe_own, import_own
 from extract.run.extraction import own_names, unique_texts
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over, whole_caches
+from extract.store.manifest import Plain
 from extract.store.shard_index import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
+from probes.report.scores import Values
 from probes.runs.folder import RunFolder
 from probes.runs.run_config import RunConfig
 
@@ -124,7 +126,7 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
     )
 
 
-def _decided_by_protocol(config: RunConfig) -> dict[str, Any]:
+def _decided_by_protocol(config: RunConfig) -> Values:
     """Return the values of the extraction that a protocol decides, as the configuration has them."""
     decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
     return {
@@ -152,13 +154,13 @@ class _Content:
     """What latents are of; a cache holds what a configuration extracts if these are equal."""
 
     plan: str
-    template: dict[str, Any]
+    template: Values
     storage_dtype: str
     words: tuple[bool, str] | None
     """Shift and treatment of lost words; None for whole texts."""
     custom: dict[str, str]
     """Digests of the user's code."""
-    reba: dict[str, Any]
+    reba: Values
 
 
 def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
@@ -170,7 +172,7 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     names = own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)
     custom = {key: part["sha256"] for key, part in describe_own(names).items()}
     reba = asdict(spec.reba) if REBA & set(poolings) else {}
-    wanted = _Content(
+    needed = _Content(
         plan=spec.mask_plan.text,
         template=spec.template.to_dict(),
         storage_dtype=spec.storage_dtype,
@@ -186,9 +188,9 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
         custom={key: digest for key, digest in identity.get("own", {}).items() if key in custom},
         reba=identity.get("reba", {}) if reba else {},
     )
-    if recorded != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
+    if recorded != needed or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
-    changed: dict[str, Any] = {"poolings": list(poolings)}
+    changed: Plain = {"poolings": list(poolings)}
     if cache.is_words:
         changed = {"words": {**identity["words"], **changed}}
     widths = {layer: width for layer, width in identity.get("widths", {}).items() if layer in layers}
@@ -198,6 +200,6 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     return cache.shown_as({**rest, "layers": list(layers), **changed, **used})
 
 
-def _template_of(cache: LatentCache) -> dict[str, Any]:
+def _template_of(cache: LatentCache) -> Plain:
     """Return the template of a cache; the window beside it is the decoder's."""
     return {"spans": "", **{key: value for key, value in cache.identity["template"].items() if key != "window"}}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
@@ -16,8 +16,10 @@ from probes.fitting.fit_options import check_loggers, find_protocol
 from probes.heads.head_table import check_head, resolve_head
 from probes.latents.pooled_reads import split_poolings
 from probes.report.formats import figure_formats
+from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
+    from probes.data.pair_task import PairTask
     from probes.data.task import Task
     from probes.heads.head_table import HeadOptions
 
@@ -62,20 +64,19 @@ class TaskSpec:
         """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
         return TASKS[self.name].kind
 
-    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> "Task":
+    def load(self, defaults: Mapping[str, object] = MappingProxyType({})) -> "Task":
         """Load the task, drawn down to `pairs` per split.
 
         `defaults` are options of the reader that replace its own where it has them, as a protocol sets them.
         """
         known = TASKS[self.name].options()
         options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
-        task: Any = load_task(self.name, **options)
+        task = load_task(self.name, **options)
         if self.drop_leaked != "none":
             from probes.data.pair_task import drop_leaked_rows
 
-            task = drop_leaked_rows(task, by=self.drop_leaked)
-        found: Task = task.subset(self.pairs) if self.pairs else task
-        return found
+            task = drop_leaked_rows(cast("PairTask", task), by=self.drop_leaked)
+        return task.subset(self.pairs) if self.pairs else task
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,6 @@ class RunConfig:
         for name, options in self.heads.items():
             check_head(name, options, kind=self.task.kind, task=self.task.name)
         heads = self.resolve_heads()
-        from probes.runs.task_kinds import KINDS
-
         kind = KINDS[self.task.kind]
         if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
             raise ConfigError(
@@ -226,7 +225,7 @@ class RunConfig:
         return values | {"extraction": extraction}
 
 
-def _check_choices(spec: Any, prefix: str = "") -> None:
+def _check_choices(spec: object, prefix: str = "") -> None:
     """Refuse null, a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
     for name, hint in get_type_hints(type(spec)).items():
         if getattr(spec, name) is None and type(None) not in get_args(hint):
@@ -272,9 +271,9 @@ def _template_of(config: RunConfig, key: str) -> str | None:
     return f"template {template.name}" if is_decided and str(getattr(template, field)) == text else None
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Write nested mappings as one with dotted keys."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in values.items():
         flat |= (
             _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}

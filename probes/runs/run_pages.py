@@ -2,22 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from extract import code_gate as gate
 from extract.errors import HeadError, first_line
 from extract.registry import import_own, require_recorded
+from probes.report.blocks import Document
+from probes.report.document import Context
+from probes.report.page import PAGE, Page, Part, Pictures, run_page, write_page
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import read_plans
+from probes.report.style import Album
+from probes.report.write import report_plans, report_run
 from probes.runs.compare import Comparison, compare, unique_names
 from probes.runs.folder import RunFolder
 from probes.runs.results import Runs, open_runs
 from probes.runs.task_kinds import KINDS
-
-if TYPE_CHECKING:
-    from probes.report.blocks import Document
-    from probes.report.page import Page, Part, Pictures
-    from probes.report.style import Album
 
 MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, ArithmeticError)
 """What scores that were made by hand may raise."""
@@ -44,8 +44,6 @@ def write_report(runs: Runs, out: str | Path = "", *, allow_code: str | Iterable
         >>> write_report("runs/demo")  # doctest: +SKIP
         >>> write_report(["runs/causal", "runs/nosink"], "both.html")  # doctest: +SKIP
     """
-    from probes.report.page import PAGE, Pictures, write_page
-
     folders = open_runs(runs)
     if not folders:
         raise HeadError("a report takes a run folder, as runs/demo, or several.")
@@ -59,18 +57,13 @@ def write_report(runs: Runs, out: str | Path = "", *, allow_code: str | Iterable
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
     """Write the page of a comparison: the runs side by side, then each of them."""
-    from probes.report.page import Pictures, write_page
-
     pictures = Pictures()
     page = _page_of_several([run.folder for run in comparison.runs], pictures, comparison)
     write_page(path, page, pictures.classes)
 
 
-def page_of(folder: RunFolder, pictures: "Pictures") -> "Page":
+def page_of(folder: RunFolder, pictures: Pictures) -> Page:
     """Make the page of a finished run, sweep or search from its folder."""
-    from probes.report.page import run_page
-    from probes.report.style import Album
-
     values = folder.values
     try:
         document = _draw(folder, Album(folder.path, (), pictures.keep))
@@ -81,11 +74,8 @@ def page_of(folder: RunFolder, pictures: "Pictures") -> "Page":
         ) from error
 
 
-def _draw(folder: RunFolder, album: "Album") -> "Document":
+def _draw(folder: RunFolder, album: Album) -> Document:
     """Draw the figures of a finished run, sweep or search, and write its report."""
-    from probes.report.document import Context
-    from probes.report.write import report_plans, report_run
-
     values = folder.values
     report = KINDS[values["kind"]].report
     if values["what"] == "run":
@@ -97,13 +87,8 @@ def _draw(folder: RunFolder, album: "Album") -> "Document":
     return report_plans(album, read_plans(values), report)
 
 
-def _page_of_several(
-    folders: Sequence[RunFolder], pictures: "Pictures", comparison: Comparison | None = None
-) -> "Page":
+def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, comparison: Comparison | None = None) -> Page:
     """Make one page of several runs: their comparison, if they are of the same rows, then each."""
-    from probes.report.page import Page, Part
-    from probes.report.style import Album
-
     labels, complaint = unique_names([folder.path for folder in folders]), ""
     parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
     try:
@@ -126,10 +111,8 @@ def _page_of_several(
     return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), data)
 
 
-def _shorten(label: str, page: "Page") -> "Part":
+def _shorten(label: str, page: Page) -> Part:
     """Make one part of the page of a run: its answers, its first table, its figures."""
-    from probes.report.page import Part
-
     first = next(part for part in page.parts if part.is_main)
     pictures = tuple(picture for part in page.parts for picture in part.pictures)
     return Part(label, (*page.answers, *first.blocks), pictures)

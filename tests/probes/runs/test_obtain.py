@@ -11,7 +11,7 @@ from extract.store.cache import LatentCache
 from probes.data.task import Corpus
 from probes.heads.autoencoders import FOLDER
 from probes.heads.context import load_head
-from probes.runs.run import SILENT, EncoderShelf, Watcher, obtain_corpus
+from probes.runs.run import SILENT, EncoderStore, Watcher, obtain_corpus
 from probes.runs.run_config import PretrainingSpec, RunConfig
 from tests.probes.corpus_latents import write_corpus
 from tests.probes.finished_run import forbid
@@ -58,7 +58,7 @@ def test_without_a_corpus_there_is_none() -> None:
 def test_autoencoders_are_fitted_once_per_pooling_as_the_run_says(corpus: LatentCache, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     watcher = Watcher(epochs=lambda head, seed: lambda epoch, _: told.append((head, seed, epoch)))
-    shelf = EncoderShelf(make_config({"siamese-cosine": {"start": "frozen"}}, caches=tmp_path), corpus, watcher)
+    shelf = EncoderStore(make_config({"siamese-cosine": {"start": "frozen"}}, caches=tmp_path), corpus, watcher)
     mean, both = shelf("mean"), shelf("mean+last")
     assert shelf("mean") is mean
     assert shelf("mean+last") is both
@@ -71,7 +71,7 @@ def test_autoencoders_are_fitted_once_per_pooling_as_the_run_says(corpus: Latent
 
 def test_what_scores_tell_of_them(corpus: LatentCache, tmp_path: Path) -> None:
     config = make_config({"siamese-cosine": {"start": "frozen"}}, caches=tmp_path)
-    shelf = EncoderShelf(config, corpus, SILENT)
+    shelf = EncoderStore(config, corpus, SILENT)
     told = shelf.describe(Corpus("mine", "made up", ("a",)))
     assert told["autoencoders"] == {}
     shelf("last")
@@ -81,10 +81,10 @@ def test_what_scores_tell_of_them(corpus: LatentCache, tmp_path: Path) -> None:
     assert set(told["autoencoders"]) == {"last"}
     assert len(told["autoencoders"]["last"]["held_out_losses"]) == 5
     assert "fit_id" not in told["autoencoders"]["last"]
-    assert EncoderShelf(config, None, SILENT).describe(None) == {"corpus": {}, "cache": {}, "autoencoders": {}}
+    assert EncoderStore(config, None, SILENT).describe(None) == {"corpus": {}, "cache": {}, "autoencoders": {}}
 
 
 def test_without_the_latents_of_a_corpus_there_are_none() -> None:
-    shelf = EncoderShelf(make_config({"siamese-cosine": {"start": "frozen"}}), None, SILENT)
+    shelf = EncoderStore(make_config({"siamese-cosine": {"start": "frozen"}}), None, SILENT)
     with pytest.raises(TaskError, match=r"there is no corpus to fit autoencoders on; set `pretraining\.corpus`"):
         shelf("mean")

@@ -15,7 +15,7 @@ from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
 from probes.runs.plan_runs import run_search, run_sweep
 from probes.runs.plan_search import draw_rows
-from probes.runs.run import evaluate_heads, make_setting
+from probes.runs.run import evaluate_heads, make_context
 from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.worded_classes import write_worded_classes
 
@@ -69,7 +69,7 @@ def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float
     task = alone.task.load()
     assert isinstance(task, ClassTask)
     cache = LatentCache(Path(config.caches) / row["cache"])
-    setting = make_setting(alone, task, cache, Path(config.runs) / "alone")
+    setting = make_context(alone, task, cache, Path(config.runs) / "alone")
     ids = evaluate_heads(alone, setting)[HEAD].predictions["test"]
     return tuple(task.class_names[i] for i in ids)
 

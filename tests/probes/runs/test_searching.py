@@ -188,5 +188,6 @@ def test_cross_validation_asks_for_rows_of_every_class_in_every_fold() -> None:
     task: Any = load_task("class-sample").without_test()
     alone = type(task)(**{**vars(task), "splits": type(task.splits)({"train": task.splits["train"]})})
     space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, fewest=fewest_rows(alone, 5))
-    counts = np.bincount(draw_rows(alone, space.fewest_rows).labels("train"))
+    drawn: Any = draw_rows(alone, space.fewest_rows)
+    counts = np.bincount(drawn.labels("train"))
     assert counts.min() >= 5
