@@ -1,11 +1,11 @@
 """Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -45,7 +45,6 @@ from probes.data.task import (
     GradedTask,
     Task,
     conflict_notes,
-    hold_columns,
     load_shipped,
     overlaps,
     remarks,
@@ -121,12 +120,20 @@ class ClassTask(Task):
 
     Example:
         >>> rows = {"text": ["a", "b"], "label": [0, 1], "row": [0, 1]}
-        >>> task = ClassTask("toy", build_class_splits({"train": rows}), ("no", "yes"), ("accuracy",), "made here")
+        >>> task = ClassTask("toy", ClassTask.hold({"train": rows}), ("no", "yes"), ("accuracy",), "made here")
         >>> task.texts(), task.n_classes, task.metric
         (['a', 'b'], 2, 'accuracy')
     """
 
     kind: ClassVar[str] = "classes"
+    columns: ClassVar[Mapping[str, str]] = {
+        "text": "string",
+        "text1": "string",
+        "text2": "string",
+        "label": "int64",
+        "row": "int64",
+        "group": "string",
+    }
     draw_noun: ClassVar[str] = "stratified"
     digest_names_columns: ClassVar[bool] = True
 
@@ -198,11 +205,6 @@ class ClassTask(Task):
         """List every text once, in the order first seen."""
         return unique_texts(self.splits, self.text_columns)
 
-    def cells(self, split: str) -> list[Sequence[Hashable]]:
-        """List the texts of each row, column by column."""
-        rows = self.rows(split)
-        return [list(rows[column]) for column in self.text_columns]
-
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
         """Return the classes of one split, in row order."""
         return np.asarray(self.rows(split)["label"], dtype=np.int64)
@@ -211,11 +213,11 @@ class ClassTask(Task):
         """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""
         return class_notes({split: rows[:] for split, rows in self.splits.items()}, self.class_names)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the class names, and the columns of texts, labels and groups, but not the row in the source."""
-        return self.class_names, (*self.text_columns, "label", "group")
+    def digest_head(self) -> object:
+        """Return the class names."""
+        return self.class_names
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return licence, classes, and whether rows are grouped."""
         return {
             "licence": self.licence,
@@ -252,15 +254,7 @@ class ClassTask(Task):
             for split, rows in rest.splits.items()
         }
         names = tuple(rest.class_names[code] for code in present)
-        return rest.replaced(splits=build_class_splits(columns), class_names=names)
-
-
-def build_class_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns of each split for a `ClassTask`."""
-    from datasets import Value
-
-    features = {name: Value("string") for name in (*TEXT, *PAIR)}
-    return hold_columns(columns, {**features, "label": Value("int64"), "row": Value("int64"), "group": Value("string")})
+        return rest.replaced(splits=ClassTask.hold(columns), class_names=names)
 
 
 WITH_COPIES = ", equal texts together"
@@ -343,7 +337,7 @@ def assemble_task(
     new_notes += [note, *class_notes(columns, names)]
     return ClassTask(
         name,
-        build_class_splits(columns),
+        ClassTask.hold(columns),
         names,
         metrics,
         source,
@@ -613,6 +607,7 @@ class NumberTask(GradedTask):
     """Texts with one number each, in up to three splits, checked when built."""
 
     kind: ClassVar[str] = "numbers"
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "number": "float64", "group": "string"}
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
     digest_names_columns: ClassVar[bool] = True
     gold_column: ClassVar[str] = "number"
@@ -642,21 +637,6 @@ class NumberTask(GradedTask):
             counts.append((n, f"{split}: {n} of {len(texts[split])} texts are also in {other}"))
         return remarks(counts)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the kind, and all columns."""
-        return self.kind, ("text", "number", "group")
-
-    def describe_kind(self) -> dict[str, Any]:
-        """Return whether rows are grouped."""
-        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
-
-
-def build_number_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `text`, `number` and perhaps `group` of each split for a `NumberTask`."""
-    from datasets import Value
-
-    return hold_columns(columns, {"text": Value("string"), "number": Value("float64"), "group": Value("string")})
-
 
 def read_number_files(
     files: Files,
@@ -678,7 +658,7 @@ def read_number_files(
     rows, source, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)
     columns, drawn = split_graded(rows, rule, columns=NumberTask.text_columns, name=name)
-    task = NumberTask(name, build_number_splits(columns), source)
+    task = NumberTask(name, NumberTask.hold(columns), source)
     return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
 
 

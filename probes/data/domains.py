@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from extract.errors import TaskError, unknown_name
-from probes.data.class_task import ClassTask, assemble_task, build_class_splits, class_fields
+from probes.data.class_task import ClassTask, assemble_task, class_fields
 from probes.data.sources import (
     PUBMEDQA_FORMS,
     data_hint,
@@ -437,4 +437,4 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     note = f"split as by the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
     remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
     class_names = tuple(task.class_names[label] for label in present)
-    return replace(task, notes=remarks).replace_splits(build_class_splits(columns), note=note, class_names=class_names)
+    return replace(task, notes=remarks).replace_splits(ClassTask.hold(columns), note=note, class_names=class_names)

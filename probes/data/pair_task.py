@@ -18,7 +18,6 @@ from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
 from probes.data.table_files import (
     DEFAULT_FILES,
-    Columns,
     Fields,
     FileOptions,
     Files,
@@ -34,7 +33,6 @@ from probes.data.task import (
     GradedTask,
     conflict_notes,
     conflicting,
-    hold_columns,
     load_shipped,
     remarks,
     split_graded,
@@ -63,7 +61,7 @@ def repeats_earlier_pair(rows: Pairs) -> Bool[np.ndarray, " N"]:
 
 def conflicting_pairs(rows: Pairs) -> list[tuple[str, ...]]:
     """List the unordered pairs of one split that have more than one gold score, each once, in the order first seen."""
-    return conflicting(pair_keys(rows), rows["score"])
+    return list(conflicting(pair_keys(rows), rows["score"]))
 
 
 def pair_is_in(rows: Pairs, other: Pairs) -> Bool[np.ndarray, " N"]:
@@ -134,6 +132,12 @@ class PairTask(GradedTask):
     """
 
     kind: ClassVar[str] = "pairs"
+    columns: ClassVar[Mapping[str, str]] = {
+        "sentence1": "string",
+        "sentence2": "string",
+        "score": "float64",
+        "subset": "string",
+    }
     text_columns: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
     gold_column: ClassVar[str] = "score"
 
@@ -149,7 +153,7 @@ class PairTask(GradedTask):
     has_inferred_range: bool = False
     """Whether the score range is that of the rows."""
 
-    def inferred_options(self) -> dict[str, Any]:
+    def inferred_options(self) -> dict[str, object]:
         """Return the score range, where it is that of the rows."""
         return {"score_range": list(self.score_range)} if self.has_inferred_range else {}
 
@@ -163,28 +167,13 @@ class PairTask(GradedTask):
         """Count duplicates, overlap between splits and final punctuation; see `audit_notes`."""
         return audit_notes(self.splits)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the score range and all columns."""
-        return self.score_range, (*self.text_columns, "score", "subset")
+    def digest_head(self) -> object:
+        """Return the score range."""
+        return self.score_range
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the score range, and the row counts under their older name `n_pairs`."""
         return {"score_range": list(self.score_range), "n_pairs": self.n_rows()}
-
-
-def build_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `sentence1`, `sentence2`, `score` and perhaps `subset` of each split for a `PairTask`."""
-    from datasets import Value
-
-    return hold_columns(
-        columns,
-        {
-            "sentence1": Value("string"),
-            "sentence2": Value("string"),
-            "score": Value("float64"),
-            "subset": Value("string"),
-        },
-    )
 
 
 STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
@@ -248,7 +237,7 @@ def read_pair_files(
     rows, source, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)
     columns, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
-    splits = build_splits(columns)
+    splits = PairTask.hold(columns)
     if limits is None:
         where, ranged = ("train", [splits["train"]]) if "train" in splits else ("all rows", list(splits.values()))
         scores = [gold for rows in ranged for gold in rows["score"]]
@@ -324,7 +313,7 @@ def load_stsb_hub(
         "score": ("score", partial(check_gold, limits=limits)),
     }
     rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
-    splits = build_splits(columns_by_split(rows))
+    splits = PairTask.hold(columns_by_split(rows))
     name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
     return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
 
@@ -382,7 +371,7 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
             part = {key: list(other.rows(split)[key]) for key in COLUMNS[:3]}
             columns[split] = {**part, "score": [5 * (score - low) / (high - low) for score in part["score"]]}
         note = f"train and validation are those of {other.name}"
-    splits = build_splits(columns)
+    splits = PairTask.hold(columns)
     notes = (*filter(None, [note]), *audit_notes(splits))
     return PairTask(name or base.resolve().name, splits, limits, str(base), notes=notes)
 

@@ -13,7 +13,7 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import cut_at_tokens
 from probes.data.splits import SplitRule, draw_missing, hold_out_any, order_splits
 from probes.data.table_files import Columns, Sentence, SentenceTable
-from probes.data.task import MOST_GOLDS, Task, conflict_notes, hold_columns
+from probes.data.task import MOST_GOLDS, Task, conflict_notes
 from probes.data.units import plain_form
 from probes.metrics.span_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
 
@@ -26,7 +26,6 @@ WordMetric = Literal["span-f1", "accuracy"]
 METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
 FEWEST_DOCUMENTS = 10
 """The fewest documents of a split for intervals to be drawn from documents rather than sentences."""
-COLUMNS = ("words", "tags", "document", "space_after")
 LETTERS: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "IO": "I", "BIOES": "BIES", "BILOU": "BILU"}
 """The letters before a type in each scheme."""
 Locate = Callable[[int, int], str]
@@ -198,6 +197,12 @@ class WordTask(Task):
     """
 
     kind: ClassVar[str] = "words"
+    columns: ClassVar[Mapping[str, str]] = {
+        "words": "string[]",
+        "tags": "string[]",
+        "document": "string",
+        "space_after": "bool[]",
+    }
     rows_noun: ClassVar[str] = "sentences"
 
     name: str
@@ -219,7 +224,7 @@ class WordTask(Task):
         if self.metric not in METRICS:
             raise unknown_name("metric", self.metric, METRICS)
         object.__setattr__(self, "metrics", (self.metric,))
-        self.check_splits(COLUMNS)
+        self.check_splits(list(self.columns))
         for split, rows in self.splits.items():
             _check_rows(self, split, rows)
         if len(self.labels) < 2:
@@ -266,19 +271,15 @@ class WordTask(Task):
         """List every text once, in the order first seen."""
         return list(dict.fromkeys(text for split in self.splits for text in self.joined(split)))
 
-    def plain_texts(self) -> list[str]:
-        """List every text once, as strings."""
-        return [text.text for text in self.texts()]
-
     def audit(self) -> tuple[str, ...]:
         """Count conflicting tags, sentences shared by splits, and tags that train lacks; see `audit_words`."""
         return audit_words(self.splits)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the metric and all columns."""
-        return self.metric, COLUMNS
+    def digest_head(self) -> object:
+        """Return the metric."""
+        return self.metric
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return tags, scheme, units of intervals, and counts of words and sentences."""
         return {
             "tags": list(self.labels),
@@ -288,20 +289,6 @@ class WordTask(Task):
             "n_sentences": self.n_rows(),
             "n_words": {split: sum(map(len, rows["words"])) for split, rows in self.splits.items()},
         }
-
-    def check_draw(self, n_per_split: int) -> None:
-        """Reject a draw of no sentence."""
-        if n_per_split < 1:
-            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least 1 sentence.")
-
-
-def build_word_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `words`, `tags`, `document` and `space_after` of each split for a `WordTask`."""
-    from datasets import List, Value
-
-    texts = List(Value("string"))
-    features = {"words": texts, "tags": texts, "document": Value("string"), "space_after": List(Value("bool"))}
-    return hold_columns(columns, features)
 
 
 def usual_tags(task: WordTask, split: str) -> list[str]:
@@ -440,7 +427,7 @@ def build_task(
     table_notes = (note for table in ordered.values() for note in table.notes)
     return WordTask(
         name,
-        build_word_splits(columns),
+        WordTask.hold(columns),
         "span-f1" if marks_spans else "accuracy",
         source,
         record,
@@ -523,7 +510,7 @@ def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, t
     """
     splits, n_words, n_pieces = {}, 0, 0
     for split, rows in task.splits.items():
-        columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
+        columns: dict[str, list[object]] = {name: [] for name in WordTask.columns}
         cuts = cut_at_tokens(task.joined(split), tokenizer, template=template)
         for row, starts in zip(rows, cuts, strict=True):
             words, tags, spaces = _cut(row["words"], row["tags"], row["space_after"], starts=starts, task=task)
@@ -535,7 +522,7 @@ def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, t
         f"every token is a word here ({n_words:,} words, {n_pieces:,} tokens): the first token of a word has its tag, "
         f"the later ones {'the I of its type' if task.metric == 'span-f1' else 'the same tag'}; scores are of tokens"
     )
-    return replace(task, splits=build_word_splits(splits), notes=(note, *task.notes))
+    return replace(task, splits=WordTask.hold(splits), notes=(note, *task.notes))
 
 
 def _cut(

@@ -19,7 +19,6 @@ from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order
 from probes.data.table_files import (
     BadRow,
     CheckedRow,
-    Columns,
     Fields,
     FileOptions,
     FileRows,
@@ -32,7 +31,7 @@ from probes.data.table_files import (
     read_raw,
     read_rows,
 )
-from probes.data.task import Task, hold_columns, load_shipped, overlaps, remarks, unique_texts
+from probes.data.task import Task, load_shipped, overlaps, remarks, unique_texts
 
 if TYPE_CHECKING:
     import datasets
@@ -42,17 +41,14 @@ MIN_ROWS = 2
 """The fewest rows of a split; one row has no interval."""
 ZERO_SHOT_FILES = FileOptions(validation_fraction=0.3)
 Z = TypeVar("Z", bound="ZeroShotTask")
-_FEATURES = {"text": "string", "number": "float64", "place": "int64"}
 
 
 @dataclass(frozen=True, eq=False)
 class ZeroShotTask(Task):
     """A task that is solved by distances between latents alone; each kind is a subclass with its columns."""
 
-    columns: ClassVar[Mapping[str, str]]
-    """Column to `text`, `number` or `place` (an index), or the same with `s` for a list of them."""
-    text_columns: ClassVar[tuple[str, ...]]
-    """Columns with one text each."""
+    fewest_rows: ClassVar[int] = 2
+    purpose: ClassVar[str] = "an interval"
 
     name: str
     splits: "datasets.DatasetDict"
@@ -64,21 +60,13 @@ class ZeroShotTask(Task):
     def __post_init__(self) -> None:
         """Refuse splits that cannot be scored."""
         self.check_splits(list(self.columns))
-        for split, rows in self.splits.items():
-            if len(rows) < MIN_ROWS:
-                raise TaskError(
-                    f"split {split!r} of task {self.name!r} has {len(rows)} {self.rows_noun}; give at least {MIN_ROWS}."
-                )
+        for split in self.splits:
             self.check_split(split)
 
     def check_split(self, split: str) -> None:
         """Refuse the rows of one split that cannot be scored."""
 
-    def texts(self) -> "Sequence[Any]":
-        """List every text once, over all splits, in the order first seen."""
-        return unique_texts(self.splits, self.text_columns)
-
-    def fit_texts(self) -> "Sequence[Any]":
+    def fit_texts(self) -> Sequence[str | JoinedText]:
         """List the texts that transforms are fitted on: those of train."""
         if "train" not in self.splits:
             raise TaskError(
@@ -94,11 +82,6 @@ class ZeroShotTask(Task):
             (n, f"{split}: {n} of {len(keys[split])} {self.rows_noun} are also in {other}")
             for split, other, n in overlaps(keys)
         )
-
-    def cells(self, split: str) -> list[Sequence[Hashable]]:
-        """List the texts of each row, column by column."""
-        rows = self.rows(split)
-        return [list(rows[column]) for column in self.text_columns]
 
     def n_compared(self, split: str) -> int:
         """Count the latents of a split that are compared, without the corpus."""
@@ -119,19 +102,6 @@ class ZeroShotTask(Task):
         rows = self.rows(split)
         return list(zip(*(rows[column] for column in self.text_columns), strict=True))
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the kind, and all columns."""
-        return self.kind, tuple(self.columns)
-
-    def describe_kind(self) -> dict[str, Any]:
-        """Return whether rows are grouped."""
-        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
-
-    def check_draw(self, n_per_split: int) -> None:
-        """Reject a draw of fewer rows than a split needs."""
-        if n_per_split < MIN_ROWS:
-            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least {MIN_ROWS} {self.rows_noun}.")
-
 
 @dataclass(frozen=True, eq=False)
 class CorpusTask(ZeroShotTask):
@@ -140,10 +110,10 @@ class CorpusTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "queries"
     text_columns: ClassVar[tuple[str, ...]] = ("query",)
     columns: ClassVar[Mapping[str, str]] = {
-        "id": "text",
-        "query": "text",
-        "documents": "places",
-        "grades": "numbers",
+        "id": "string",
+        "query": "string",
+        "documents": "int64[]",
+        "grades": "float64[]",
     }
 
     corpus_ids: tuple[str, ...] = ()
@@ -184,11 +154,11 @@ class CorpusTask(ZeroShotTask):
             sha.update(f"{len(name)} {len(text)} {name}{text}".encode("utf-8", "surrogatepass"))
         return sha.hexdigest()
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the kind and the corpus, and all columns."""
-        return [self.kind, self.corpus_digest], tuple(self.columns)
+    def digest_head(self) -> object:
+        """Return the kind and the digest of the corpus."""
+        return [self.kind, self.corpus_digest]
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the size of the corpus, too."""
         return {**super().describe_kind(), "n_documents": len(self.corpus)}
 
@@ -244,19 +214,8 @@ def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOp
         split: {column: [rows[index].values[column] for index in indices] for column in kind.columns}
         for split, indices in parts.items()
     }
-    task = kind(name, hold_task_columns(kind, columns), file_rows.source, **fields)
+    task = kind(name, kind.hold(columns), file_rows.source, **fields)
     return task.replaced(notes=(*file_rows.notes, *filter(None, [drawn]), *task.audit()))
-
-
-def hold_task_columns(kind: type[ZeroShotTask], columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns of each split with the types of a kind of task."""
-    from datasets import List, Value
-
-    features = {
-        column: List(Value(_FEATURES[noun[:-1]])) if noun.endswith("s") else Value(_FEATURES[noun])
-        for column, noun in kind.columns.items()
-    }
-    return hold_columns(columns, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +225,7 @@ class ClusteringTask(ZeroShotTask):
     kind: ClassVar[str] = "clustering"
     metrics = ("v-measure",)
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
-    columns: ClassVar[Mapping[str, str]] = {"text": "text", "label": "text"}
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "label": "string"}
 
     def gold_shown(self, split: str) -> list[object]:
         """Return the label of each row."""
@@ -289,7 +248,7 @@ class ClusteringTask(ZeroShotTask):
                 "more, and more rows than labels."
             )
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the labels, too."""
         names = sorted({label for rows in self.splits.values() for label in rows["label"]})
         return {**super().describe_kind(), "n_classes": len(names), "class_names": names}
@@ -303,7 +262,7 @@ class PairClassTask(ZeroShotTask):
     metrics = ("average-precision", "threshold-accuracy")
     rows_noun: ClassVar[str] = "pairs"
     text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
-    columns: ClassVar[Mapping[str, str]] = {"text1": "text", "text2": "text", "label": "place"}
+    columns: ClassVar[Mapping[str, str]] = {"text1": "string", "text2": "string", "label": "int64"}
 
     def alike(self, split: str) -> Int[np.ndarray, " N"]:
         """Return 1 for each pair of a split that is alike, else 0."""
@@ -335,7 +294,7 @@ class BitextTask(ZeroShotTask):
     metrics = ("bitext-f1", "bitext-accuracy")
     rows_noun: ClassVar[str] = "pairs"
     text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
-    columns: ClassVar[Mapping[str, str]] = {"text1": "text", "text2": "text"}
+    columns: ClassVar[Mapping[str, str]] = {"text1": "string", "text2": "string"}
 
     def check_split(self, split: str) -> None:
         """Refuse a text that is on one side twice, which has two translations."""
@@ -359,11 +318,11 @@ class OddOneOutTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "questions"
     text_columns: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Mapping[str, str]] = {
-        "id": "text",
-        "sentences": "texts",
-        "starts": "places",
-        "ends": "places",
-        "answer": "place",
+        "id": "string",
+        "sentences": "string[]",
+        "starts": "int64[]",
+        "ends": "int64[]",
+        "answer": "int64",
     }
 
     def cells(self, split: str) -> list[Sequence[Hashable]]:
@@ -398,10 +357,6 @@ class OddOneOutTask(ZeroShotTask):
         """List every sentence with its marked word once."""
         return list(dict.fromkeys(text for split in self.splits for one in self.marked(split) for text in one))
 
-    def plain_texts(self) -> list[str]:
-        """List every sentence once."""
-        return list(dict.fromkeys(text.text for text in self.texts()))
-
     def fit_texts(self) -> list[JoinedText]:
         """List the sentences of train."""
         super().fit_texts()
@@ -425,7 +380,7 @@ class OddOneOutTask(ZeroShotTask):
                     f"{answer + 1}; give at least 3 sentences, exactly one of them odd."
                 )
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the names of answers, too."""
         most = max(len(sentences) for rows in self.splits.values() for sentences in rows["sentences"])
         return {**super().describe_kind(), "class_names": answer_names(most)}

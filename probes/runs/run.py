@@ -26,7 +26,7 @@ from extract.run.ray import extract_shards_on_ray
 from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.domains import look_both_ways_split
-from probes.data.task import Corpus, Task, load_corpus
+from probes.data.task import Corpus, Task, TaskInfo, load_corpus
 from probes.data.word_task import label_every_token
 from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
@@ -361,9 +361,9 @@ def evaluate_heads(config: RunConfig, setting: FitContext, *, watcher: Watcher =
 
 
 def make_header(
-    config: RunConfig, what: str, folder: Path, *, command: str, decoder: dict[str, Any], task: dict[str, Any]
+    config: RunConfig, what: str, folder: Path, *, command: str, decoder: dict[str, Any], task: TaskInfo | None
 ) -> Header:
-    """Make what every scores.json begins with; the task of a pretraining is empty."""
+    """Make what every scores.json begins with; a pretraining has no task."""
     return Header(
         what=what,
         kind=config.task.kind if task else "",
@@ -373,7 +373,7 @@ def make_header(
         device=str(choose_device(config.decoder.device)),
         n_resamples=config.bootstrap,
         decoder=decoder,
-        task=task,
+        task=task.to_plain() if task else {},
         config_sha256=digest_bytes(read_file(folder / CONFIG)),
         own=describe_own(_own_names(config)),
         **describe_program(),
@@ -407,7 +407,7 @@ def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT
     for pooling in cache.poolings:
         pretrained(pooling)
     decoder = cache.manifest.provenance["decoder"]
-    header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task={})
+    header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task=None)
     scores = PretrainingScores(header, describe_cache(cache), pretrained.describe(None))
     write_pretraining(folder, scores, formats=config.figures)
     return RunResult(folder, scores)

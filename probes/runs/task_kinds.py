@@ -1,12 +1,12 @@
 """The kinds of tasks: what differs between them in a run stands in one record each, never in a branch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
-from probes.data.task import MIN_SPLIT_ROWS
+from probes.data.task import MIN_SPLIT_ROWS, TaskInfo
 from probes.heads.autoencoders import require_same_encoders
 from probes.heads.class_heads import CLASSES_SCORING, fewest_rows
 from probes.heads.head_table import HeadOptions
@@ -41,7 +41,7 @@ class TaskKind:
     """Gives, for a task and a split, the texts of each row."""
     check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
     """Refuses a head's options that contradict the configuration."""
-    describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
+    describe: Callable[[Any, LatentCache], TaskInfo] = lambda task, _: task.describe()
     """Describes the task of a run, with what only the cache knows of it."""
     fewest_rows: Callable[[Any, int], int] = lambda *_: 0
     """Fewest rows per split that a search may draw, for a number of folds of cross-validation."""
@@ -93,7 +93,7 @@ _KINDS = (
         WORDS_SCORING,
         reads_words=True,
         row_texts=lambda task, split: [(text,) for text in task.joined(split)],
-        describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
+        describe=lambda task, cache: replace(task.describe(), words_in_cache=cache.word_report()),
     ),
     *(
         TaskKind(name, REPORTS[name], no_scoring(name), needs_train=False)
@@ -107,7 +107,7 @@ _KINDS = (
         needs_train=False,
         reads_words=True,
         row_texts=lambda task, split: [tuple(question) for question in task.marked(split)],
-        describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
+        describe=lambda task, cache: replace(task.describe(), words_in_cache=cache.word_report()),
     ),
 )
 KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _KINDS}
