@@ -16,12 +16,12 @@ from probes.data.sources import read_hub
 from probes.data.splits import (
     MIN_CLASS_ROWS,
     SPLIT_NOTE,
-    SPLITS,
     SplitRule,
     draw_order,
     hold_out,
     name_splits,
     rare_classes,
+    rows_by_split,
     split_three_ways,
 )
 from probes.data.table_files import (
@@ -31,6 +31,7 @@ from probes.data.table_files import (
     Columns,
     Fields,
     FileOptions,
+    FileRows,
     Files,
     Label,
     check_gold,
@@ -68,15 +69,13 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
 
     Texts are compared exactly, pairs in either order; splits come in the order train, validation, test.
     """
-    # one read of the columns: a datasets column decodes again on every access
-    tables = {split: {name: list(rows[name]) for name in rows} for split, rows in splits.items()}
-    is_text = all("text" in rows for rows in tables.values())
+    is_text = all("text" in rows for rows in splits.values())
     noun, columns = ("text", TEXT) if is_text else ("pair", PAIR)
-    keys = {split: text_keys(rows, columns) for split, rows in tables.items()}
+    keys = {split: text_keys(rows, columns) for split, rows in splits.items()}
     counts = []
     for split, texts in keys.items():
         n_repeats = len(texts) - len(set(texts))
-        labels = [class_names[label] for label in tables[split]["label"]]
+        labels = [class_names[label] for label in splits[split]["label"]]
         n_conflicts, conflicts = conflict_notes(texts, labels, noun, "labels")
         counts += [
             (n_repeats, f"{split}: {n_repeats} of {len(texts)} rows repeat the {noun}s of an earlier row"),
@@ -84,9 +83,9 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
         ]
     for split, other, n in overlaps(keys):
         counts.append((n, f"{split}: the {noun} of {n} of {len(keys[split])} rows is also in {other}"))
-        shared = set(tables[split].get("group", ())) & set(tables[other].get("group", ()))
+        shared = set(splits[split].get("group", ())) & set(splits[other].get("group", ()))
         counts.append((len(shared), f"{split}: {len(shared)} groups also have rows in {other}"))
-    return remarks([*counts, *_thin_classes(tables, class_names)])
+    return remarks([*counts, *_thin_classes(splits, class_names)])
 
 
 def _thin_classes(tables: Mapping[str, Columns], class_names: Sequence[str]) -> list[tuple[int, str]]:
@@ -278,50 +277,31 @@ def class_fields(
 
 
 def assemble_task(
-    rows: Sequence[CheckedRow],
+    checked: FileRows,
     *,
     name: str,
-    source: str,
     metrics: tuple[str, ...] = ("f1-weighted",),
     licence: str = "unknown",
     class_names: Sequence[str] | None = None,
     look_both_ways_rows: int | None = None,
     rule: SplitRule | None = None,
-    notes: Sequence[str] = (),
 ) -> ClassTask:
-    """Build a task from checked rows in source order: official splits stay, missing ones are drawn by the rule.
+    """Build a task from the rows of `class_fields` in source order; a rule, of seed 0 by default, draws missing splits.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
-    Groups stay whole; else the draw is stratified. The notes name rows drawn and dropped, duplicates, conflicts,
-    overlap and thin classes.
-
-    Args:
-        rows: With the columns of `class_fields`.
-        name: As in `ClassTask`, like the four that follow.
-        source: As in `ClassTask`.
-        metrics: As in `ClassTask`.
-        licence: As in `ClassTask`.
-        class_names: Names in the order of their numbers; None takes the labels that occur.
-        look_both_ways_rows: As in `ClassTask`.
-        rule: How to draw splits; None is seed 0.
-        notes: Remarks to put first.
-
-    Raises:
-        TaskError: There are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
-            or (with `rare: error`) a class is too small to be split, or most rows of a split have labels that
-            train lacks.
-        UnknownNameError: A label is not in the class names.
+    Groups stay whole; else the draw is stratified. `class_names` of None are the labels that occur.
     """
+    rows: Sequence[CheckedRow] = checked.rows
     rule = rule or SplitRule()
     if not rows:
         raise TaskError(f"task {name!r} has no rows: give at least three texts of each of two classes.")
     labels, names = number_classes(rows, class_names)
-    new_notes: list[str] = []
+    notes = [*checked.notes]
     if rule.split == "auto" and {row.split for row in rows} <= {None, "train"}:
         if rare_classes(labels, _copies(rows)):
             rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
             labels, names = number_classes(rows, class_names)
-            new_notes.append(note)
+            notes.append(note)
         parts, note = _draw_all(rows, labels, rule)
     else:
         parts, note = _keep_official(rows, labels, task=name, rule=rule)
@@ -334,17 +314,9 @@ def assemble_task(
         for split, indices in parts.items()
     }
     _require_seen(columns, names, task=name)
-    new_notes += [note, *class_notes(columns, names)]
-    return ClassTask(
-        name,
-        ClassTask.hold(columns),
-        names,
-        metrics,
-        source,
-        licence,
-        notes=(*notes, *filter(None, new_notes)),
-        look_both_ways_rows=look_both_ways_rows,
-    )
+    splits = ClassTask.hold(columns)
+    task = ClassTask(name, splits, names, metrics, checked.source, licence, look_both_ways_rows=look_both_ways_rows)
+    return task.with_remarks(*notes, note)
 
 
 def _require_seen(columns: Mapping[str, Columns], names: Sequence[str], *, task: str) -> None:
@@ -409,16 +381,12 @@ def _draw_all(
 def _keep_official(
     rows: Sequence[CheckedRow], labels: Sequence[int], *, task: str, rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    parts: dict[str, NDArray[np.int64]] = {}
-    for split in (*SPLITS, None):
-        indices = [index for index, row in enumerate(rows) if row.split == split]
-        if indices and split is None:
-            raise TaskError(
-                f"task {task!r} has {len(indices)} rows without a split beside others with one (the first in "
-                f"{rows[indices[0]].location}): give every row a split, or none."
-            )
-        if indices and split is not None:
-            parts[split] = np.asarray(indices, dtype=np.int64)
+    if without := [row for row in rows if row.split is None]:
+        raise TaskError(
+            f"task {task!r} has {len(without)} rows without a split beside others with one (the first in "
+            f"{without[0].location}): give every row a split, or none."
+        )
+    parts = rows_by_split([row.split for row in rows])
     if rule.split == "given" or "validation" in parts or "train" not in parts:
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
@@ -549,10 +517,8 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         ('even', 'odd')
     """
     rule = SplitRule(options.seed, options.validation_fraction, rare, split)
-    rows, source, notes = read_rows(files, class_fields(text, label, text2, group, missing_labels), options)
-    return assemble_task(
-        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
-    )
+    rows = read_rows(files, class_fields(text, label, text2, group, missing_labels), options)
+    return assemble_task(rows, name=name, metrics=(metric,), class_names=class_names, rule=rule)
 
 
 def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
@@ -584,11 +550,9 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     rule = SplitRule(seed, validation_fraction, rare)
     tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
     fields = class_fields(text, label, text2, group, missing_labels)
-    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
+    rows = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
     name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
-    return assemble_task(
-        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
-    )
+    return assemble_task(rows, name=name, metrics=(metric,), class_names=class_names, rule=rule)
 
 
 def load_class_sample() -> ClassTask:
@@ -658,8 +622,7 @@ def read_number_files(
     rows, source, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)
     columns, drawn = split_graded(rows, rule, columns=NumberTask.text_columns, name=name)
-    task = NumberTask(name, NumberTask.hold(columns), source)
-    return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
+    return NumberTask(name, NumberTask.hold(columns), source).with_remarks(*notes, drawn)
 
 
 def load_number_sample() -> NumberTask:

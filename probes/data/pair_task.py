@@ -24,7 +24,6 @@ from probes.data.table_files import (
     check_gold,
     check_rows,
     check_text,
-    columns_by_split,
     is_number,
     read_rows,
     read_text,
@@ -244,14 +243,8 @@ def read_pair_files(
         low, high = min(scores), max(scores)
         note = f"score_range is {low:g} to {high:g}, the scores of {where}; set score_range for another scale"
         notes = (*notes, note)
-    return PairTask(
-        name,
-        splits,
-        limits or (low, high),
-        source,
-        has_inferred_range=limits is None,
-        notes=(*notes, *filter(None, [drawn]), *audit_notes(splits)),
-    )
+    task = PairTask(name, splits, limits or (low, high), source, has_inferred_range=limits is None)
+    return task.with_remarks(*notes, drawn)
 
 
 def parse_score_range(value: object) -> tuple[float, float]:
@@ -312,10 +305,10 @@ def load_stsb_hub(
         "sentence2": ("sentence2", check_text),
         "score": ("score", partial(check_gold, limits=limits)),
     }
-    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
-    splits = PairTask.hold(columns_by_split(rows))
+    rows, source, notes = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
     name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
-    return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
+    columns, _ = split_graded(rows, SplitRule(split="given"), columns=PairTask.text_columns, name=name)
+    return PairTask(name, PairTask.hold(columns), limits, source).with_remarks(*notes)
 
 
 def load_stsb() -> PairTask:
@@ -372,8 +365,7 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
             columns[split] = {**part, "score": [5 * (score - low) / (high - low) for score in part["score"]]}
         note = f"train and validation are those of {other.name}"
     splits = PairTask.hold(columns)
-    notes = (*filter(None, [note]), *audit_notes(splits))
-    return PairTask(name or base.resolve().name, splits, limits, str(base), notes=notes)
+    return PairTask(name or base.resolve().name, splits, limits, str(base)).with_remarks(note)
 
 
 def _add(columns: dict[str, list[Any]], row: tuple[Any, ...]) -> None:

@@ -293,6 +293,7 @@ BAD_ROWS = ("error", "drop")
 ANY_NUMBER = (-math.inf, math.inf)
 Label = str | int | bool
 Checked = TypeVar("Checked")
+MaybeSplit = TypeVar("MaybeSplit", bound=str | None)
 
 
 class BadRow(Exception):  # noqa: N818  (never shown to a user as it is: `check_table` catches it)
@@ -498,8 +499,8 @@ class FileRows(NamedTuple):
 
     rows: list[CheckedRow]
     source: str
-    """One line: the files."""
-    notes: tuple[str, ...]
+    """One line: the files, or the repository."""
+    notes: tuple[str, ...] = ()
     """Rows dropped, file by file."""
 
 
@@ -514,27 +515,21 @@ def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
     split_column = options.split_column
     if split_column is None and None in tables and "split" in tables[None].columns:
         split_column = "split"
-    rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=options.bad_rows)
-    return FileRows(rows, ", ".join(map(str, paths.values())), notes)
+    source = ", ".join(map(str, paths.values()))
+    return check_rows(tables, fields, source=source, split_column=split_column, bad_rows=options.bad_rows)
 
 
 def check_rows(
-    tables: Mapping[Any, RawTable], fields: Fields, *, split_column: str | None = None, bad_rows: str
-) -> tuple[list[CheckedRow], tuple[str, ...]]:
-    """Check the rows of several tables.
+    tables: Mapping[MaybeSplit, RawTable],
+    fields: Fields,
+    *,
+    source: str,
+    split_column: str | None = None,
+    bad_rows: str,
+) -> FileRows:
+    """Check the rows of several tables, each of one split; that of None has none, or those of the split column.
 
-    Args:
-        tables: Split to its rows; None for rows without splits, or with those of the split column.
-        fields: The columns to read.
-        split_column: Column of the split in a table of None.
-        bad_rows: `error` stops at a bad row, `drop` leaves it out and counts it in a note.
-
-    Returns:
-        The good rows, table after table, and the notes about rows dropped.
-
-    Raises:
-        TaskError: A row is bad and `bad_rows` is `error` (with file, line, column and value), or no row is left.
-        UnknownNameError: A column is missing, or `bad_rows` is neither of the two.
+    At least one row of each table must be good.
     """
     used = {name: (column, check) for name, (column, check) in fields.items() if column is not None}
     columns = [column for column, _ in used.values()]
@@ -554,18 +549,12 @@ def check_rows(
             raise TaskError(f"{dropped[0]}, so no row is left: fix the file.")
         rows += good
         notes += dropped
-    return rows, tuple(notes)
+    return FileRows(rows, source, tuple(notes))
 
 
 def columns_of(rows: Sequence[CheckedRow]) -> Columns:
     """Gather rows, at least one, column by column."""
     return {name: [row.values[name] for row in rows] for name in rows[0].values}
-
-
-def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, Columns]:
-    """Gather the rows of each split column by column."""
-    parts = {split: [row for row in rows if row.split == split] for split in SPLITS}
-    return {split: columns_of(part) for split, part in parts.items() if part}
 
 
 BLANK = " \t\r\n"

@@ -226,8 +226,11 @@ class Task(ABC):
         """
         outdated = set(self.audit())
         remaining = [remark for remark in self.notes if remark not in outdated]
-        changed = self.replaced(splits=splits, **changes)
-        return changed.replaced(notes=(note, *remaining, *changed.audit()))
+        return self.replaced(splits=splits, **changes).with_remarks(note, *remaining)
+
+    def with_remarks(self: Same, *notes: str) -> Same:
+        """Replace the remarks by notes that are not empty, and those of `audit`."""
+        return self.replaced(notes=(*filter(None, notes), *self.audit()))
 
     def without_test(self: Same) -> Same:
         """Leave the test split out, so that nothing can be chosen on it; rejects a task without another split."""

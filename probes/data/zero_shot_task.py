@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from extract.errors import TaskError
 from extract.inputs.joined_text import JoinedText
 from probes.data.sources import need_local
-from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order
+from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order, rows_by_split, shuffle_groups, take_groups
 from probes.data.table_files import (
     BadRow,
     CheckedRow,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import datasets
 
 
-MIN_ROWS = 2
-"""The fewest rows of a split; one row has no interval."""
 ZERO_SHOT_FILES = FileOptions(validation_fraction=0.3)
 Z = TypeVar("Z", bound="ZeroShotTask")
 
@@ -180,26 +178,19 @@ def draw_validation(
     """
     if not 0 < fraction < 1:
         raise TaskError(f"`validation_fraction` is {fraction:g}, but a number above 0 and below 1 is needed.")
-    names = np.array([split or "test" for split in splits])
-    parts: dict[str, NDArray[np.int64]] = {split: np.flatnonzero(names == split) for split in SPLITS if split in names}
+    parts = rows_by_split([split or "test" for split in splits])
     if "validation" in parts:
         return parts, ""
     source = "train" if "train" in parts else "test"
-    rows_of_key: dict[Hashable, list[int]] = {}
-    for row in parts[source].tolist():
-        rows_of_key.setdefault(keys[row], []).append(row)
-    groups, n_rows = list(rows_of_key.values()), len(parts[source])
-    held: list[int] = []
-    for k in np.random.default_rng(seed).permutation(len(groups)).tolist():
-        if len(held) < fraction * n_rows:
-            held += groups[k]
-    rest = sorted(set(parts[source].tolist()) - set(held))
-    if min(len(held), len(rest)) < MIN_ROWS:
+    n_rows = len(parts[source])
+    groups = shuffle_groups(parts[source], keys, seed)[::-1]
+    held = take_groups(groups, fraction * n_rows)
+    parts |= {"validation": held, source: take_groups(groups, n_rows)}
+    if min(len(held), len(parts[source])) < ZeroShotTask.fewest_rows:
         raise TaskError(
             f"task {task!r} has {n_rows} rows in {source} and none in validation, too few to draw some of them: add "
             "rows, or give files that are split already."
         )
-    parts |= {"validation": np.sort(held), source: np.array(rest)}
     note = f"{SPLIT_NOTE}{len(held)} of {n_rows} rows of {source} to validation with seed {seed}"
     return {split: parts[split] for split in SPLITS if split in parts}, note
 
@@ -214,8 +205,7 @@ def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOp
         split: {column: [rows[index].values[column] for index in indices] for column in kind.columns}
         for split, indices in parts.items()
     }
-    task = kind(name, kind.hold(columns), file_rows.source, **fields)
-    return task.replaced(notes=(*file_rows.notes, *filter(None, [drawn]), *task.audit()))
+    return kind(name, kind.hold(columns), file_rows.source, **fields).with_remarks(*file_rows.notes, drawn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -665,7 +655,7 @@ def _read_names(path: Path, *, with_title: bool = False) -> dict[str, str]:
         "text": ("text", _as_is),
         "title": ("title" * has_title or None, _as_is),
     }
-    for row in check_rows({None: table}, fields, bad_rows="error")[0]:
+    for row in check_rows({None: table}, fields, source=str(path), bad_rows="error").rows:
         name, text = row.values["id"], " ".join(filter(None, (row.values.get("title"), row.values["text"]))).strip()
         if name in texts:
             raise TaskError(f"{row.location}: _id {name!r} occurs twice: give every text its own.")
