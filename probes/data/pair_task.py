@@ -18,8 +18,10 @@ from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
 from probes.data.table_files import (
     DEFAULT_FILES,
+    CheckedRow,
     Fields,
     FileOptions,
+    FileRows,
     Files,
     check_gold,
     check_rows,
@@ -85,9 +87,9 @@ def final_punctuation(rows: Pairs) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndar
     """
     differs, only = [], []
     for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
-        ends = [_FINAL.search(text.rstrip()) for text in (a, b)]
-        tails = ["".join(end.group().split()) if end else "" for end in ends]
-        stems = [text.rstrip()[: end.start()] if end else text for text, end in zip((a, b), ends, strict=True)]
+        texts = a.rstrip(), b.rstrip()
+        stems = [_FINAL.sub("", text, count=1) for text in texts]
+        tails = ["".join(text[len(stem) :].split()) for text, stem in zip(texts, stems, strict=True)]
         differs.append(tails[0] != tails[1])
         only.append(tails[0] != tails[1] and stems[0] == stems[1])
     return np.array(differs, dtype=bool), np.array(only, dtype=bool)
@@ -305,10 +307,8 @@ def load_stsb_hub(
         "sentence2": ("sentence2", check_text),
         "score": ("score", partial(check_gold, limits=limits)),
     }
-    rows, source, notes = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
-    name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
-    columns, _ = split_graded(rows, SplitRule(split="given"), columns=PairTask.text_columns, name=name)
-    return PairTask(name, PairTask.hold(columns), limits, source).with_remarks(*notes)
+    rows = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
+    return _build_official(rows, limits, "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name)
 
 
 def load_stsb() -> PairTask:
@@ -325,7 +325,6 @@ SICK = "SICK.txt"
 SICK_SPLITS = {"TRAIN": "train", "TRIAL": "validation", "TEST": "test"}
 CHOOSE_ON = {"stsb": load_stsb, "sts-sample": load_sample}
 """Tasks whose train and validation splits a set that is all test may take."""
-COLUMNS = ("sentence1", "sentence2", "score", "subset")
 
 
 def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb") -> PairTask:
@@ -346,31 +345,25 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
     base = Path(folder).expanduser()
     if choose_on not in CHOOSE_ON:
         raise TaskError(f"`choose_on` is {choose_on!r}, but one of {', '.join(CHOOSE_ON)} is needed.")
-    columns: dict[str, dict[str, list[Any]]] = {}
+    note = ""
     if (base / SICK).is_file():
-        limits, note = (1.0, 5.0), ""
-        for split, row in _read_sick(base / SICK):
-            _add(columns.setdefault(split, {}), row)
+        limits, rows = (1.0, 5.0), list(_read_sick(base / SICK))
     else:
-        rows = [row for path in sorted(base.glob("*.input.*.txt")) for row in _read_subset(path)]
+        limits, rows = (0.0, 5.0), [row for path in sorted(base.glob("*.input.*.txt")) for row in _read_subset(path)]
         if not rows:
             raise TaskError(f"{base} has no scored pairs: give a folder with STS*.input.*.txt and STS*.gs.*.txt.")
-        for row in rows:
-            _add(columns.setdefault("test", {}), row)
         other = CHOOSE_ON[choose_on]()
-        limits = parse_score_range([0, 5])
         low, high = other.score_range
         for split in ("train", "validation"):
-            part = {key: list(other.rows(split)[key]) for key in COLUMNS[:3]}
-            columns[split] = {**part, "score": [5 * (score - low) / (high - low) for score in part["score"]]}
+            for pair in other.rows(split):
+                rows.append(CheckedRow({**pair, "score": 5 * (pair["score"] - low) / (high - low)}, split))
         note = f"train and validation are those of {other.name}"
-    splits = PairTask.hold(columns)
-    return PairTask(name or base.resolve().name, splits, limits, str(base)).with_remarks(note)
+    return _build_official(FileRows(rows, str(base), (note,)), limits, name or base.resolve().name)
 
 
-def _add(columns: dict[str, list[Any]], row: tuple[Any, ...]) -> None:
-    for key, value in zip(COLUMNS, row, strict=True):
-        columns.setdefault(key, []).append(value)
+def _build_official(rows: FileRows, limits: tuple[float, float], name: str) -> PairTask:
+    columns, _ = split_graded(rows.rows, SplitRule(split="given"), columns=PairTask.text_columns, name=name)
+    return PairTask(name, PairTask.hold(columns), limits, rows.source).with_remarks(*rows.notes)
 
 
 def _lines(path: Path) -> list[str]:
@@ -379,7 +372,7 @@ def _lines(path: Path) -> list[str]:
     return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
 
 
-def _read_subset(path: Path) -> Iterator[tuple[str, str, float, str]]:
+def _read_subset(path: Path) -> Iterator[CheckedRow]:
     """Read the scored pairs of one subset; from 2016 on, further columns name sources."""
     gold_path = path.with_name(path.name.replace(".input.", ".gs."))
     texts, golds = _lines(path), _lines(gold_path)
@@ -391,22 +384,25 @@ def _read_subset(path: Path) -> Iterator[tuple[str, str, float, str]]:
             parts = line.split("\t")
             if len(parts) < 2 or not all(part.strip() for part in parts[:2]):
                 raise TaskError(f"{path}, line {number}: two texts with a tab between them are needed.")
-            yield parts[0], parts[1], _number(gold, gold_path, number, 0.0), subset
+            score = _number(gold, gold_path, number, 0.0)
+            values = {"sentence1": parts[0], "sentence2": parts[1], "score": score, "subset": subset}
+            yield CheckedRow(values, "test")
 
 
-def _read_sick(path: Path) -> Iterator[tuple[str, tuple[str, str, float, str]]]:
+def _read_sick(path: Path) -> Iterator[CheckedRow]:
     header, *lines = (line.split("\t") for line in _lines(path))
     missing = {"sentence_A", "sentence_B", "relatedness_score", "SemEval_set"} - set(header)
     if missing:
         raise TaskError(f"{path} lacks the column {min(missing)!r}: give SICK.txt as it was published.")
     for number, line in enumerate(lines, start=2):
-        values = dict(zip(header, line, strict=False))
-        if len(line) != len(header) or values["SemEval_set"] not in SICK_SPLITS:
+        row = dict(zip(header, line, strict=False))
+        if len(line) != len(header) or row["SemEval_set"] not in SICK_SPLITS:
             raise TaskError(
                 f"{path}, line {number}: {len(header)} columns and a set of TRAIN, TRIAL or TEST are needed."
             )
-        score = _number(values["relatedness_score"], path, number, 1.0)
-        yield SICK_SPLITS[values["SemEval_set"]], (values["sentence_A"], values["sentence_B"], score, "SICK-R")
+        score = _number(row["relatedness_score"], path, number, 1.0)
+        values = {"sentence1": row["sentence_A"], "sentence2": row["sentence_B"], "score": score, "subset": "SICK-R"}
+        yield CheckedRow(values, SICK_SPLITS[row["SemEval_set"]])
 
 
 def _number(text: str, path: Path, number: int, lowest: float) -> float:

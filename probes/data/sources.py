@@ -34,23 +34,11 @@ UNDECLARED = "default"
 
 
 def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, help_text: str) -> tuple[Tables, str]:
-    """Read every split of a dataset repository, or of one of its configurations.
+    """Read every split of a dataset repository, or of one of its configurations, and say in a line where they are from.
 
-    Args:
-        hub_id: A dataset of the hub, or a local folder laid out like one.
-        config: The configuration, declared in README.md or kept in a folder of that name (LexGLUE, GLUE); None where
-            the repository has one only, or a default.
-        revision: Branch, tag or commit; None is the main branch. A folder has none.
-        help_text: Advice for when the hub cannot be reached, as the end of a sentence.
-
-    Returns:
-        Split to its rows, and one line that says where they came from (with the commit, for the hub).
-
-    Raises:
-        TaskError: The hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and its
-            cache has no copy; the repository cannot be read, or names files outside of it; or it has several
-            configurations without a default, and none was named.
-        UnknownNameError: It has no configuration of that name.
+    `hub_id` may be a local folder laid out like a repository, which has no revision. `config` is declared in README.md
+    or kept in a folder of that name (LexGLUE, GLUE); None where there is one only, or a default. `help_text` is advice,
+    as the end of a sentence, for when the hub cannot be reached and its cache has no copy.
     """
     local = Path(hub_id).expanduser()
     if local.is_dir():
@@ -352,13 +340,7 @@ def read_records(path: Path) -> dict[str, Any]:
 def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable:
     """Lay out PubMedQA's labelled set as `text`, `label` (yes, no, maybe) and `split` (official test half, or train).
 
-    Args:
-        records: `ori_pqal.json`: id to QUESTION, CONTEXTS and `final_decision`.
-        test_ids: `test_ground_truth.json`: id to decision.
-        text_form: A key of `PUBMEDQA_FORMS`.
-
-    Raises:
-        TaskError: A file is broken, or test ids have no record.
+    `ori_pqal.json` maps an id to QUESTION, CONTEXTS and `final_decision`, `test_ground_truth.json` an id to a decision.
     """
     rows = read_records(records)
     test = read_records(test_ids)

@@ -42,18 +42,8 @@ def name_splits(
 ) -> dict[str, Table]:
     """Name the splits of a repository as train, validation and test.
 
-    Args:
-        tables: Name of each split in the repository, to its table.
-        source: The repository, for messages.
-        splits: Split to its name in the repository; None takes the usual names and leaves other splits out.
-        hint: Advice where no split has a usual name, as the end of a sentence.
-
-    Returns:
-        Split to its table, in the order of the repository, or of `splits`.
-
-    Raises:
-        TaskError: No split has a usual name, or `splits` is no mapping or names a split twice.
-        UnknownNameError: `splits` names an unknown split.
+    `splits` maps a split to its name in the repository; None takes the usual names and leaves other splits out. `hint`
+    is advice where no split has a usual name, as the end of a sentence.
     """
     if splits is None:
         named: dict[str, Table] = {split: tables[name] for name in tables if (split := canonical_split(name))}
@@ -172,16 +162,7 @@ def draw_missing(
     """Return the rows of each split, in their order, with a note if splits were missing and drawn.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
-
-    Args:
-        splits: The split of each row; None for none.
-        keys: Names of the rows; equal ones never end up in two drawn splits.
-        rule: How to draw.
-        task: Name of the task, for messages.
-        fewest: Fewest rows of a drawn split.
-
-    Raises:
-        TaskError: Too few rows, or rows without a split under `given`.
+    Rows of equal keys never end up in two drawn splits, which have `fewest` rows or more.
     """
     named, parts = set(splits), rows_by_split(splits)
     is_auto = rule.split == "auto" or (rule.split is None and named == {None})

@@ -184,12 +184,7 @@ DEFAULT_FILES = FileOptions()
 
 
 def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
-    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
-
-    Raises:
-        TaskError: The file is missing, empty, not UTF-8 or broken; with its name and line.
-        UnknownNameError: The suffix is none of those above and no delimiter is given.
-    """
+    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz)."""
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise TaskError(f"{path} {problem}: give the path of a CSV, TSV, JSON Lines or Parquet file.")
@@ -311,17 +306,9 @@ def check_table(
     *,
     bad_rows: str | None,
 ) -> tuple[list[Checked], tuple[str, ...]]:
-    """Check every row of a table by a function that raises `BadRow`, and return the good rows and a note on the others.
+    """Check every row of a table by a function that raises `BadRow`; return the good rows and a note on the others.
 
-    Args:
-        table: Rows with their line or row numbers.
-        columns: Columns that the table must have; None is skipped.
-        check: Turns a row into the checked one, or raises `BadRow`.
-        bad_rows: `error` stops at a bad row, `drop` leaves it out; None stops too, for tasks without the choice.
-
-    Raises:
-        TaskError: A row is bad and may not be dropped; names file, line, column and value.
-        UnknownNameError: A column is missing, or `bad_rows` is something else.
+    None of `columns` is skipped; None as `bad_rows` stops at a bad row too, for tasks without the choice.
     """
     if bad_rows is not None and bad_rows not in BAD_ROWS:
         raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
@@ -609,21 +596,11 @@ class TokenColumns:
     """True rejects rows without that column."""
 
 
-def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:
-    """Read JSON Lines (or a JSON list) whose rows hold words and tags; see `check_token_rows`."""
-    return check_token_rows(read_raw(path), columns)
-
-
 def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:
     """Turn rows that hold a list of words and one of tags into sentences.
 
     Whole-number tags get the names that the table declares. Rows without words are skipped and counted, and a row of
-    -DOCSTART- alone begins a document.
-
-    Raises:
-        TaskError: A row lacks such lists of one length, or has a word or tag that a file of columns cannot hold; with
-            file, row, column and value.
-        UnknownNameError: A column is missing.
+    -DOCSTART- alone begins a document. A word or tag that a file of columns cannot hold is refused.
     """
     needed = (columns.words, columns.tags, columns.document if columns.needs_document else None)
     checked, _ = check_table(table, needed, partial(_check_token_row, table, columns), bad_rows=None)

@@ -182,16 +182,9 @@ class Task(ABC):
         return sha.hexdigest()
 
     def subset(self: Same, n_per_split: int, seed: int = 0) -> Same:
-        """Draw a smaller task for quick trials; a larger draw with the same seed holds every smaller one.
+        """Draw a smaller task of at most `n_per_split` rows a split; a larger draw of one seed holds every smaller one.
 
         Rows keep their order, and the notes say that the task is a subset.
-
-        Args:
-            n_per_split: Rows of each split; a split with fewer rows stays whole.
-            seed: Seed of the draw.
-
-        Raises:
-            TaskError: `n_per_split` is too small for the kind of task, or the drawn rows cannot be used.
         """
         self.check_draw(n_per_split)
         rows = {split: np.sort(self.draw_order(split, seed=seed)[:n_per_split]) for split in self.splits}
@@ -508,17 +501,7 @@ def _column(table: RawTable, column: str) -> list[str]:
 
 
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corpus":
-    """Load the first `n_texts` texts of a corpus, or of a task of any kind.
-
-    Args:
-        name: A key of `CORPORA`, or a task.
-        n_texts: The most texts, from the start.
-        options: The options of the corpus or task.
-
-    Raises:
-        UnknownNameError: The corpus, task or option is unknown.
-        TaskError: An option is missing or of the wrong type, or the texts cannot be read or are fewer than 8.
-    """
+    """Load the first `n_texts` texts of a corpus of `CORPORA`, or of a task of any kind, with its options."""
     if name in CORPORA:
         corpus = call_loader(CORPORA[name][0], options, owner=f"corpus {name!r}")
     elif name in TASKS:

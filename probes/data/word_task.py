@@ -64,18 +64,10 @@ def _locate_by_number(sentence: int, word: int) -> str:
 def detect_scheme(
     sentences: Sequence[Sequence[str]], *, tolerance: float = 0.0, locate: Locate = _locate_by_number
 ) -> Scheme:
-    """Find the one scheme that every sentence of a task obeys.
+    """Find the one scheme that every sentence of a task obeys; one sentence alone often fits several.
 
-    Args:
-        sentences: The tags of every sentence of every split: one sentence alone often fits several schemes.
-        tolerance: Share of the tags other than O that may break the scheme; 0 rejects any mixture.
-        locate: Names the file and line of a word, for errors.
-
-    Returns:
-        The scheme. Tags without any B are called IO; IOB1 in which no two spans of a type touch reads the same.
-
-    Raises:
-        TaskError: A tag belongs to no scheme, schemes are mixed, or there is no span at all.
+    `tolerance` is the share of the tags other than O that may break it. Tags without any B are called IO; IOB1 in which
+    no two spans of a type touch reads the same.
     """
     first: dict[str, tuple[int, int]] = {}
     for tag, where in _first_words(sentences).items():
@@ -155,10 +147,6 @@ def to_iob2(
 
     `auto` detects the scheme as `detect_scheme` does, and rejects mixtures; a name is trusted, and tags that break that
     scheme are read by the rules of conlleval.
-
-    Raises:
-        TaskError: As `detect_scheme`, or a tag has a letter that the declared scheme lacks.
-        UnknownNameError: There is no such scheme.
     """
     if scheme == "auto":
         name = detect_scheme(sentences, tolerance=tolerance, locate=locate)
@@ -383,20 +371,8 @@ def build_task(
 ) -> WordTask:
     """Build a task from the sentences of its splits; span tags become IOB2.
 
-    Args:
-        tables: Split (train, validation, test) to its sentences.
-        name: Name of the task in reports.
-        source: One line: where the sentences came from.
-        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag, accuracy if none but
-            O is one.
-        scheme: Tagging scheme of a span task; `auto` detects it over all splits at once.
-        tolerance: Share of the tags other than O that may break the detected scheme.
-        notes: Remarks to put before those made here.
-
-    Raises:
-        TaskError: Schemes are mixed, a tag of a span task is not a span tag, `auto` finds span tags among others, a
-            scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
-        UnknownNameError: The metric or the scheme is unknown.
+    `auto` scores spans if every tag of every split is a span tag, accuracy if none but O is one, and detects the scheme
+    over all splits at once; `tolerance` is the share of the tags other than O that may break it. `notes` come first.
     """
     if metric not in ("auto", *METRICS):
         raise unknown_name("metric", metric, ["auto", *METRICS])

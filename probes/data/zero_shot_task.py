@@ -166,15 +166,7 @@ def draw_validation(
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
     """Return the rows of each split, with a note if validation is missing and was drawn from train, or else from test.
 
-    Args:
-        splits: The split of each row; None for rows of test.
-        keys: Names of the rows; equal ones stay together.
-        fraction: Part of the rows that becomes validation.
-        seed: Seed of the draw.
-        task: Name of the task, for messages.
-
-    Raises:
-        TaskError: A fraction outside 0 to 1, or one that leaves a split empty.
+    Rows without a split are of test; those of equal keys stay together.
     """
     if not 0 < fraction < 1:
         raise TaskError(f"`validation_fraction` is {fraction:g}, but a number above 0 and below 1 is needed.")
