@@ -39,7 +39,7 @@ from probes.data.table_files import (
     check_label,
     check_rows,
     check_text,
-    columns_of,
+    gather_columns,
     read_rows,
 )
 from probes.data.task import (
@@ -306,12 +306,8 @@ def assemble_task(
     else:
         parts, note = _keep_official(rows, labels, task=name, rule=rule)
     columns = {
-        split: {
-            **columns_of([rows[index] for index in indices]),
-            "label": [labels[index] for index in indices],
-            "row": indices.tolist(),
-        }
-        for split, indices in parts.items()
+        split: {**rows_of, "label": [labels[row] for row in parts[split]], "row": parts[split].tolist()}
+        for split, rows_of in gather_columns(rows, parts).items()
     }
     _require_seen(columns, names, task=name)
     splits = ClassTask.hold(columns)

@@ -1,6 +1,5 @@
 """Sources of rows: dataset repositories (the hub, its cache or a folder), local copies, and published formats."""
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,12 @@ from probes.data.table_files import (
     PACKED,
     RawRow,
     RawTable,
+    numbered_lines,
+    parse_json,
     quiet_datasets,
     read_bytes,
     read_text,
     shorten,
-    split_lines,
 )
 
 if TYPE_CHECKING:
@@ -328,10 +328,7 @@ PHRASEBANK_ENCODING = "latin-1"
 
 def read_records(path: Path) -> dict[str, Any]:
     """Read a file that is one JSON object of records by id."""
-    try:
-        records = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    records = parse_json(path, read_text(path))
     if not isinstance(records, dict) or not records:
         raise TaskError(f"{path} holds {shorten(records)}, but one JSON object of records by id is needed.")
     return records
@@ -382,7 +379,7 @@ def rct_table(path: Path) -> RawTable:
     """
     abstract = None
     rows = []
-    for number, line in _numbered_lines(read_text(path)):
+    for number, line in numbered_lines(read_text(path)):
         if line.startswith(ABSTRACT_MARK):
             abstract = line.removeprefix(ABSTRACT_MARK).strip()
             continue
@@ -398,7 +395,7 @@ def rct_table(path: Path) -> RawTable:
 def phrasebank_table(path: Path) -> RawTable:
     """Read Financial PhraseBank: a sentence, `@` and its sentiment in each line, in Latin-1."""
     rows = []
-    for number, line in _numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
+    for number, line in numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
         text, mark, label = line.rpartition("@")
         problem = "" if mark else f"no @: {shorten(line)} is not sentence, @ and sentiment"
         rows.append(RawRow(number, {} if problem else {"text": text, "label": label}, problem))
@@ -443,9 +440,3 @@ def _as_score(value: object) -> float | None:
     except ValueError:
         return None
     return score if -1 <= score <= 1 else None
-
-
-def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(split_lines(text), start=1):
-        if line.strip():
-            yield number, line.rstrip("\r\n")

@@ -18,17 +18,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from extract.errors import TaskError, UnknownNameError, first_line, unknown_name
 from probes.data.splits import SPLITS, canonical_split, files_by_split
 
 PACKED = ".gz"
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
+def require_file(path: Path, noun: str) -> None:
+    """Refuse a path that is no file."""
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {problem}: give the path of a file.")
+        raise TaskError(f"{path} {problem}: give the path of {noun}.")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
+    require_file(path, "a file")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -72,6 +80,13 @@ def read_text(path: Path, *, fallback: str | None = None) -> str:
 def split_lines(text: str) -> list[str]:
     r"""Split a text at \n, \r\n and \r, but not at U+2028 or a form feed; the lines keep their ends."""
     return list(io.StringIO(text, newline=""))
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text that are not blank, without their ends, with their numbers."""
+    for number, line in enumerate(split_lines(text), start=1):
+        if line.strip():
+            yield number, line.rstrip("\r\n")
 
 
 def read_lines(path: Path, *, fallback: str | None = None) -> list[str]:
@@ -185,9 +200,7 @@ DEFAULT_FILES = FileOptions()
 
 def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz)."""
-    if not path.is_file():
-        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {problem}: give the path of a CSV, TSV, JSON Lines or Parquet file.")
+    require_file(path, "a CSV, TSV, JSON Lines or Parquet file")
     suffix = path.suffix.lower()
     if path.stat().st_size == 0:
         raise TaskError(f"{path} is empty: it has no rows to read.")
@@ -254,10 +267,7 @@ def _read_delimited(path: Path, options: FileOptions) -> RawTable:
 def _read_json(path: Path) -> RawTable:
     text = read_text(path)
     is_list = text.lstrip().startswith("[")
-    try:
-        values = enumerate(json.loads(text), start=1) if is_list else _json_lines(path, text)
-    except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    values = enumerate(parse_json(path, text), start=1) if is_list else _json_lines(path, text)
     rows = []
     columns: dict[str, None] = {}
     for number, value in values:
@@ -269,13 +279,20 @@ def _read_json(path: Path) -> RawTable:
     return RawTable(str(path), "row" if is_list else "line", tuple(columns), rows)
 
 
+def parse_json(path: Path, text: str) -> Any:
+    """Read the text of a JSON file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+
+
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
-    for number, line in enumerate(split_lines(text), start=1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
+    for number, line in numbered_lines(text):
+        try:
+            yield number, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
 
 
 def shorten(value: object) -> str:
@@ -539,9 +556,12 @@ def check_rows(
     return FileRows(rows, source, tuple(notes))
 
 
-def columns_of(rows: Sequence[CheckedRow]) -> Columns:
-    """Gather rows, at least one, column by column."""
-    return {name: [row.values[name] for row in rows] for name in rows[0].values}
+def gather_columns(rows: Sequence[CheckedRow], parts: Mapping[str, NDArray[np.int64]]) -> dict[str, Columns]:
+    """Gather the rows of each split, at least one, column by column; `parts` are their positions."""
+    return {
+        split: {name: [rows[index].values[name] for index in indices] for name in rows[indices[0]].values}
+        for split, indices in parts.items()
+    }
 
 
 BLANK = " \t\r\n"

@@ -18,7 +18,7 @@ from extract.errors import TaskError, unknown_name
 from extract.records import to_plain
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
-from probes.data.table_files import CheckedRow, Columns, RawTable, columns_of, read_lines, read_raw, unknown_column
+from probes.data.table_files import CheckedRow, Columns, RawTable, gather_columns, read_lines, read_raw, unknown_column
 from probes.data.task_table import CORPORA, TASKS, call_loader, load_task
 from probes.data.units import Units, find_units, plain_form
 
@@ -326,7 +326,7 @@ def split_graded(
     if units is not None and not units.linked:
         keys = units.names
     parts, note = draw_missing([row.split for row in rows], keys, rule, task=name, fewest=MIN_SPLIT_ROWS)
-    return {split: columns_of([rows[index] for index in indices]) for split, indices in parts.items()}, note
+    return gather_columns(rows, parts), note
 
 
 class GradedTask(Task):

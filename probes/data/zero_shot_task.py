@@ -28,6 +28,7 @@ from probes.data.table_files import (
     check_label,
     check_rows,
     check_text,
+    gather_columns,
     read_raw,
     read_rows,
 )
@@ -47,6 +48,8 @@ class ZeroShotTask(Task):
 
     fewest_rows: ClassVar[int] = 2
     purpose: ClassVar[str] = "an interval"
+    gold_column: ClassVar[str] = ""
+    """Column of what a head predicts for a row; empty where it is scored by its ranking."""
 
     name: str
     splits: "datasets.DatasetDict"
@@ -86,8 +89,9 @@ class ZeroShotTask(Task):
         return len(self.rows(split))
 
     def gold_shown(self, split: str) -> list[object]:
-        """Return the prediction of a perfect head for each row, by default a score of 1."""
-        return [1.0] * len(self.rows(split))
+        """Return the prediction of a perfect head for each row, a score of 1 where rows have no gold."""
+        rows = self.rows(split)
+        return list(rows[self.gold_column]) if self.gold_column else [1.0] * len(rows)
 
     def inputs_shown(self, split: str) -> dict[str, Sequence[object]]:
         """Return the texts of each row, as predictions show them."""
@@ -193,33 +197,33 @@ def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOp
     keys = [tuple(map(str, row.values.values())) for row in rows]
     splits = [row.split for row in rows]
     parts, drawn = draw_validation(splits, keys, fraction=options.validation_fraction, seed=options.seed, task=name)
-    columns = {
-        split: {column: [rows[index].values[column] for index in indices] for column in kind.columns}
-        for split, indices in parts.items()
-    }
-    return kind(name, kind.hold(columns), file_rows.source, **fields).with_remarks(*file_rows.notes, drawn)
+    return kind(name, kind.hold(gather_columns(rows, parts)), file_rows.source, **fields).with_remarks(
+        *file_rows.notes, drawn
+    )
+
+
+class LabelledTask(ZeroShotTask):
+    """A task whose rows have one label each, which is its gold."""
+
+    gold_column: ClassVar[str] = "label"
+
+    def labels(self, split: str) -> Int[np.ndarray, " N"]:
+        """Number the labels of a split from 0, in their order."""
+        return np.unique(np.array(self.rows(split)["label"], str), return_inverse=True)[1]
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.labels(split), seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
-class ClusteringTask(ZeroShotTask):
+class ClusteringTask(LabelledTask):
     """Texts with labels, which clusters of their latents are compared with."""
 
     kind: ClassVar[str] = "clustering"
     metrics = ("v-measure",)
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
     columns: ClassVar[Mapping[str, str]] = {"text": "string", "label": "string"}
-
-    def gold_shown(self, split: str) -> list[object]:
-        """Return the label of each row."""
-        return list(self.rows(split)["label"])
-
-    def labels(self, split: str) -> Int[np.ndarray, " N"]:
-        """Number the labels of a split from 0, by the alphabet."""
-        return np.unique(np.array(self.rows(split)["label"], str), return_inverse=True)[1]
-
-    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
-        """Order the rows of a split so that every beginning of the order is a stratified draw."""
-        return draw_order(self.labels(split), seed=seed)
 
     def check_split(self, split: str) -> None:
         """Refuse fewer than two labels, and as many labels as rows."""
@@ -237,7 +241,7 @@ class ClusteringTask(ZeroShotTask):
 
 
 @dataclass(frozen=True, eq=False)
-class PairClassTask(ZeroShotTask):
+class PairClassTask(LabelledTask):
     """Pairs of texts that are alike (1) or not (0)."""
 
     kind: ClassVar[str] = "pair-classification"
@@ -245,18 +249,6 @@ class PairClassTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "pairs"
     text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
     columns: ClassVar[Mapping[str, str]] = {"text1": "string", "text2": "string", "label": "int64"}
-
-    def alike(self, split: str) -> Int[np.ndarray, " N"]:
-        """Return 1 for each pair of a split that is alike, else 0."""
-        return np.asarray(self.rows(split)["label"], np.int64)
-
-    def gold_shown(self, split: str) -> list[object]:
-        """Return the label of each row."""
-        return list(self.rows(split)["label"])
-
-    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
-        """Order the rows of a split so that every beginning of the order is a stratified draw."""
-        return draw_order(self.alike(split), seed=seed)
 
     def check_split(self, split: str) -> None:
         """Refuse labels other than 0 and 1, or only one of them."""

@@ -276,7 +276,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         transform, threshold = self.transform(kind, channel), 0.0
         if self.has_threshold:
             [[similarities]] = self.apply("validation", channel, transform, measure)[self.metric]
-            threshold = best_threshold(similarities, self.task.alike("validation") == 1)
+            threshold = best_threshold(similarities, self.task.labels("validation") == 1)
         facts = {"is_pairs": self.has_threshold, "score": choice.score}
         return ZeroShotHead.of(transform, measure, threshold), choice, facts
 
@@ -349,7 +349,7 @@ def zero_shot_scorer(task: Any, split: str, metric: str) -> UnitScorer:
         units = number_units(groups, len(task.rows(split)))
         return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
     if metric == "average-precision":
-        return precision_scorer(task.alike(split), groups)
+        return precision_scorer(task.labels(split), groups)
     if metric == "v-measure":
         return cluster_scorer(task.labels(split), groups=groups)
     return class_scorer(task.answers(split), metric=metric, groups=groups)
@@ -472,12 +472,12 @@ class AlikeHead(SimilarityHead):
         del seed
         a, b = (reader.read(list(task.rows(split)[column])) for column in task.text_columns)
         above = reader.paired(a, b).numpy() - threshold
-        is_right = (above > 0) == (task.alike(split) == 1)
+        is_right = (above > 0) == (task.labels(split) == 1)
         return {"average-precision": above, "threshold-accuracy": is_right.astype(np.float64)}
 
     def row_scores(self, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
         """Score a pair by how far it is on its side of the threshold."""
-        return np.asarray(np.where(self.task.alike(split) == 1, predicted, -predicted), np.float64)
+        return np.asarray(np.where(self.task.labels(split) == 1, predicted, -predicted), np.float64)
 
 
 class TranslateHead(SimilarityHead):
