@@ -183,6 +183,9 @@ def collate(
         copies[b, span] = torch.from_numpy(text.copies)
         if spans is not None and text.spans is not None:
             spans[b, span] = torch.from_numpy(text.spans)
+    placeholders = [
+        text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None
+    ]
     return Batch(
         rows=np.asarray(rows, np.int64),
         positions=np.asarray(rows if positions is None else positions, np.int64),
@@ -194,16 +197,9 @@ def collate(
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
         spans=spans,
-        placeholder=_collate_placeholders(texts, begins),
+        placeholder=torch.tensor(placeholders) if len(placeholders) == len(texts) else None,
         words=_collate_words(texts, begins, columns=columns, first_word=first_word),
     )
-
-
-def _collate_placeholders(texts: Sequence[EncodedText], begins: Sequence[int]) -> Int[Tensor, " B"] | None:
-    columns = [
-        text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None
-    ]
-    return torch.tensor(columns) if len(columns) == len(texts) else None
 
 
 def _collate_words(
@@ -215,9 +211,7 @@ def _collate_words(
         return None
 
     def join(ranges: Sequence[NDArray[np.int64]]) -> Ranges:
-        starts = [
-            some[:, 0] + row * columns + begin for row, (some, begin) in enumerate(zip(ranges, begins, strict=True))
-        ]
+        starts = [some[:, 0] + row * columns + begins[row] for row, some in enumerate(ranges)]
         return np.concatenate(starts), np.concatenate([some[:, 1] - some[:, 0] for some in ranges])
 
     echoes = [words.echo for words in by_row if words.echo is not None]
