@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -347,7 +347,7 @@ def _read_lines(file: Path, _: str) -> Iterator[str]:
 
 def _read_objects(file: Path, column: str) -> Iterator[str]:
     for line in _read_lines(file, column):
-        row: Any = json.loads(line)
+        row = json.loads(line)
         if not isinstance(row, dict):
             raise ValueError(f"the line {line[:40]!r} is no object")  # `TextStream` adds the file
         if column not in row:

@@ -442,9 +442,8 @@ def number_classes(
 
 
 def _sorted_labels(labels: set[Label]) -> list[Label]:
-    if all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in labels):
-        return sorted(labels, key=lambda label: (int(label), str(label)))
-    return sorted(labels)
+    are_numbers = all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in labels)
+    return sorted(labels, key=lambda label: (int(label), str(label))) if are_numbers else sorted(labels)
 
 
 def _number(row: CheckedRow, class_names: Sequence[str]) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -341,7 +340,7 @@ def _one_label(table: RawTable, target: str) -> RawTable:
 
 
 def _label_row(row: RawRow, target: str) -> RawRow:
-    labels: Any = row.values.get("labels")
+    labels = row.values.get("labels")
     if not isinstance(labels, Sequence) or not all(
         isinstance(number, int) and 0 <= number < len(UNFAIR_TERMS) for number in labels
     ):

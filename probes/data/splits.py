@@ -114,10 +114,8 @@ def _split_of(path: Path) -> Split | None:
     parts = [part.removesuffix("set") for part in re.split("[^a-z]+", path.name.lower())]
     splits = [split for split, marks in _FILE_MARKS.items() if any(part in marks for part in parts)]
     if len(splits) > 1:
-        raise TaskError(
-            f"{path} may be the {splits[0]} or the {splits[1]} split by its name: map each split to its file with "
-            "`files`."
-        )
+        either = f"the {splits[0]} or the {splits[1]} split"
+        raise TaskError(f"{path} may be {either} by its name: map each split to its file with `files`.")
     return splits[0] if splits else None
 
 
@@ -273,10 +271,8 @@ def hold_out(
 
 def _firsts(copies: Sequence[str] | None, n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row of every set of copies, in row order, and the set of each row."""
-    if copies is None:
-        return np.arange(n_rows), np.arange(n_rows)
-    numbers: dict[str, int] = {}
-    copy_of = np.array([numbers.setdefault(name, len(numbers)) for name in copies], dtype=np.int64)
+    numbers: dict[Hashable, int] = {}
+    copy_of = np.array([numbers.setdefault(name, len(numbers)) for name in copies or range(n_rows)], dtype=np.int64)
     return np.unique(copy_of, return_index=True)[1], copy_of
 
 

@@ -363,13 +363,21 @@ def unknown_column(column: str, table: RawTable) -> UnknownNameError:
     return unknown_name("column", column, columns, hint=f"{hint}.")
 
 
+def bad_value(reason: str, column: str, value: object, need: str) -> BadRow:
+    """Build the error for a value; `need` is the end of its sentence."""
+    return BadRow(reason, f"column {column!r} holds {shorten(value)}, {need}")
+
+
+def missing_value(noun: str, column: str, value: object, need: str) -> BadRow:
+    """Build the error for a cell without a value; `need` is the end of its sentence."""
+    return BadRow(f"missing {noun}", f"column {column!r} is missing or empty ({shorten(value)}), {need}")
+
+
 def check_split(column: str, value: object) -> str:
     """Return train, validation or test for the name of a split, or an alias such as `dev`."""
     split = canonical_split(value)
     if split is None:
-        raise BadRow(
-            "unknown split", f"column {column!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed"
-        )
+        raise bad_value("unknown split", column, value, f"but one of {', '.join(SPLITS)} is needed")
     return split
 
 
@@ -378,17 +386,14 @@ def check_text(column: str, value: object, *, blank: str | None = None) -> str:
     if value is None:
         raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
     if not isinstance(value, str):
-        raise BadRow(
-            "text is not a string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
-        )
+        detail = f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
+        raise BadRow("text is not a string", detail)
     if not value.strip(blank):
-        raise BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
+        raise bad_value("empty text", column, value, "but a text that is not blank is needed")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise BadRow(
-            "text is not Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
-        ) from error
+        raise bad_value("text is not Unicode", column, value, "which is half a character") from error
     return value
 
 
@@ -397,17 +402,15 @@ def check_gold(column: str, value: object, limits: tuple[float, float] = ANY_NUM
     low, high = limits
     need = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {need}")
+        raise missing_value("gold", column, value, need)
     gold = _as_number(value)
     if gold is None:
         header = "; is this a header row (`header: true`)?" if value == column else ""
-        raise BadRow("gold is not a number", f"column {column!r} holds {shorten(value)}, {need}{header}")
+        raise bad_value("gold is not a number", column, value, f"{need}{header}")
     if not math.isfinite(gold):
-        raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {need}")
+        raise bad_value("gold is not finite", column, value, need)
     if not low <= gold <= high:
-        raise BadRow(
-            "gold out of range", f"column {column!r} holds {shorten(value)}, {need} (or another `score_range`)"
-        )
+        raise bad_value("gold out of range", column, value, f"{need} (or another `score_range`)")
     return gold
 
 
@@ -422,29 +425,22 @@ def check_label(column: str, value: object, missing: Sequence[str] = MISSING_LAB
     if isinstance(value, str):
         value = value.strip()
     if value is None or value == "" or value in missing or (isinstance(value, float) and math.isnan(value)):
-        raise BadRow(
-            "missing label", f"column {column!r} is missing or empty ({shorten(value)}), but a class is needed"
-        )
+        raise missing_value("label", column, value, "but a class is needed")
     if isinstance(value, list | tuple):
-        raise BadRow(
-            "label is a list",
-            f"column {column!r} holds {shorten(value)}, but one class per row is needed: cut a multi-label task into "
-            "one yes/no task per label",
-        )
+        need = "but one class per row is needed: cut a multi-label task into one yes/no task per label"
+        raise bad_value("label is a list", column, value, need)
     if not isinstance(value, str | int):
-        raise BadRow(
-            "label is not a class",
-            f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number",
+        detail = (
+            f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number"
         )
+        raise BadRow("label is not a class", detail)
     return value
 
 
 def check_group(column: str, value: object) -> str:
     """Return the name of a group of rows as a text."""
     if value is None or not str(value).strip():
-        raise BadRow(
-            "missing group", f"column {column!r} is missing or empty ({shorten(value)}), but a group is needed"
-        )
+        raise missing_value("group", column, value, "but a group is needed")
     return str(value)
 
 
@@ -464,9 +460,8 @@ def is_number(value: object) -> bool:
 
 
 def _as_number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        return None
-    if isinstance(value, str) and "_" in value:  # float() reads "1_0" as 10
+    is_text = isinstance(value, str) and "_" not in value  # float() reads "1_0" as 10
+    if not isinstance(value, str | int | float | Decimal) or not (is_text or is_number(value)):
         return None
     try:
         return float(value)
@@ -656,7 +651,7 @@ def _check_token_row(table: RawTable, columns: TokenColumns, row: RawRow) -> Sen
 
 def _check_list(column: str, value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise BadRow("no list", f"column {column!r} holds {shorten(value)}, but a list is needed")
+        raise bad_value("no list", column, value, "but a list is needed")
     return value
 
 
@@ -679,8 +674,7 @@ def _check_word(column: str, value: object, *, is_alone: bool) -> None:
 
 
 def _name_tag(column: str, tag: object, names: Sequence[str]) -> str:
-    is_number_of_name = isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names)
-    name = names[tag] if isinstance(tag, int) and is_number_of_name else tag
+    name = names[tag] if isinstance(tag, int) and is_number(tag) and 0 <= tag < len(names) else tag
     if not isinstance(name, str) or not name.strip():
         allowed = f"a whole number from 0 to {len(names) - 1}" if names else "a text"
         raise BadRow("no tag", f"column {column!r} holds the tag {tag!r}, but {allowed} is needed")

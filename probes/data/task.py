@@ -257,7 +257,7 @@ class Task(ABC):
                 )
 
 
-def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+def unique_texts(splits: "Mapping[str, datasets.Dataset]", columns: Sequence[str]) -> list[str]:
     """List the texts of some columns once, in the order first seen (split by split, row by row)."""
     seen: dict[str, None] = {}
     for rows in splits.values():

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from extract.errors import TaskError, unknown_name
 from extract.inputs.joined_text import JoinedText, join_words
@@ -70,9 +70,7 @@ def detect_scheme(
     no two spans of a type touch reads the same.
     """
     first: dict[str, tuple[int, int]] = {}
-    for tag, where in _first_words(sentences).items():
-        if not is_span_tag(tag):
-            raise _no_span_tag(tag, locate(*where))
+    for tag, where in _first_words(sentences, locate).items():
         first.setdefault(split_tag(tag)[0], where)
     letters = set(first) - {"O"}
     if not letters:
@@ -80,21 +78,33 @@ def detect_scheme(
     if not any(letters <= set(allowed) for allowed in LETTERS.values()):
         words = [min(first[letter] for letter in letters & set(odd)) for odd in ("ES", "LU")]
         quoted = " and ".join(_quote(sentences, where, locate) for where in sorted(words))
-        raise _mixed(f"{quoted} belong to different tagging schemes")
-    broken = {scheme: _find_breaks(sentences, scheme) for scheme in _candidates(letters)}
-    best = min(broken, key=lambda scheme: len(broken[scheme]))
-    if len(broken[best]) <= tolerance * sum(tag != "O" for tags in sentences for tag in tags):
-        return best
-    raise _mixed(", and ".join(f"{_quote(sentences, where[0], locate)} is no {name}" for name, where in broken.items()))
+        problem = f"{quoted} belong to different tagging schemes"
+    else:
+        broken = {scheme: _find_breaks(sentences, scheme) for scheme in _candidates(letters)}
+        best = min(broken, key=lambda scheme: len(broken[scheme]))
+        if len(broken[best]) <= tolerance * sum(tag != "O" for tags in sentences for tag in tags):
+            return best
+        quotes = {name: _quote(sentences, where[0], locate) for name, where in broken.items()}
+        problem = ", and ".join(f"{quote} is no {name}" for name, quote in quotes.items())
+    raise TaskError(
+        f"{problem}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
+        "rules of conlleval."
+    )
 
 
-def _first_words(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
-    """Map each tag to the sentence and word that have it first, in order."""
+def _first_words(sentences: Sequence[Sequence[str]], locate: Locate) -> dict[str, tuple[int, int]]:
+    """Map each tag to the sentence and word that have it first, in order; refuse one that is no span tag."""
     first: dict[str, tuple[int, int]] = {}
     for row, tags in enumerate(sentences):
         for word, tag in enumerate(tags):
             if tag not in first:
                 first[tag] = (row, word)
+    for tag, where in first.items():
+        if not is_span_tag(tag):
+            raise TaskError(
+                f"{locate(*where)}: {tag!r} is not a span tag (O, or one of B I E S L U, a hyphen and a type): name "
+                "the column of the span tags with `tags`, or set `metric: accuracy`."
+            )
     return first
 
 
@@ -122,20 +132,6 @@ def _quote(sentences: Sequence[Sequence[str]], where: tuple[int, int], locate: L
     return f"{locate(row, word)}: {sentences[row][word]!r} {before}"
 
 
-def _mixed(problem: str) -> TaskError:
-    return TaskError(
-        f"{problem}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
-        "rules of conlleval."
-    )
-
-
-def _no_span_tag(tag: str, where: str) -> TaskError:
-    return TaskError(
-        f"{where}: {tag!r} is not a span tag (O, or one of B I E S L U, a hyphen and a type): name the column of the "
-        "span tags with `tags`, or set `metric: accuracy`."
-    )
-
-
 def to_iob2(
     sentences: Sequence[Sequence[str]],
     *,
@@ -152,7 +148,10 @@ def to_iob2(
         name = detect_scheme(sentences, tolerance=tolerance, locate=locate)
     elif scheme in SCHEMES:
         name = scheme
-        _check_letters(sentences, name, locate)
+        for tag, where in _first_words(sentences, locate).items():
+            if tag != "O" and split_tag(tag)[0] not in LETTERS[name]:
+                quoted = _quote(sentences, where, locate)
+                raise TaskError(f"{quoted} is not a tag of the declared scheme {name}: declare another, or `auto`.")
     else:
         raise unknown_name("tagging scheme", scheme, ["auto", *SCHEMES])
     converted = [convert_tags(tags) for tags in sentences]
@@ -163,15 +162,6 @@ def to_iob2(
     first_break = _quote(sentences, breaks[0], locate) if breaks else ""
     n_tags = sum(map(len, sentences))
     return converted, SchemeRecord(name, scheme != "auto", n_tags, n_changed, len(breaks), first_break)
-
-
-def _check_letters(sentences: Sequence[Sequence[str]], scheme: Scheme, locate: Locate) -> None:
-    for tag, where in _first_words(sentences).items():
-        if not is_span_tag(tag):
-            raise _no_span_tag(tag, locate(*where))
-        if tag != "O" and split_tag(tag)[0] not in LETTERS[scheme]:
-            quoted = _quote(sentences, where, locate)
-            raise TaskError(f"{quoted} is not a tag of the declared scheme {scheme}: declare another, or `auto`.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +251,7 @@ class WordTask(Task):
 
     def audit(self) -> tuple[str, ...]:
         """Count conflicting tags, sentences shared by splits, and tags that train lacks; see `audit_words`."""
-        return audit_words(self.splits)
+        return audit_words({split: rows[:] for split, rows in self.splits.items()})
 
     def digest_head(self) -> object:
         """Return the metric."""
@@ -296,7 +286,7 @@ def usual_tags(task: WordTask, split: str) -> list[str]:
     return [best.get(word, other) for words in task.rows(split)["words"] for word in words]
 
 
-def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
+def audit_words(splits: Mapping[str, Columns]) -> tuple[str, ...]:
     """Count sentences that have several taggings or are also in an earlier split, and tags that train lacks.
 
     Sentences are compared word by word; splits come in the order train, validation, test.
@@ -323,7 +313,7 @@ def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _differing_tags(rows: Any) -> list[str]:
+def _differing_tags(rows: Columns) -> list[str]:
     """Write each sentence's tags of the first words on whose tags its copies in these rows disagree."""
     taggings: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     pairs = [(tuple(words), tuple(tags)) for words, tags in zip(rows["words"], rows["tags"], strict=True)]
@@ -390,15 +380,16 @@ def build_task(
         tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, locate=locate)
     elif scheme != "auto":
         raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
-    columns: dict[str, Columns] = {}
     rest = iter(tags)
-    for split, table in ordered.items():
-        columns[split] = {
+    columns: dict[str, Columns] = {
+        split: {
             "words": [sentence.words for sentence in table.sentences],
             "tags": [next(rest) for _ in table.sentences],
             "document": [sentence.document for sentence in table.sentences],
             "space_after": [sentence.space_after for sentence in table.sentences],
         }
+        for split, table in ordered.items()
+    }
     scheme_notes = (record.note(),) if record else ()
     table_notes = (note for table in ordered.values() for note in table.notes)
     return WordTask(
@@ -414,7 +405,8 @@ def build_task(
 def _marks_spans(sentences: Sequence[Sequence[str]], locate: Locate) -> bool:
     """Return whether all tags are span tags; a mixture is rejected, because a typo would change the metric."""
     counts = Counter(tag for tags in sentences for tag in tags)
-    spans = [tag for tag in counts if _looks_like_span(tag)]
+    # O, or a positional tag such as `S----3MP2-`, does not look like a span
+    spans = [tag for tag in counts if is_span_tag(tag) and split_tag(tag)[1][:1].isalnum()]
     others = {tag for tag in counts if not is_span_tag(tag)}
     if spans and others:
         row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
@@ -425,12 +417,6 @@ def _marks_spans(sentences: Sequence[Sequence[str]], locate: Locate) -> bool:
             "span-f1` takes nothing else), or set `metric: accuracy` to score every word."
         )
     return not others
-
-
-def _looks_like_span(tag: str) -> bool:
-    """Return whether a tag is one such as `B-PER`, and not O or a positional tag such as `S----3MP2-`."""
-    kind = split_tag(tag)[1]
-    return is_span_tag(tag) and kind[:1].isalnum()
 
 
 def draw_splits(
@@ -467,8 +453,8 @@ def hold_out(
     table = tables["train"]
     copies = list(map(_plain_words, table.sentences))
     marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed, copies=copies)
-    train = [sentence for sentence, is_held in zip(table.sentences, marks, strict=True) if not is_held]
-    held = [sentence for sentence, is_held in zip(table.sentences, marks, strict=True) if is_held]
+    train = list(compress(table.sentences, ~marks))
+    held = list(compress(table.sentences, marks))
     note = f"validation: {len(held)} of the {len(marks)} training sentences, drawn with seed {seed}; train is the rest"
     parts = {"train": replace(table, sentences=train), "validation": replace(table, sentences=held, notes=())}
     return {**tables, **parts}, (note,)
