@@ -46,7 +46,10 @@ def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, he
         _check_card(local, root)
         if config is None or declared_configurations(str(local.absolute())):
             return _read_folder(local, revision, config, root=root)
-        return _read_folder(_config_folder(local, config, hub_id), revision, None, root=root)
+        folders = sorted(path.name for path in local.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if config not in folders:
+            raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
+        return _read_folder(local / config, revision, None, root=root)
     if config is not None:
         snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
         if (snapshot / config).is_dir():  # else it is declared, or unknown
@@ -74,22 +77,21 @@ def _read_repository(
     named = repository if config is None else f"{repository}/{config}"
     commit, missing = _ask_hub(repository, revision)
     if commit is not None:
-        with quiet_datasets():
-            tables = _load(repository, commit, help_text, config=config)
-            return tables, f"{named} at {commit} of the Hugging Face hub"
+        tables = _load(repository, commit, help_text, config=config)
+        return tables, f"{named} at {commit} of the Hugging Face hub"
     if revision is not None:
         raise TaskError(
             f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache does not "
             f"distinguish revisions; {help_text}."
         )
-    with quiet_datasets(), _datasets_offline():
+    with _datasets_offline():
         try:
             tables = _load(repository, None, help_text, config=config, is_checked=False)
-            return tables, f"{named} from the cache of `datasets` (hub not asked)"
         except TaskError as error:
             raise TaskError(
                 f"dataset {named!r} cannot be loaded: {missing}, and the cache has no copy; {help_text}."
             ) from error
+    return tables, f"{named} from the cache of `datasets` (hub not asked)"
 
 
 def _ask_hub(repository: str, revision: str | None) -> tuple[str | None, str]:
@@ -121,18 +123,11 @@ def _fetch_config(hub_id: str, config: str, *, revision: str | None, help_text: 
     return path, f"at {path.name} from the cache of the hub (hub not asked)"
 
 
-def _config_folder(repository: Path, config: str, hub_id: str) -> Path:
-    folders = sorted(path.name for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if config not in folders:
-        raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
-    return repository / config
-
-
 def _read_folder(folder: Path, revision: str | None, config: str | None, *, root: Path) -> tuple[Tables, str]:
     if revision is not None:
         raise TaskError(f"{folder} is a local folder, which has no revision {revision!r}: leave `revision` out.")
     _check_card(folder, root)
-    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         tables = _load(str(folder.absolute()), None, "check the folder", config=config, cache_dir=cache, root=root)
         return tables, f"folder {folder}" + (f", configuration {config}" if config else "")
 
@@ -211,12 +206,13 @@ def _load(
         _check_configuration(repository, commit, config)
     try:
         name = {} if config is None else {"name": config}
-        builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **name)
-        for files in (builder.config.data_files or {}).values():
-            _check_files(repository, files, root)
-        builder.download_and_prepare()
-        loaded = builder.as_dataset()
-        return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
+        with quiet_datasets():
+            builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **name)
+            for files in (builder.config.data_files or {}).values():
+                _check_files(repository, files, root)
+            builder.download_and_prepare()
+            loaded = builder.as_dataset()
+            return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
     except TaskError:
         raise
     except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
