@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -168,35 +168,30 @@ def collate(
     """
     lengths = [len(text.ids) for text in texts]
     columns = max(lengths) if width is None else max(width, *lengths)
-    ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
-    is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
-    roles = torch.full((len(texts), columns), PADDING, dtype=torch.int8)
-    copies = torch.zeros(len(texts), columns, dtype=torch.int8)
-    has_spans = any(text.spans is not None for text in texts)
-    spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
     begins = [0 if side == "right" else columns - length for length in lengths]
-    for b, (text, start) in enumerate(zip(texts, begins, strict=True)):
-        span = slice(start, start + lengths[b])
-        ids[b, span] = torch.from_numpy(text.ids)
-        is_real[b, span] = True
-        roles[b, span] = torch.from_numpy(text.roles)
-        copies[b, span] = torch.from_numpy(text.copies)
-        if spans is not None and text.spans is not None:
-            spans[b, span] = torch.from_numpy(text.spans)
+
+    def pad(arrays: Iterable[NDArray[np.generic]], value: int | bool, dtype: type[np.generic]) -> Tensor:
+        padded = np.full((len(texts), columns), value, dtype)
+        for row, (array, start) in enumerate(zip(arrays, begins, strict=True)):
+            padded[row, start : start + len(array)] = array
+        return torch.from_numpy(padded)
+
+    has_spans = any(text.spans is not None for text in texts)
+    spans = (np.full(len(text.ids), CONTEXT) if text.spans is None else text.spans for text in texts)
     placeholders = [
         text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None
     ]
     return Batch(
         rows=np.asarray(rows, np.int64),
         positions=np.asarray(rows if positions is None else positions, np.int64),
-        ids=ids,
-        is_real=is_real,
-        roles=roles,
-        copies=copies,
+        ids=pad([text.ids for text in texts], pad_id, np.int64),
+        is_real=pad([np.ones(length, np.bool_) for length in lengths], value=False, dtype=np.bool_),
+        roles=pad([text.roles for text in texts], PADDING, np.int8),
+        copies=pad([text.copies for text in texts], 0, np.int8),
         last=torch.tensor([start + text.last_column for text, start in zip(texts, begins, strict=True)]),
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
-        spans=spans,
+        spans=pad(spans, CONTEXT, np.int64) if has_spans else None,
         placeholder=torch.tensor(placeholders) if len(placeholders) == len(texts) else None,
         words=_collate_words(texts, begins, columns=columns, first_word=first_word),
     )

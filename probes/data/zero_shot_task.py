@@ -125,15 +125,11 @@ class CorpusTask(ZeroShotTask):
 
     def texts(self) -> list[str]:
         """List every document and query once."""
-        return list(dict.fromkeys((*self.corpus, *self.queries())))
+        return list(dict.fromkeys((*self.corpus, *unique_texts(self.splits, self.text_columns))))
 
     def sides(self) -> tuple[list[str], list[str]]:
         """List queries and documents, each once."""
-        return self.queries(), list(dict.fromkeys(self.corpus))
-
-    def queries(self) -> list[str]:
-        """List every query once."""
-        return unique_texts(self.splits, self.text_columns)
+        return unique_texts(self.splits, self.text_columns), list(dict.fromkeys(self.corpus))
 
     def fit_texts(self) -> Sequence[str]:
         """List the texts that transforms are fitted on: the corpus."""
