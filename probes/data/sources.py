@@ -408,14 +408,14 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
     for key, record in read_records(path).items():
         for target in record.get("info") or [{}]:
             score = _as_score(target.get("sentiment_score"))
+            problem, values = "", {}
             if score is None:
                 value = shorten(target.get("sentiment_score"))
-                row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {value}, but a number is needed")
+                problem = f"no score: record {key} holds {value}, but a number is needed"
             else:
                 label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
                 values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}
-                row = RawRow(len(rows) + 1, values)
-            rows.append(row)
+            rows.append(RawRow(len(rows) + 1, values, problem))
     return RawTable(str(path), "row", ("text", "label", "sentence"), rows)
 
 

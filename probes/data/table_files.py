@@ -1,7 +1,6 @@
 """Rows of local files with their line numbers, and checks that name file, line and column of a value."""
 
 import csv
-import glob
 import gzip
 import io
 import json
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -115,18 +113,14 @@ def quiet_datasets() -> Iterator[None]:
 
 
 def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, Any]]]:
-    """Read the columns and rows of a Parquet file through `datasets`, which keeps the types that the file declares."""
-    import datasets
+    """Read the columns and rows of a Parquet file, with the types that the file declares."""
+    import pyarrow.parquet as pq
 
-    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        try:
-            # `data_files` are glob patterns
-            files = {"train": glob.escape(str(path.absolute()))}
-            table = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
-            return tuple(table.column_names), table.to_list()
-        except Exception as error:  # the builders raise a dozen unrelated types, all about this file
-            cause = error.__cause__ or error
-            raise TaskError(f"{path} cannot be read as Parquet ({first_line(cause)}): write it again.") from error
+    try:
+        with pq.ParquetFile(path) as file:
+            return tuple(file.schema_arrow.names), file.read().to_pylist()
+    except (OSError, ValueError) as error:  # one that Arrow raises is one of them
+        raise TaskError(f"{path} cannot be read as Parquet ({first_line(error)}): write it again.") from error
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -216,6 +210,9 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
         suffixes = [*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES]
         hint = f"{path} can be read as delimited text if `delimiter` is given."
         raise unknown_name("file suffix", suffix, suffixes, hint=hint)
+    repeated = sorted({column for column in table.columns if table.columns.count(column) > 1})
+    if repeated:
+        raise TaskError(f"{path} names column {repeated[0]!r} twice: every column needs its own name.")
     if not table.rows:
         raise TaskError(f"{path} has no rows (only a header, blank lines or an empty list).")
     return table
@@ -249,9 +246,6 @@ def _read_delimited(path: Path, options: FileOptions) -> RawTable:
         columns = tuple(options.columns)
     else:
         raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
-    repeated = sorted({column for column in columns if columns.count(column) > 1})
-    if repeated:
-        raise TaskError(f"{path} names column {repeated[0]!r} twice: every column needs its own name.")
     rows = []
     for line, fields in records:
         problem = ""

@@ -230,9 +230,7 @@ def load_conll2000(
     tables, source = _read_conll(
         "conll2000", CONLL2000_COLUMNS, CONLL2000_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
     )
-    notes: tuple[str, ...] = ()
-    if "validation" not in tables:
-        tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
+    tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
     return build_task(
         tables,
         name=f"conll2000-{tags}",

@@ -445,11 +445,13 @@ def draw_splits(
 def hold_out(
     tables: Mapping[str, SentenceTable], *, fraction: float, seed: int
 ) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
-    """Take a validation split out of the training sentences, and say so in a note.
+    """Take a validation split out of the training sentences where there is none, and say so in a note.
 
     Single sentences are drawn, whatever document they are in, those of the same words together; both parts keep the
     order of the file.
     """
+    if "validation" in tables:
+        return dict(tables), ()
     table = tables["train"]
     copies = list(map(_plain_words, table.sentences))
     marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed, copies=copies)
