@@ -228,14 +228,14 @@ def take_row(batch: Batch, row: int) -> Batch:
     words = batch.words
     if words is not None:
         end, start = int(words.n_words[: row + 1].sum()), row * batch.ids.shape[1]
-        own = slice(end - int(words.n_words[row]), end)
+        these = slice(end - int(words.n_words[row]), end)
         words = BatchWords(
-            words.starts[own] - start,
-            words.counts[own],
-            words.flags[own],
+            words.starts[these] - start,
+            words.counts[these],
+            words.flags[these],
             words.n_words[some],
             words.word_start[some],
-            echo=None if words.echo is None else (words.echo[0][own] - start, words.echo[1][own]),
+            echo=None if words.echo is None else (words.echo[0][these] - start, words.echo[1][these]),
         )
     return Batch(
         rows=batch.rows[some],

@@ -435,15 +435,12 @@ def number_classes(
         )
         raise TaskError(f"labels are of mixed type, {types}: write all of them as texts, or all as numbers.")
     if class_names is None:
-        labels = _sorted_labels({row.values["label"] for row in rows})
+        present: set[Label] = {row.values["label"] for row in rows}
+        are_numbers = all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in present)
+        labels = sorted(present, key=lambda label: (int(label), str(label))) if are_numbers else sorted(present)
         numbers = {label: number for number, label in enumerate(labels)}
         return [numbers[row.values["label"]] for row in rows], tuple(str(label) for label in labels)
     return [_number(row, class_names) for row in rows], tuple(class_names)
-
-
-def _sorted_labels(labels: set[Label]) -> list[Label]:
-    are_numbers = all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in labels)
-    return sorted(labels, key=lambda label: (int(label), str(label))) if are_numbers else sorted(labels)
 
 
 def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
