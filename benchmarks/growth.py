@@ -96,7 +96,7 @@ def prepare_logistic(_: Path, *, N: int, L: int, D: int) -> Run:
 def prepare_pairs(folder: Path, *, N: int, L: int, D: int, head: str) -> Run:
     """Fit a head of pairs on `N` training pairs: an epoch, or what it takes without training."""
     from extract.store.cache import LatentCache
-    from probes.data.pair_task import PairTask, build_splits
+    from probes.data.pair_task import PairTask
     from probes.fitting.fit import fit_head
     from probes.fitting.fit_options import EpochOptions
     from probes.latents.text_latents import PairLatents
@@ -110,7 +110,7 @@ def prepare_pairs(folder: Path, *, N: int, L: int, D: int, head: str) -> Run:
         }
         for split, n in (("train", N), ("validation", 64))
     }
-    task = PairTask("synthetic", build_splits(columns), (0.0, 5.0), "made up")
+    task = PairTask("synthetic", PairTask.hold(columns), (0.0, 5.0), "made up")
     texts = [text for part in columns.values() for side in ("sentence1", "sentence2") for text in part[side]]
     cache: LatentCache = _write_texts(folder / "pairs.h5", texts, L=L, D=D)
     options = EpochOptions(max_epochs=1, batch_size=128)

@@ -28,7 +28,7 @@ from extract.store.cache import LatentCache
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest, WordIdentity
 from extract.store.writer import StoreWriter
-from probes.data.word_task import WordTask, build_word_splits
+from probes.data.word_task import WordTask
 from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.word_latents import WordLatents
 from probes.networks.token_networks import TokenClassifier
@@ -154,7 +154,7 @@ def synthetic_task(sizes: Sizes, *, seed: int = 0) -> WordTask:
             "document": [""] * n,
             "space_after": [[True] * SENTENCE_WORDS] * n,
         }
-    return WordTask("synthetic", build_word_splits(columns), "accuracy", "made up")
+    return WordTask("synthetic", WordTask.hold(columns), "accuracy", "made up")
 
 
 def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, seed: int = 0) -> LatentCache:

@@ -2,10 +2,10 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -168,42 +168,33 @@ def collate(
     """
     lengths = [len(text.ids) for text in texts]
     columns = max(lengths) if width is None else max(width, *lengths)
-    ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
-    is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
-    roles = torch.full((len(texts), columns), PADDING, dtype=torch.int8)
-    copies = torch.zeros(len(texts), columns, dtype=torch.int8)
-    has_spans = any(text.spans is not None for text in texts)
-    spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
     begins = [0 if side == "right" else columns - length for length in lengths]
-    for b, (text, start) in enumerate(zip(texts, begins, strict=True)):
-        span = slice(start, start + lengths[b])
-        ids[b, span] = torch.from_numpy(text.ids)
-        is_real[b, span] = True
-        roles[b, span] = torch.from_numpy(text.roles)
-        copies[b, span] = torch.from_numpy(text.copies)
-        if spans is not None and text.spans is not None:
-            spans[b, span] = torch.from_numpy(text.spans)
+
+    def pad(arrays: Iterable[NDArray[np.generic]], value: int | bool, dtype: type[np.generic]) -> Tensor:
+        padded = np.full((len(texts), columns), value, dtype)
+        for row, (array, start) in enumerate(zip(arrays, begins, strict=True)):
+            padded[row, start : start + len(array)] = array
+        return torch.from_numpy(padded)
+
+    has_spans = any(text.spans is not None for text in texts)
+    spans = (np.full(len(text.ids), CONTEXT) if text.spans is None else text.spans for text in texts)
+    placeholders = [
+        text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None
+    ]
     return Batch(
         rows=np.asarray(rows, np.int64),
         positions=np.asarray(rows if positions is None else positions, np.int64),
-        ids=ids,
-        is_real=is_real,
-        roles=roles,
-        copies=copies,
+        ids=pad([text.ids for text in texts], pad_id, np.int64),
+        is_real=pad([np.ones(length, np.bool_) for length in lengths], value=False, dtype=np.bool_),
+        roles=pad([text.roles for text in texts], PADDING, np.int8),
+        copies=pad([text.copies for text in texts], 0, np.int8),
         last=torch.tensor([start + text.last_column for text, start in zip(texts, begins, strict=True)]),
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
-        spans=spans,
-        placeholder=_collate_placeholders(texts, begins),
+        spans=pad(spans, CONTEXT, np.int64) if has_spans else None,
+        placeholder=torch.tensor(placeholders) if len(placeholders) == len(texts) else None,
         words=_collate_words(texts, begins, columns=columns, first_word=first_word),
     )
-
-
-def _collate_placeholders(texts: Sequence[EncodedText], begins: Sequence[int]) -> Int[Tensor, " B"] | None:
-    columns = [
-        text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None
-    ]
-    return torch.tensor(columns) if len(columns) == len(texts) else None
 
 
 def _collate_words(
@@ -215,9 +206,7 @@ def _collate_words(
         return None
 
     def join(ranges: Sequence[NDArray[np.int64]]) -> Ranges:
-        starts = [
-            some[:, 0] + row * columns + begin for row, (some, begin) in enumerate(zip(ranges, begins, strict=True))
-        ]
+        starts = [some[:, 0] + row * columns + begins[row] for row, some in enumerate(ranges)]
         return np.concatenate(starts), np.concatenate([some[:, 1] - some[:, 0] for some in ranges])
 
     echoes = [words.echo for words in by_row if words.echo is not None]
@@ -239,14 +228,14 @@ def take_row(batch: Batch, row: int) -> Batch:
     words = batch.words
     if words is not None:
         end, start = int(words.n_words[: row + 1].sum()), row * batch.ids.shape[1]
-        own = slice(end - int(words.n_words[row]), end)
+        these = slice(end - int(words.n_words[row]), end)
         words = BatchWords(
-            words.starts[own] - start,
-            words.counts[own],
-            words.flags[own],
+            words.starts[these] - start,
+            words.counts[these],
+            words.flags[these],
             words.n_words[some],
             words.word_start[some],
-            echo=None if words.echo is None else (words.echo[0][own] - start, words.echo[1][own]),
+            echo=None if words.echo is None else (words.echo[0][these] - start, words.echo[1][these]),
         )
     return Batch(
         rows=batch.rows[some],
@@ -353,7 +342,7 @@ def _read_lines(file: Path, _: str) -> Iterator[str]:
 
 def _read_objects(file: Path, column: str) -> Iterator[str]:
     for line in _read_lines(file, column):
-        row: Any = json.loads(line)
+        row = json.loads(line)
         if not isinstance(row, dict):
             raise ValueError(f"the line {line[:40]!r} is no object")  # `TextStream` adds the file
         if column not in row:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from extract.errors import InputError, first_line
 
@@ -42,7 +42,7 @@ def render_chat(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, s
         template = tokenizer.get_chat_template()
     except ValueError as error:  # several templates, none of which is the default
         raise InputError(f"the chat template of this tokenizer cannot be written: {first_line(error)}.") from error
-    arguments: dict[str, Any] = {
+    arguments = {
         **tokenizer.special_tokens_map,
         "conversations": [messages],
         "chat_template": template,

@@ -68,15 +68,10 @@ def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
     A digest is BLAKE2b over the UTF-8 bytes of the text, or of the canonical JSON of text and spans; lone surrogates
     are kept as they are.
     """
-    joined = b"".join(
-        hashlib.blake2b(_written(text).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
-        for text in texts
-    )
+    written = (text if isinstance(text, str) else canonical_json([text.text, text.spans]) for text in texts)
+    encoded = (text.encode("utf-8", "surrogatepass") for text in written)
+    joined = b"".join(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest() for data in encoded)
     return np.frombuffer(joined, np.uint8).reshape(len(texts), DIGEST_BYTES)
-
-
-def _written(text: str | JoinedText) -> str:
-    return text if isinstance(text, str) else canonical_json([text.text, text.spans])
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +84,7 @@ class AlignedWords:
     @property
     def is_lost(self) -> Bool[np.ndarray, " W"]:
         """Whether no token covers the word."""
-        is_lost: NDArray[np.bool_] = self.starts == self.ends
-        return is_lost
+        return np.asarray(self.starts == self.ends)
 
     @property
     def is_shared(self) -> Bool[np.ndarray, " W"]:
@@ -104,8 +98,7 @@ class AlignedWords:
     @property
     def flags(self) -> UInt8[np.ndarray, " W"]:
         """Bits `WORD_SHARED` and `WORD_LOST`."""
-        flags: NDArray[np.uint8] = (self.is_shared * WORD_SHARED + self.is_lost * WORD_LOST).astype(np.uint8)
-        return flags
+        return np.asarray(self.is_shared * WORD_SHARED + self.is_lost * WORD_LOST, np.uint8)
 
 
 def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]]) -> AlignedWords:

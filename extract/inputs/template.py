@@ -18,19 +18,19 @@ class NamedTemplate:
 
     source: str
     """The paper or program, and what is our own reading."""
-    fields: Mapping[str, Any]
+    fields: Mapping[str, str | int]
     """Fields of `InputTemplate` that it fills in."""
 
     def show(self) -> str:
         """Write the row of a text X, and the other fields."""
         rest = dict(self.fields)
-        text = "X" + (rest.pop("joiner", " ") + "X") * (rest.pop("repeat", 1) - 1)
-        row = rest.pop("instruction", "") + text + rest.pop("suffix", "")
+        text = str(rest.pop("joiner", " ")).join("X" * int(rest.pop("repeat", 1)))
+        row = f"{rest.pop('instruction', '')}{text}{rest.pop('suffix', '')}"
         return ", ".join([repr(row), *(f"{key} {value!r}" for key, value in rest.items())])
 
 
-def _prompt(source: str, before: str, after: str, **more: Any) -> NamedTemplate:
-    return NamedTemplate(source, {"instruction": before, "suffix": after, "last": "prompt", **more})
+def _prompt(source: str, before: str, after: str) -> NamedTemplate:
+    return NamedTemplate(source, {"instruction": before, "suffix": after, "last": "prompt"})
 
 
 def _one_word(source: str, before: str) -> NamedTemplate:
@@ -147,7 +147,7 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(member for name in names for member in SETS.get(name, (name,))))
 
 
-BosPolicy = Literal["auto", "force", "none"]
+TokenPolicy = Literal["auto", "force", "none"]
 BOS_POLICIES = {
     "auto": "what the tokenizer does by itself",
     "force": "prepend a BOS token when the tokenizer adds none",
@@ -159,7 +159,6 @@ LONG_POLICIES = {
     "error": "refuse the text by its position",
     "windows": "read it in overlapping windows, each token or word where it has most context",
 }
-EosPolicy = Literal["auto", "force", "none"]
 EOS_POLICIES = {
     "auto": "what the tokenizer does by itself",
     "force": "append an EOS token when the tokenizer adds none",
@@ -208,7 +207,7 @@ class InputTemplate:
     copy, suffix, marks and answer of a chat, EOS token.
     """
 
-    bos: BosPolicy = "auto"
+    bos: TokenPolicy = "auto"
     """BOS policy: `auto`, `force` or `none`."""
     instruction: str = ""
     """Text placed before every text, kept out of mean pooling; mind the blank at its end."""
@@ -232,7 +231,7 @@ class InputTemplate:
     """How often the text is written; more than once for echo poolings."""
     joiner: str = " "
     """What is written between the copies of a repeated text."""
-    eos: EosPolicy = "auto"
+    eos: TokenPolicy = "auto"
     """EOS policy: `auto`, `force` or `none`."""
     chat: ChatMode = "none"
     """The chat template of the tokenizer: `none`, `user`, or `assistant`, whose turn is begun."""
@@ -261,7 +260,7 @@ class InputTemplate:
             if is_refused:
                 raise InputError(why)
 
-    def _fill(self, values: Mapping[str, Any]) -> None:
+    def _fill(self, values: Mapping[str, str | int]) -> None:
         for field in values.keys() - given(self):
             object.__setattr__(self, field, values[field])
         object.__setattr__(self, GIVEN, given(self) | frozenset(values))  # to a protocol, which comes before a template
@@ -329,16 +328,16 @@ class InputTemplate:
         from extract.inputs.spans import read_spans
 
         source = read_spans(self.spans)
-        without_effect = (*UNREAD, *(("joiner",) if self.repeat == 1 else ()))
-        fields = {
+        without_effect = (*UNREAD, "joiner") if self.repeat == 1 else UNREAD
+        values = {
             key: value
-            for key, value in self.settings().items()
-            if key not in without_effect and (key in FIRST_FIELDS or value != DEFAULTS[key])
+            for key, value in asdict(self).items()
+            if key in FIRST_FIELDS or (key not in without_effect and value != DEFAULTS[key])
         }
-        values = {**fields, "spans": source.identity if source else ""}
-        if len(self.members) == 1:
-            return values
-        return {**values, "name": self.name, "mean_of": [member.to_dict() for member in self.members]}
+        values["spans"] = source.identity if source else ""
+        if len(self.members) > 1:
+            values |= {"name": self.name, "mean_of": [member.to_dict() for member in self.members]}
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputTemplate":

@@ -82,8 +82,7 @@ class WrittenText:
     @property
     def starts(self) -> Int[np.ndarray, " K"]:
         """The character at which each copy of the text begins."""
-        starts: NDArray[np.int64] = self.borders[:-1][self.roles == TEXT]
-        return starts
+        return np.asarray(self.borders[:-1][self.roles == TEXT])
 
     def assign(self, offsets: Int[np.ndarray, "T 2"]) -> tuple[Int8[np.ndarray, " T"], Int8[np.ndarray, " T"]]:
         """Find the role of each token, and the copy of the text that it belongs to; 0 outside the text.
@@ -103,8 +102,7 @@ class WrittenText:
 
     def _piece_of(self, characters: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
         """Find the piece of each character; empty pieces hold none."""
-        pieces: NDArray[np.int64] = np.searchsorted(self.borders, characters, side="right") - 1
-        return pieces.clip(max=len(self.roles) - 1)
+        return (np.searchsorted(self.borders, characters, side="right") - 1).clip(max=len(self.roles) - 1)
 
 
 def build_frame(tokenizer: "PreTrainedTokenizerBase", template: InputTemplate) -> Frame:
@@ -224,15 +222,14 @@ class TokenisedText:
     @property
     def text_columns(self) -> Int[np.ndarray, " T"]:
         """Columns of the text's own tokens, in its first copy."""
-        columns: NDArray[np.int64] = np.flatnonzero(self.copies == 1)
-        return columns
+        return np.flatnonzero(self.copies == 1)
 
     def last_copy(self) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, "T 2"]]:
         """Return the columns of the tokens in the last copy, and their characters from its beginning."""
         starts = self.written.starts
         offsets = self.offsets - (starts[-1] - starts[0])
         is_touched = (offsets[:, 1] > 0) & (offsets[:, 0] < self.n_characters) & (self.roles == TEXT)
-        columns: NDArray[np.int64] = np.flatnonzero(is_touched | (self.copies == len(starts)))
+        columns = np.flatnonzero(is_touched | (self.copies == len(starts)))
         return columns, offsets[columns]
 
     def number_spans(self, source: SpanSource | None, columns: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"] | None:
@@ -257,10 +254,8 @@ class Tokeniser:
                 f"the tokenizer {type(tokenizer).__name__} gives no character offsets; "
                 "allowed: a fast tokenizer (a folder with tokenizer.json)."
             )
-        for noun, policy, token in (
-            ("BOS", template.bos, tokenizer.bos_token_id),
-            ("EOS", template.eos, tokenizer.eos_token_id),
-        ):
+        tokens = ("BOS", template.bos, tokenizer.bos_token_id), ("EOS", template.eos, tokenizer.eos_token_id)
+        for noun, policy, token in tokens:
             if policy == "force" and token is None:
                 raise InputError(
                     f"the {noun} policy is 'force' but this tokenizer has no {noun} token; use 'auto' or 'none'."
@@ -280,7 +275,10 @@ class Tokeniser:
         for start in range(0, len(texts), TEXTS_PER_CALL):
             some = texts[start : start + TEXTS_PER_CALL]
             for i, text in enumerate(some, start=first_index + start):
-                _require_unicode(text, i)
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise InputError(f"{label_text(text, i)} is not valid Unicode; fix its surrogates.") from error
             yield from self._tokenise(some, some, first_index + start)
 
     def _tokenise(self, texts: Sequence[str], parts: Sequence[str], first_index: int) -> Iterator[TokenisedText]:
@@ -297,28 +295,15 @@ class Tokeniser:
             verbose=False,
         )
         rows = zip(encoded["input_ids"], encoded["special_tokens_mask"], encoded["offset_mapping"], strict=True)
-        for i, (ids, is_special, offsets) in enumerate(rows):
-            yield self._finish(
-                np.array(ids, np.int64),
-                np.array(is_special, np.bool_),
-                np.array(offsets, np.int64).reshape(-1, 2),
-                text=texts[i],
-                index=first_index + i,
-                written=written[i],
-                n_characters=len(parts[i]),
-            )
+        for i, row in enumerate(rows):
+            yield self._finish(written[i], row, text=texts[i], index=first_index + i, n_characters=len(parts[i]))
 
     def _finish(
-        self,
-        ids: NDArray[np.int64],
-        is_special: NDArray[np.bool_],
-        offsets: NDArray[np.int64],
-        *,
-        text: str,
-        index: int,
-        written: WrittenText,
-        n_characters: int,
+        self, written: WrittenText, row: tuple[Sequence[Any], ...], *, text: str, index: int, n_characters: int
     ) -> TokenisedText:
+        """Give tokens their roles, with BOS and EOS as the template has them."""
+        ids, is_special = np.array(row[0], np.int64), np.array(row[1], np.bool_)
+        offsets = np.array(row[2], np.int64).reshape(-1, 2)
         bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         roles, copies = written.assign(offsets)
         if len(ids) and ids[0] == bos and roles[0] == CHAT:  # written by the chat template itself
@@ -397,19 +382,13 @@ class Tokeniser:
     ) -> EncodedText:
         """Make the row of some columns of a text; `InputError` where `last` is `eos` and the row ends without one."""
         ids, roles = item.ids[columns], item.roles[columns]
-        last = self._last_column(item, ids, roles)
-        return EncodedText(ids, roles, is_truncated, spans, item.index, words, copy_of=item.copies[columns], last=last)
-
-    def _last_column(self, item: TokenisedText, ids: NDArray[np.int64], roles: NDArray[np.int8]) -> int:
-        """Find the column that the pooling `last` reads."""
-        last = self.template.last
-        if last == "eos" and ids[-1] != self.tokenizer.eos_token_id:
+        if self.template.last == "eos" and ids[-1] != self.tokenizer.eos_token_id:
             raise InputError(
                 f"last is 'eos', but the row of {item.label} ends without an EOS token; set eos to 'force'."
             )
-        if last == "prompt":
-            return int(np.flatnonzero((roles != SPECIAL) & (roles != CHAT))[-1])
-        return int(np.flatnonzero(roles == TEXT)[-1]) if last == "text" else len(ids) - 1
+        is_last = {"prompt": (roles != SPECIAL) & (roles != CHAT), "text": roles == TEXT}.get(self.template.last)
+        last = len(ids) - 1 if is_last is None else int(np.flatnonzero(is_last)[-1])
+        return EncodedText(ids, roles, is_truncated, spans, item.index, words, copy_of=item.copies[columns], last=last)
 
 
 def no_room(item: TokenisedText, n_others: int, max_tokens: int) -> InputError:
@@ -462,13 +441,6 @@ class DroppedCharacters:
 def label_text(text: str, index: int) -> str:
     """Name a text in a message: its position and its beginning."""
     return f"text {index} ({text if len(text) <= 40 else text[:39] + '…'!r})"
-
-
-def _require_unicode(text: str, index: int) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{label_text(text, index)} is not valid Unicode; fix its surrogates.") from error
 
 
 def show_row(row: EncodedText, tokenizer: "PreTrainedTokenizerBase") -> str:
@@ -586,10 +558,7 @@ def _best_windows(
 
 def _with_neighbours(best: Int[np.ndarray, " W"], is_word: Bool[np.ndarray, " W"]) -> Int[np.ndarray, " W"]:
     """Assign words without a window the one of the word before, or of the first that has one; keep windows upwards."""
-    if not is_word.any():
-        return np.zeros_like(best)
-    leading = best[is_word][0]
-    return np.maximum.accumulate(np.where(is_word, best, leading))
+    return np.maximum.accumulate(np.where(is_word, best, best[is_word][:1])) if is_word.any() else np.zeros_like(best)
 
 
 class TextEncoder:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Literal, TypeVar, dataclass_transform
 
 from extract.errors import UsageError, unknown_name
-from extract.inputs.template import BosPolicy
+from extract.inputs.template import TokenPolicy
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
@@ -180,7 +180,7 @@ class AttentionArgs(Args):
     decoder: str = _decoder_name()
     plan: MaskPlan = _plan()
     texts: str = option("", "text file, a text a line; two sentences when absent", completes="files")
-    bos: BosPolicy = option("auto", "BOS policy: auto, force or none")
+    bos: TokenPolicy = option("auto", "BOS policy: auto, force or none")
     out: str = option("attention", "folder for the figures attention and sink_mass", completes="files")
     figures: tuple[str, ...] = _figures()
     device: str = _device()

@@ -1,11 +1,11 @@
 """Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -16,12 +16,12 @@ from probes.data.sources import read_hub
 from probes.data.splits import (
     MIN_CLASS_ROWS,
     SPLIT_NOTE,
-    SPLITS,
     SplitRule,
     draw_order,
     hold_out,
     name_splits,
     rare_classes,
+    rows_by_split,
     split_three_ways,
 )
 from probes.data.table_files import (
@@ -31,6 +31,7 @@ from probes.data.table_files import (
     Columns,
     Fields,
     FileOptions,
+    FileRows,
     Files,
     Label,
     check_gold,
@@ -38,14 +39,13 @@ from probes.data.table_files import (
     check_label,
     check_rows,
     check_text,
-    columns_of,
+    gather_columns,
     read_rows,
 )
 from probes.data.task import (
     GradedTask,
     Task,
     conflict_notes,
-    hold_columns,
     load_shipped,
     overlaps,
     remarks,
@@ -71,15 +71,13 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
 
     Texts are compared exactly, pairs in either order; splits come in the order train, validation, test.
     """
-    # one read of the columns: a datasets column decodes again on every access
-    tables = {split: {name: list(rows[name]) for name in rows} for split, rows in splits.items()}
-    is_text = all("text" in rows for rows in tables.values())
+    is_text = all("text" in rows for rows in splits.values())
     noun, columns = ("text", TEXT) if is_text else ("pair", PAIR)
-    keys = {split: text_keys(rows, columns) for split, rows in tables.items()}
+    keys = {split: text_keys(rows, columns) for split, rows in splits.items()}
     counts = []
     for split, texts in keys.items():
         n_repeats = len(texts) - len(set(texts))
-        labels = [class_names[label] for label in tables[split]["label"]]
+        labels = [class_names[label] for label in splits[split]["label"]]
         n_conflicts, conflicts = conflict_notes(texts, labels, noun, "labels")
         counts += [
             (n_repeats, f"{split}: {n_repeats} of {len(texts)} rows repeat the {noun}s of an earlier row"),
@@ -87,9 +85,9 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
         ]
     for split, other, n in overlaps(keys):
         counts.append((n, f"{split}: the {noun} of {n} of {len(keys[split])} rows is also in {other}"))
-        shared = set(tables[split].get("group", ())) & set(tables[other].get("group", ()))
+        shared = set(splits[split].get("group", ())) & set(splits[other].get("group", ()))
         counts.append((len(shared), f"{split}: {len(shared)} groups also have rows in {other}"))
-    return remarks([*counts, *_thin_classes(tables, class_names)])
+    return remarks([*counts, *_thin_classes(splits, class_names)])
 
 
 def _thin_classes(tables: Mapping[str, Columns], class_names: Sequence[str]) -> list[tuple[int, str]]:
@@ -123,12 +121,20 @@ class ClassTask(Task):
 
     Example:
         >>> rows = {"text": ["a", "b"], "label": [0, 1], "row": [0, 1]}
-        >>> task = ClassTask("toy", build_class_splits({"train": rows}), ("no", "yes"), ("accuracy",), "made here")
+        >>> task = ClassTask("toy", ClassTask.hold({"train": rows}), ("no", "yes"), ("accuracy",), "made here")
         >>> task.texts(), task.n_classes, task.metric
         (['a', 'b'], 2, 'accuracy')
     """
 
     kind: ClassVar[str] = "classes"
+    columns: ClassVar[Mapping[str, str]] = {
+        "text": "string",
+        "text1": "string",
+        "text2": "string",
+        "label": "int64",
+        "row": "int64",
+        "group": "string",
+    }
     draw_noun: ClassVar[str] = "stratified"
     digest_names_columns: ClassVar[bool] = True
 
@@ -200,11 +206,6 @@ class ClassTask(Task):
         """List every text once, in the order first seen."""
         return unique_texts(self.splits, self.text_columns)
 
-    def cells(self, split: str) -> list[Sequence[Hashable]]:
-        """List the texts of each row, column by column."""
-        rows = self.rows(split)
-        return [list(rows[column]) for column in self.text_columns]
-
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
         """Return the classes of one split, in row order."""
         return np.asarray(self.rows(split)["label"], dtype=np.int64)
@@ -219,11 +220,11 @@ class ClassTask(Task):
         """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""
         return class_notes({split: rows[:] for split, rows in self.splits.items()}, self.class_names)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the class names, and the columns of texts, labels and groups, but not the row in the source."""
-        return self.class_names, (*self.text_columns, "label", "group")
+    def digest_head(self) -> object:
+        """Return the class names."""
+        return self.class_names
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return licence, classes, and whether rows are grouped."""
         return {
             "licence": self.licence,
@@ -260,15 +261,7 @@ class ClassTask(Task):
             for split, rows in rest.splits.items()
         }
         names = tuple(rest.class_names[code] for code in present)
-        return rest.replaced(splits=build_class_splits(columns), class_names=names)
-
-
-def build_class_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns of each split for a `ClassTask`."""
-    from datasets import Value
-
-    features = {name: Value("string") for name in (*TEXT, *PAIR)}
-    return hold_columns(columns, {**features, "label": Value("int64"), "row": Value("int64"), "group": Value("string")})
+        return rest.replaced(splits=ClassTask.hold(columns), class_names=names)
 
 
 WITH_COPIES = ", equal texts together"
@@ -292,73 +285,42 @@ def class_fields(
 
 
 def assemble_task(
-    rows: Sequence[CheckedRow],
+    checked: FileRows,
     *,
     name: str,
-    source: str,
     metrics: tuple[str, ...] = ("f1-weighted",),
     licence: str = "unknown",
     class_names: Sequence[str] | None = None,
     look_both_ways_rows: int | None = None,
     rule: SplitRule | None = None,
-    notes: Sequence[str] = (),
 ) -> ClassTask:
-    """Build a task from checked rows in source order: official splits stay, missing ones are drawn by the rule.
+    """Build a task from the rows of `class_fields` in source order; a rule, of seed 0 by default, draws missing splits.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
-    Groups stay whole; else the draw is stratified. The notes name rows drawn and dropped, duplicates, conflicts,
-    overlap and thin classes.
-
-    Args:
-        rows: With the columns of `class_fields`.
-        name: As in `ClassTask`, like the four that follow.
-        source: As in `ClassTask`.
-        metrics: As in `ClassTask`.
-        licence: As in `ClassTask`.
-        class_names: Names in the order of their numbers; None takes the labels that occur.
-        look_both_ways_rows: As in `ClassTask`.
-        rule: How to draw splits; None is seed 0.
-        notes: Remarks to put first.
-
-    Raises:
-        TaskError: There are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
-            or (with `rare: error`) a class is too small to be split, or most rows of a split have labels that
-            train lacks.
-        UnknownNameError: A label is not in the class names.
+    Groups stay whole; else the draw is stratified. `class_names` of None are the labels that occur.
     """
+    rows: Sequence[CheckedRow] = checked.rows
     rule = rule or SplitRule()
     if not rows:
         raise TaskError(f"task {name!r} has no rows: give at least three texts of each of two classes.")
     labels, names = number_classes(rows, class_names)
-    new_notes: list[str] = []
+    notes = [*checked.notes]
     if rule.split == "auto" and {row.split for row in rows} <= {None, "train"}:
         if rare_classes(labels, _copies(rows)):
             rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
             labels, names = number_classes(rows, class_names)
-            new_notes.append(note)
+            notes.append(note)
         parts, note = _draw_all(rows, labels, rule)
     else:
         parts, note = _keep_official(rows, labels, task=name, rule=rule)
     columns = {
-        split: {
-            **columns_of([rows[index] for index in indices]),
-            "label": [labels[index] for index in indices],
-            "row": indices.tolist(),
-        }
-        for split, indices in parts.items()
+        split: {**rows_of, "label": [labels[row] for row in parts[split]], "row": parts[split].tolist()}
+        for split, rows_of in gather_columns(rows, parts).items()
     }
     _require_seen(columns, names, task=name)
-    new_notes += [note, *class_notes(columns, names)]
-    return ClassTask(
-        name,
-        build_class_splits(columns),
-        names,
-        metrics,
-        source,
-        licence,
-        notes=(*notes, *filter(None, new_notes)),
-        look_both_ways_rows=look_both_ways_rows,
-    )
+    splits = ClassTask.hold(columns)
+    task = ClassTask(name, splits, names, metrics, checked.source, licence, look_both_ways_rows=look_both_ways_rows)
+    return task.with_remarks(*notes, note)
 
 
 def _require_seen(columns: Mapping[str, Columns], names: Sequence[str], *, task: str) -> None:
@@ -423,16 +385,12 @@ def _draw_all(
 def _keep_official(
     rows: Sequence[CheckedRow], labels: Sequence[int], *, task: str, rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    parts: dict[str, NDArray[np.int64]] = {}
-    for split in (*SPLITS, None):
-        indices = [index for index, row in enumerate(rows) if row.split == split]
-        if indices and split is None:
-            raise TaskError(
-                f"task {task!r} has {len(indices)} rows without a split beside others with one (the first in "
-                f"{rows[indices[0]].location}): give every row a split, or none."
-            )
-        if indices and split is not None:
-            parts[split] = np.asarray(indices, dtype=np.int64)
+    if without := [row for row in rows if row.split is None]:
+        raise TaskError(
+            f"task {task!r} has {len(without)} rows without a split beside others with one (the first in "
+            f"{without[0].location}): give every row a split, or none."
+        )
+    parts = rows_by_split([row.split for row in rows])
     if rule.split == "given" or "validation" in parts or "train" not in parts:
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
@@ -485,16 +443,12 @@ def number_classes(
         )
         raise TaskError(f"labels are of mixed type, {types}: write all of them as texts, or all as numbers.")
     if class_names is None:
-        labels = _sorted_labels({row.values["label"] for row in rows})
+        present: set[Label] = {row.values["label"] for row in rows}
+        are_numbers = all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in present)
+        labels = sorted(present, key=lambda label: (int(label), str(label))) if are_numbers else sorted(present)
         numbers = {label: number for number, label in enumerate(labels)}
         return [numbers[row.values["label"]] for row in rows], tuple(str(label) for label in labels)
     return [_number(row, class_names) for row in rows], tuple(class_names)
-
-
-def _sorted_labels(labels: set[Label]) -> list[Label]:
-    if all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in labels):
-        return sorted(labels, key=lambda label: (int(label), str(label)))
-    return sorted(labels)
 
 
 def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
@@ -563,10 +517,8 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         ('even', 'odd')
     """
     rule = SplitRule(options.seed, options.validation_fraction, rare, split)
-    rows, source, notes = read_rows(files, class_fields(text, label, text2, group, missing_labels), options)
-    return assemble_task(
-        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
-    )
+    rows = read_rows(files, class_fields(text, label, text2, group, missing_labels), options)
+    return assemble_task(rows, name=name, metrics=(metric,), class_names=class_names, rule=rule)
 
 
 def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
@@ -598,11 +550,9 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     rule = SplitRule(seed, validation_fraction, rare)
     tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
     fields = class_fields(text, label, text2, group, missing_labels)
-    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
+    rows = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
     name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
-    return assemble_task(
-        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
-    )
+    return assemble_task(rows, name=name, metrics=(metric,), class_names=class_names, rule=rule)
 
 
 def load_class_sample() -> ClassTask:
@@ -621,6 +571,7 @@ class NumberTask(GradedTask):
     """Texts with one number each, in up to three splits, checked when built."""
 
     kind: ClassVar[str] = "numbers"
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "number": "float64", "group": "string"}
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
     digest_names_columns: ClassVar[bool] = True
     gold_column: ClassVar[str] = "number"
@@ -650,21 +601,6 @@ class NumberTask(GradedTask):
             counts.append((n, f"{split}: {n} of {len(texts[split])} texts are also in {other}"))
         return remarks(counts)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the kind, and all columns."""
-        return self.kind, ("text", "number", "group")
-
-    def describe_kind(self) -> dict[str, Any]:
-        """Return whether rows are grouped."""
-        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
-
-
-def build_number_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `text`, `number` and perhaps `group` of each split for a `NumberTask`."""
-    from datasets import Value
-
-    return hold_columns(columns, {"text": Value("string"), "number": Value("float64"), "group": Value("string")})
-
 
 def read_number_files(
     files: Files,
@@ -686,8 +622,7 @@ def read_number_files(
     rows, source, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)
     columns, drawn = split_graded(rows, rule, columns=NumberTask.text_columns, name=name)
-    task = NumberTask(name, build_number_splits(columns), source)
-    return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
+    return NumberTask(name, NumberTask.hold(columns), source).with_remarks(*notes, drawn)
 
 
 def load_number_sample() -> NumberTask:

@@ -53,11 +53,6 @@ def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> Sentenc
 
     A blank line (spaces and tabs count as blank) ends a sentence; a -DOCSTART- line opens a document and is no
     sentence. Documents are numbered from 1 if the file marks any.
-
-    Raises:
-        TaskError: The file is missing, empty, not UTF-8, or a line has another number of columns, an empty column, a
-            tag with a blank or the other separator; with file, line and value.
-        UnknownNameError: `tags` is none of the columns, or the column of the words.
     """
     columns = file_format.columns
     if tags not in columns or tags == WORD:
@@ -257,18 +252,10 @@ class _Reader:
 
 
 def read_conllu(path: Path, tags: str) -> SentenceTable:
-    """Read the syntactic words and one column of tags (upos, xpos or deprel) of a CoNLL-U file.
+    """Read the syntactic words and one column of tags of a CoNLL-U file (version 2).
 
     `space_after` rebuilds the text; documents are those of `# newdoc`; the notes count ranges such as 1-2 and empty
     nodes such as 1.1, which are no words, and sentences whose words do not rebuild `# text`.
-
-    Raises:
-        TaskError: The file is missing, empty, not UTF-8, a line is not CoNLL-U, or a tag holds a blank; with file and
-            line.
-        UnknownNameError: `tags` is not a column of tags.
-
-    Source:
-        The format page of Universal Dependencies, version 2.
     """
     if tags not in TAG_COLUMNS:
         raise unknown_name("column", tags, TAG_COLUMNS, hint="These columns of CoNLL-U hold one tag a word.")

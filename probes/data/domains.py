@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from extract.errors import TaskError, unknown_name
-from probes.data.class_task import ClassTask, assemble_task, build_class_splits, class_fields
+from probes.data.class_task import ClassTask, assemble_task, class_fields
 from probes.data.sources import (
     PUBMEDQA_FORMS,
     data_hint,
@@ -23,7 +22,7 @@ from probes.data.sources import (
     rename_labels,
 )
 from probes.data.splits import MIN_CLASS_ROWS, SPLIT_NOTE, SplitRule, name_splits, rare_classes
-from probes.data.table_files import FileOptions, RawRow, RawTable, check_rows, read_raw, shorten
+from probes.data.table_files import FileOptions, FileRows, RawRow, RawTable, check_rows, read_raw, shorten
 
 PUBMEDQA_FILES = ("ori_pqal.json", "test_ground_truth.json")
 PUBMEDQA_CLASSES = ("yes", "no", "maybe")
@@ -76,16 +75,10 @@ def load_pubmedqa(
     local = need_local("pubmedqa", folder, example=PUBMEDQA_FILES[0])
     records, test_ids = (local.find(file) for file in PUBMEDQA_FILES)
     table = pubmedqa_table(records, test_ids, text_form=text_form)
-    rows, notes = check_rows({None: table}, class_fields(), split_column="split", bad_rows=bad_rows)
-    return assemble_task(
-        rows,
-        name="pubmedqa",
-        source=local.source(*PUBMEDQA_FILES),
-        licence="MIT",
-        class_names=PUBMEDQA_CLASSES,
-        rule=SplitRule(seed, validation_fraction),
-        notes=notes,
-    )
+    source = local.source(*PUBMEDQA_FILES)
+    rows = check_rows({None: table}, class_fields(), source=source, split_column="split", bad_rows=bad_rows)
+    rule = SplitRule(seed, validation_fraction)
+    return assemble_task(rows, name="pubmedqa", licence="MIT", class_names=PUBMEDQA_CLASSES, rule=rule)
 
 
 def load_chemprot(
@@ -112,15 +105,9 @@ def load_chemprot(
         tables = name_splits(tables, source)
     else:
         tables, source = local.read(CHEMPROT_FILES, read_raw)
-    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
-    return assemble_task(
-        rows,
-        name="chemprot",
-        source=source,
-        licence="see BioCreative VI, track 5",
-        class_names=CHEMPROT_CLASSES,
-        notes=notes,
-    )
+    rows = check_rows(tables, class_fields(), source=source, bad_rows=bad_rows)
+    licence = "see BioCreative VI, track 5"
+    return assemble_task(rows, name="chemprot", licence=licence, class_names=CHEMPROT_CLASSES)
 
 
 def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str = "error") -> ClassTask:
@@ -134,16 +121,14 @@ def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str =
     table = read_raw(local.find("mqp.csv"), FileOptions(header=False, columns=MQP_COLUMNS))
     table = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
     fields = class_fields("question_1", text2="question_2", group="question_1")
-    rows, notes = check_rows({None: table}, fields, bad_rows=bad_rows)
+    rows = check_rows({None: table}, fields, source=local.source("mqp.csv"), bad_rows=bad_rows)
     return assemble_task(
         rows,
         name="mqp",
-        source=local.source("mqp.csv"),
         metrics=("accuracy",),
         licence=f"see {MQP_REPOSITORY}",
         class_names=MQP_CLASSES,
         rule=SplitRule(seed),
-        notes=notes,
     )
 
 
@@ -154,15 +139,13 @@ def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> Cl
     holds `train.txt`, `dev.txt` and `test.txt` of one release; None is `$ICECORE_DATA/rct`.
     """
     tables, source = need_local("rct", folder, example="train.txt").read(RCT_FILES, rct_table)
-    rows, notes = check_rows(tables, class_fields(group="abstract"), bad_rows=bad_rows)
+    rows = check_rows(tables, class_fields(group="abstract"), source=source, bad_rows=bad_rows)
     return assemble_task(
         rows,
         name="rct",
-        source=source,
         licence="PubMed abstracts, see NLM's copyright page",
         class_names=RCT_CLASSES,
         look_both_ways_rows=1000,
-        notes=notes,
     )
 
 
@@ -188,16 +171,10 @@ def load_phrasebank(
         raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
     file = PHRASEBANK_FILES[agreement]
     local = need_local("financial-phrasebank", folder, example=file)
-    rows, notes = check_rows({None: phrasebank_table(local.find(file))}, class_fields(), bad_rows=bad_rows)
-    return assemble_task(
-        rows,
-        name="financial-phrasebank",
-        source=local.source(file),
-        licence="CC BY-NC-SA 3.0",
-        class_names=SENTIMENTS,
-        rule=SplitRule(seed),
-        notes=notes,
-    )
+    table = phrasebank_table(local.find(file))
+    rows = check_rows({None: table}, class_fields(), source=local.source(file), bad_rows=bad_rows)
+    name, licence = "financial-phrasebank", "CC BY-NC-SA 3.0"
+    return assemble_task(rows, name=name, licence=licence, class_names=SENTIMENTS, rule=SplitRule(seed))
 
 
 def load_fiqa(
@@ -233,28 +210,23 @@ def load_fiqa(
         raw = name_splits(raw, source)
         # in the order of the code released with Look Both Ways
         tables = {split: raw[split] for split in ("train", "test", "validation") if split in raw}
-        rows, notes = check_rows(tables, class_fields(text, "answer"), bad_rows=bad_rows)
+        rows = check_rows(tables, class_fields(text, "answer"), source=source, bad_rows=bad_rows)
     else:
         paths = sorted(local.path.glob("*.json"))
         if not paths:
             raise TaskError(
                 f"{local.name} has no JSON file: give the folder of the FiQA challenge's task 1 as `folder`."
             )
-        rows, notes = [], ()
-        for path in paths:
-            table = fiqa_table(path, neutral=neutral)
-            file_rows, dropped = check_rows({None: table}, class_fields(group="sentence"), bad_rows=bad_rows)
-            rows, notes = [*rows, *file_rows], (*notes, *dropped)
         source = f"{local.source(*paths)}, neutral within {neutral:g}"
-    return assemble_task(
-        rows,
-        name="fiqa-sa",
-        source=source,
-        licence="not stated by its authors",
-        class_names=SENTIMENTS,
-        rule=SplitRule(seed),
-        notes=notes,
-    )
+        fields = class_fields(group="sentence")
+        by_file = [
+            check_rows({None: fiqa_table(path, neutral=neutral)}, fields, source=source, bad_rows=bad_rows)
+            for path in paths
+        ]
+        notes = tuple(note for part in by_file for note in part.notes)
+        rows = FileRows([row for part in by_file for row in part.rows], source, notes)
+    licence = "not stated by its authors"
+    return assemble_task(rows, name="fiqa-sa", licence=licence, class_names=SENTIMENTS, rule=SplitRule(seed))
 
 
 def load_banking77(
@@ -267,16 +239,9 @@ def load_banking77(
     """
     local = need_local("banking77", folder, example="train.csv")
     tables, source = local.read(BANKING77_FILES, read_raw)
-    rows, notes = check_rows(tables, class_fields(label="category"), bad_rows=bad_rows)
-    return assemble_task(
-        rows,
-        name="banking77",
-        source=source,
-        metrics=("accuracy",),
-        licence="CC BY 4.0",
-        rule=SplitRule(seed, validation_fraction),
-        notes=notes,
-    )
+    rows = check_rows(tables, class_fields(label="category"), source=source, bad_rows=bad_rows)
+    rule = SplitRule(seed, validation_fraction)
+    return assemble_task(rows, name="banking77", metrics=("accuracy",), licence="CC BY 4.0", rule=rule)
 
 
 LEXGLUE_HUB_ID = "coastalcph/lex_glue"
@@ -319,16 +284,9 @@ def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, ba
     it (`scotus/*.parquet`); the default takes `$ICECORE_DATA/lex_glue` where it exists.
     """
     tables, source = _read_lexglue(hub_id, "scotus", revision)
-    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
-    return assemble_task(
-        rows,
-        name="scotus",
-        source=source,
-        metrics=("f1-micro", "f1-macro"),
-        licence=LEXGLUE_LICENCE,
-        class_names=SCOTUS_AREAS,
-        notes=notes,
-    )
+    rows = check_rows(tables, class_fields(), source=source, bad_rows=bad_rows)
+    metrics = ("f1-micro", "f1-macro")
+    return assemble_task(rows, name="scotus", metrics=metrics, licence=LEXGLUE_LICENCE, class_names=SCOTUS_AREAS)
 
 
 def load_unfair_tos(
@@ -351,19 +309,18 @@ def load_unfair_tos(
         raise unknown_name("target", target, ("type", "any", *UNFAIR_TERMS))
     raw, source = _read_lexglue(hub_id, "unfair_tos", revision)
     tables = {split: _one_label(table, target) for split, table in raw.items()}
-    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
+    rows = check_rows(tables, class_fields(), source=source, bad_rows=bad_rows)
     n_several = sum(len(row.values.get("labels") or ()) > 1 for table in raw.values() for row in table.rows)
     if target == "type" and n_several:
-        notes = (*notes, f"{n_several} rows are of several unfair terms; each counts as the first of them")
+        note = f"{n_several} rows are of several unfair terms; each counts as the first of them"
+        rows = rows._replace(notes=(*rows.notes, note))
     names = {"type": (FAIR, *UNFAIR_TERMS), "any": (FAIR, UNFAIR)}.get(target, (f"no {target}", target))
     return assemble_task(
         rows,
         name="unfair-tos",
-        source=source,
         licence=LEXGLUE_LICENCE,
         class_names=names,
         look_both_ways_rows=3000,
-        notes=notes,
     )
 
 
@@ -383,7 +340,7 @@ def _one_label(table: RawTable, target: str) -> RawTable:
 
 
 def _label_row(row: RawRow, target: str) -> RawRow:
-    labels: Any = row.values.get("labels")
+    labels = row.values.get("labels")
     if not isinstance(labels, Sequence) or not all(
         isinstance(number, int) and 0 <= number < len(UNFAIR_TERMS) for number in labels
     ):
@@ -437,4 +394,4 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     note = f"split as by the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
     remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
     class_names = tuple(task.class_names[label] for label in present)
-    return replace(task, notes=remarks).replace_splits(build_class_splits(columns), note=note, class_names=class_names)
+    return replace(task, notes=remarks).replace_splits(ClassTask.hold(columns), note=note, class_names=class_names)

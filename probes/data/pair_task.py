@@ -19,14 +19,14 @@ from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
 from probes.data.table_files import (
     DEFAULT_FILES,
-    Columns,
+    CheckedRow,
     Fields,
     FileOptions,
+    FileRows,
     Files,
     check_gold,
     check_rows,
     check_text,
-    columns_by_split,
     is_number,
     read_rows,
     read_text,
@@ -35,7 +35,6 @@ from probes.data.task import (
     GradedTask,
     conflict_notes,
     conflicting,
-    hold_columns,
     load_shipped,
     remarks,
     split_graded,
@@ -64,7 +63,7 @@ def repeats_earlier_pair(rows: Pairs) -> Bool[np.ndarray, " N"]:
 
 def conflicting_pairs(rows: Pairs) -> list[tuple[str, ...]]:
     """List the unordered pairs of one split that have more than one gold score, each once, in the order first seen."""
-    return conflicting(pair_keys(rows), rows["score"])
+    return list(conflicting(pair_keys(rows), rows["score"]))
 
 
 def pair_is_in(rows: Pairs, other: Pairs) -> Bool[np.ndarray, " N"]:
@@ -89,9 +88,9 @@ def final_punctuation(rows: Pairs) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndar
     """
     differs, only = [], []
     for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
-        ends = [_FINAL.search(text.rstrip()) for text in (a, b)]
-        tails = ["".join(end.group().split()) if end else "" for end in ends]
-        stems = [text.rstrip()[: end.start()] if end else text for text, end in zip((a, b), ends, strict=True)]
+        texts = a.rstrip(), b.rstrip()
+        stems = [_FINAL.sub("", text, count=1) for text in texts]
+        tails = ["".join(text[len(stem) :].split()) for text, stem in zip(texts, stems, strict=True)]
         differs.append(tails[0] != tails[1])
         only.append(tails[0] != tails[1] and stems[0] == stems[1])
     return np.array(differs, dtype=bool), np.array(only, dtype=bool)
@@ -135,6 +134,12 @@ class PairTask(GradedTask):
     """
 
     kind: ClassVar[str] = "pairs"
+    columns: ClassVar[Mapping[str, str]] = {
+        "sentence1": "string",
+        "sentence2": "string",
+        "score": "float64",
+        "subset": "string",
+    }
     text_columns: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
     gold_column: ClassVar[str] = "score"
 
@@ -150,7 +155,7 @@ class PairTask(GradedTask):
     has_inferred_range: bool = False
     """Whether the score range is that of the rows."""
 
-    def inferred_options(self) -> dict[str, Any]:
+    def inferred_options(self) -> dict[str, object]:
         """Return the score range, where it is that of the rows."""
         return {"score_range": list(self.score_range)} if self.has_inferred_range else {}
 
@@ -168,28 +173,13 @@ class PairTask(GradedTask):
         """Count duplicates, overlap between splits and final punctuation; see `audit_notes`."""
         return audit_notes(self.splits)
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the score range and all columns."""
-        return self.score_range, (*self.text_columns, "score", "subset")
+    def digest_head(self) -> object:
+        """Return the score range."""
+        return self.score_range
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the score range, and the row counts under their older name `n_pairs`."""
         return {"score_range": list(self.score_range), "n_pairs": self.n_rows()}
-
-
-def build_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `sentence1`, `sentence2`, `score` and perhaps `subset` of each split for a `PairTask`."""
-    from datasets import Value
-
-    return hold_columns(
-        columns,
-        {
-            "sentence1": Value("string"),
-            "sentence2": Value("string"),
-            "score": Value("float64"),
-            "subset": Value("string"),
-        },
-    )
 
 
 STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
@@ -253,21 +243,15 @@ def read_pair_files(
     rows, source, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)
     columns, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
-    splits = build_splits(columns)
+    splits = PairTask.hold(columns)
     if limits is None:
         where, ranged = ("train", [splits["train"]]) if "train" in splits else ("all rows", list(splits.values()))
         scores = [gold for rows in ranged for gold in rows["score"]]
         low, high = min(scores), max(scores)
         note = f"score_range is {low:g} to {high:g}, the scores of {where}; set score_range for another scale"
         notes = (*notes, note)
-    return PairTask(
-        name,
-        splits,
-        limits or (low, high),
-        source,
-        has_inferred_range=limits is None,
-        notes=(*notes, *filter(None, [drawn]), *audit_notes(splits)),
-    )
+    task = PairTask(name, splits, limits or (low, high), source, has_inferred_range=limits is None)
+    return task.with_remarks(*notes, drawn)
 
 
 def parse_score_range(value: object) -> tuple[float, float]:
@@ -328,10 +312,8 @@ def load_stsb_hub(
         "sentence2": ("sentence2", check_text),
         "score": ("score", partial(check_gold, limits=limits)),
     }
-    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
-    splits = build_splits(columns_by_split(rows))
-    name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
-    return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
+    rows = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
+    return _build_official(rows, limits, "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name)
 
 
 def load_stsb() -> PairTask:
@@ -348,7 +330,6 @@ SICK = "SICK.txt"
 SICK_SPLITS = {"TRAIN": "train", "TRIAL": "validation", "TEST": "test"}
 CHOOSE_ON = {"stsb": load_stsb, "sts-sample": load_sample}
 """Tasks whose train and validation splits a set that is all test may take."""
-COLUMNS = ("sentence1", "sentence2", "score", "subset")
 
 
 def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb") -> PairTask:
@@ -369,32 +350,25 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
     base = Path(folder).expanduser()
     if choose_on not in CHOOSE_ON:
         raise TaskError(f"`choose_on` is {choose_on!r}, but one of {', '.join(CHOOSE_ON)} is needed.")
-    columns: dict[str, dict[str, list[Any]]] = {}
+    note = ""
     if (base / SICK).is_file():
-        limits, note = (1.0, 5.0), ""
-        for split, row in _read_sick(base / SICK):
-            _add(columns.setdefault(split, {}), row)
+        limits, rows = (1.0, 5.0), list(_read_sick(base / SICK))
     else:
-        rows = [row for path in sorted(base.glob("*.input.*.txt")) for row in _read_subset(path)]
+        limits, rows = (0.0, 5.0), [row for path in sorted(base.glob("*.input.*.txt")) for row in _read_subset(path)]
         if not rows:
             raise TaskError(f"{base} has no scored pairs: give a folder with STS*.input.*.txt and STS*.gs.*.txt.")
-        for row in rows:
-            _add(columns.setdefault("test", {}), row)
         other = CHOOSE_ON[choose_on]()
-        limits = parse_score_range([0, 5])
         low, high = other.score_range
         for split in ("train", "validation"):
-            part = {key: list(other.rows(split)[key]) for key in COLUMNS[:3]}
-            columns[split] = {**part, "score": [5 * (score - low) / (high - low) for score in part["score"]]}
+            for pair in other.rows(split):
+                rows.append(CheckedRow({**pair, "score": 5 * (pair["score"] - low) / (high - low)}, split))
         note = f"train and validation are those of {other.name}"
-    splits = build_splits(columns)
-    notes = (*filter(None, [note]), *audit_notes(splits))
-    return PairTask(name or base.resolve().name, splits, limits, str(base), notes=notes)
+    return _build_official(FileRows(rows, str(base), (note,)), limits, name or base.resolve().name)
 
 
-def _add(columns: dict[str, list[Any]], row: tuple[Any, ...]) -> None:
-    for key, value in zip(COLUMNS, row, strict=True):
-        columns.setdefault(key, []).append(value)
+def _build_official(rows: FileRows, limits: tuple[float, float], name: str) -> PairTask:
+    columns, _ = split_graded(rows.rows, SplitRule(split="given"), columns=PairTask.text_columns, name=name)
+    return PairTask(name, PairTask.hold(columns), limits, rows.source).with_remarks(*rows.notes)
 
 
 def _lines(path: Path) -> list[str]:
@@ -403,7 +377,7 @@ def _lines(path: Path) -> list[str]:
     return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
 
 
-def _read_subset(path: Path) -> Iterator[tuple[str, str, float, str]]:
+def _read_subset(path: Path) -> Iterator[CheckedRow]:
     """Read the scored pairs of one subset; from 2016 on, further columns name sources."""
     gold_path = path.with_name(path.name.replace(".input.", ".gs."))
     texts, golds = _lines(path), _lines(gold_path)
@@ -415,22 +389,25 @@ def _read_subset(path: Path) -> Iterator[tuple[str, str, float, str]]:
             parts = line.split("\t")
             if len(parts) < 2 or not all(part.strip() for part in parts[:2]):
                 raise TaskError(f"{path}, line {number}: two texts with a tab between them are needed.")
-            yield parts[0], parts[1], _number(gold, gold_path, number, 0.0), subset
+            score = _number(gold, gold_path, number, 0.0)
+            values = {"sentence1": parts[0], "sentence2": parts[1], "score": score, "subset": subset}
+            yield CheckedRow(values, "test")
 
 
-def _read_sick(path: Path) -> Iterator[tuple[str, tuple[str, str, float, str]]]:
+def _read_sick(path: Path) -> Iterator[CheckedRow]:
     header, *lines = (line.split("\t") for line in _lines(path))
     missing = {"sentence_A", "sentence_B", "relatedness_score", "SemEval_set"} - set(header)
     if missing:
         raise TaskError(f"{path} lacks the column {min(missing)!r}: give SICK.txt as it was published.")
     for number, line in enumerate(lines, start=2):
-        values = dict(zip(header, line, strict=False))
-        if len(line) != len(header) or values["SemEval_set"] not in SICK_SPLITS:
+        row = dict(zip(header, line, strict=False))
+        if len(line) != len(header) or row["SemEval_set"] not in SICK_SPLITS:
             raise TaskError(
                 f"{path}, line {number}: {len(header)} columns and a set of TRAIN, TRIAL or TEST are needed."
             )
-        score = _number(values["relatedness_score"], path, number, 1.0)
-        yield SICK_SPLITS[values["SemEval_set"]], (values["sentence_A"], values["sentence_B"], score, "SICK-R")
+        score = _number(row["relatedness_score"], path, number, 1.0)
+        values = {"sentence1": row["sentence_A"], "sentence2": row["sentence_B"], "score": score, "subset": "SICK-R"}
+        yield CheckedRow(values, SICK_SPLITS[row["SemEval_set"]])
 
 
 def _number(text: str, path: Path, number: int, lowest: float) -> float:

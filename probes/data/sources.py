@@ -1,6 +1,5 @@
 """Sources of rows: dataset repositories (the hub, its cache or a folder), local copies, and published formats."""
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,12 @@ from probes.data.table_files import (
     PACKED,
     RawRow,
     RawTable,
+    numbered_lines,
+    parse_json,
     quiet_datasets,
     read_bytes,
     read_text,
     shorten,
-    split_lines,
 )
 
 if TYPE_CHECKING:
@@ -34,23 +34,11 @@ UNDECLARED = "default"
 
 
 def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, help_text: str) -> tuple[Tables, str]:
-    """Read every split of a dataset repository, or of one of its configurations.
+    """Read every split of a dataset repository, or of one of its configurations, and say in a line where they are from.
 
-    Args:
-        hub_id: A dataset of the hub, or a local folder laid out like one.
-        config: The configuration, declared in README.md or kept in a folder of that name (LexGLUE, GLUE); None where
-            the repository has one only, or a default.
-        revision: Branch, tag or commit; None is the main branch. A folder has none.
-        help_text: Advice for when the hub cannot be reached, as the end of a sentence.
-
-    Returns:
-        Split to its rows, and one line that says where they came from (with the commit, for the hub).
-
-    Raises:
-        TaskError: The hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and its
-            cache has no copy; the repository cannot be read, or names files outside of it; or it has several
-            configurations without a default, and none was named.
-        UnknownNameError: It has no configuration of that name.
+    `hub_id` may be a local folder laid out like a repository, which has no revision. `config` is declared in README.md
+    or kept in a folder of that name (LexGLUE, GLUE); None where there is one only, or a default. `help_text` is advice,
+    as the end of a sentence, for when the hub cannot be reached and its cache has no copy.
     """
     local = Path(hub_id).expanduser()
     if local.is_dir():
@@ -58,7 +46,10 @@ def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, he
         _check_card(local, root)
         if config is None or declared_configurations(str(local.absolute())):
             return _read_folder(local, revision, config, root=root)
-        return _read_folder(_config_folder(local, config, hub_id), revision, None, root=root)
+        folders = sorted(path.name for path in local.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if config not in folders:
+            raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
+        return _read_folder(local / config, revision, None, root=root)
     if config is not None:
         snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
         if (snapshot / config).is_dir():  # else it is declared, or unknown
@@ -86,22 +77,21 @@ def _read_repository(
     named = repository if config is None else f"{repository}/{config}"
     commit, missing = _ask_hub(repository, revision)
     if commit is not None:
-        with quiet_datasets():
-            tables = _load(repository, commit, help_text, config=config)
-            return tables, f"{named} at {commit} of the Hugging Face hub"
+        tables = _load(repository, commit, help_text, config=config)
+        return tables, f"{named} at {commit} of the Hugging Face hub"
     if revision is not None:
         raise TaskError(
             f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache does not "
             f"distinguish revisions; {help_text}."
         )
-    with quiet_datasets(), _datasets_offline():
+    with _datasets_offline():
         try:
             tables = _load(repository, None, help_text, config=config, is_checked=False)
-            return tables, f"{named} from the cache of `datasets` (hub not asked)"
         except TaskError as error:
             raise TaskError(
                 f"dataset {named!r} cannot be loaded: {missing}, and the cache has no copy; {help_text}."
             ) from error
+    return tables, f"{named} from the cache of `datasets` (hub not asked)"
 
 
 def _ask_hub(repository: str, revision: str | None) -> tuple[str | None, str]:
@@ -133,18 +123,11 @@ def _fetch_config(hub_id: str, config: str, *, revision: str | None, help_text: 
     return path, f"at {path.name} from the cache of the hub (hub not asked)"
 
 
-def _config_folder(repository: Path, config: str, hub_id: str) -> Path:
-    folders = sorted(path.name for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if config not in folders:
-        raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
-    return repository / config
-
-
 def _read_folder(folder: Path, revision: str | None, config: str | None, *, root: Path) -> tuple[Tables, str]:
     if revision is not None:
         raise TaskError(f"{folder} is a local folder, which has no revision {revision!r}: leave `revision` out.")
     _check_card(folder, root)
-    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         tables = _load(str(folder.absolute()), None, "check the folder", config=config, cache_dir=cache, root=root)
         return tables, f"folder {folder}" + (f", configuration {config}" if config else "")
 
@@ -223,12 +206,13 @@ def _load(
         _check_configuration(repository, commit, config)
     try:
         name = {} if config is None else {"name": config}
-        builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **name)
-        for files in (builder.config.data_files or {}).values():
-            _check_files(repository, files, root)
-        builder.download_and_prepare()
-        loaded = builder.as_dataset()
-        return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
+        with quiet_datasets():
+            builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **name)
+            for files in (builder.config.data_files or {}).values():
+                _check_files(repository, files, root)
+            builder.download_and_prepare()
+            loaded = builder.as_dataset()
+            return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
     except TaskError:
         raise
     except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
@@ -340,10 +324,7 @@ PHRASEBANK_ENCODING = "latin-1"
 
 def read_records(path: Path) -> dict[str, Any]:
     """Read a file that is one JSON object of records by id."""
-    try:
-        records = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    records = parse_json(path, read_text(path))
     if not isinstance(records, dict) or not records:
         raise TaskError(f"{path} holds {shorten(records)}, but one JSON object of records by id is needed.")
     return records
@@ -352,13 +333,7 @@ def read_records(path: Path) -> dict[str, Any]:
 def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable:
     """Lay out PubMedQA's labelled set as `text`, `label` (yes, no, maybe) and `split` (official test half, or train).
 
-    Args:
-        records: `ori_pqal.json`: id to QUESTION, CONTEXTS and `final_decision`.
-        test_ids: `test_ground_truth.json`: id to decision.
-        text_form: A key of `PUBMEDQA_FORMS`.
-
-    Raises:
-        TaskError: A file is broken, or test ids have no record.
+    `ori_pqal.json` maps an id to QUESTION, CONTEXTS and `final_decision`, `test_ground_truth.json` an id to a decision.
     """
     rows = read_records(records)
     test = read_records(test_ids)
@@ -400,7 +375,7 @@ def rct_table(path: Path) -> RawTable:
     """
     abstract = None
     rows = []
-    for number, line in _numbered_lines(read_text(path)):
+    for number, line in numbered_lines(read_text(path)):
         if line.startswith(ABSTRACT_MARK):
             abstract = line.removeprefix(ABSTRACT_MARK).strip()
             continue
@@ -416,7 +391,7 @@ def rct_table(path: Path) -> RawTable:
 def phrasebank_table(path: Path) -> RawTable:
     """Read Financial PhraseBank: a sentence, `@` and its sentiment in each line, in Latin-1."""
     rows = []
-    for number, line in _numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
+    for number, line in numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
         text, mark, label = line.rpartition("@")
         problem = "" if mark else f"no @: {shorten(line)} is not sentence, @ and sentiment"
         rows.append(RawRow(number, {} if problem else {"text": text, "label": label}, problem))
@@ -433,14 +408,14 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
     for key, record in read_records(path).items():
         for target in record.get("info") or [{}]:
             score = _as_score(target.get("sentiment_score"))
+            problem, values = "", {}
             if score is None:
                 value = shorten(target.get("sentiment_score"))
-                row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {value}, but a number is needed")
+                problem = f"no score: record {key} holds {value}, but a number is needed"
             else:
                 label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
                 values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}
-                row = RawRow(len(rows) + 1, values)
-            rows.append(row)
+            rows.append(RawRow(len(rows) + 1, values, problem))
     return RawTable(str(path), "row", ("text", "label", "sentence"), rows)
 
 
@@ -461,9 +436,3 @@ def _as_score(value: object) -> float | None:
     except ValueError:
         return None
     return score if -1 <= score <= 1 else None
-
-
-def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(split_lines(text), start=1):
-        if line.strip():
-            yield number, line.rstrip("\r\n")

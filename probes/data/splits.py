@@ -42,18 +42,8 @@ def name_splits(
 ) -> dict[str, Table]:
     """Name the splits of a repository as train, validation and test.
 
-    Args:
-        tables: Name of each split in the repository, to its table.
-        source: The repository, for messages.
-        splits: Split to its name in the repository; None takes the usual names and leaves other splits out.
-        hint: Advice where no split has a usual name, as the end of a sentence.
-
-    Returns:
-        Split to its table, in the order of the repository, or of `splits`.
-
-    Raises:
-        TaskError: No split has a usual name, or `splits` is no mapping or names a split twice.
-        UnknownNameError: `splits` names an unknown split.
+    `splits` maps a split to its name in the repository; None takes the usual names and leaves other splits out. `hint`
+    is advice where no split has a usual name, as the end of a sentence.
     """
     if splits is None:
         named: dict[str, Table] = {split: tables[name] for name in tables if (split := canonical_split(name))}
@@ -124,10 +114,8 @@ def _split_of(path: Path) -> Split | None:
     parts = [part.removesuffix("set") for part in re.split("[^a-z]+", path.name.lower())]
     splits = [split for split, marks in _FILE_MARKS.items() if any(part in marks for part in parts)]
     if len(splits) > 1:
-        raise TaskError(
-            f"{path} may be the {splits[0]} or the {splits[1]} split by its name: map each split to its file with "
-            "`files`."
-        )
+        either = f"the {splits[0]} or the {splits[1]} split"
+        raise TaskError(f"{path} may be {either} by its name: map each split to its file with `files`.")
     return splits[0] if splits else None
 
 
@@ -172,21 +160,9 @@ def draw_missing(
     """Return the rows of each split, in their order, with a note if splits were missing and drawn.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
-
-    Args:
-        splits: The split of each row; None for none.
-        keys: Names of the rows; equal ones never end up in two drawn splits.
-        rule: How to draw.
-        task: Name of the task, for messages.
-        fewest: Fewest rows of a drawn split.
-
-    Raises:
-        TaskError: Too few rows, or rows without a split under `given`.
+    Rows of equal keys never end up in two drawn splits, which have `fewest` rows or more.
     """
-    named = set(splits)
-    parts: dict[str, NDArray[np.int64]] = {
-        split: np.flatnonzero([name == split for name in splits]) for split in SPLITS if split in named
-    }
+    named, parts = set(splits), rows_by_split(splits)
     is_auto = rule.split == "auto" or (rule.split is None and named == {None})
     draws_all = named <= {None, "train"}
     if not is_auto or not (draws_all or named == {"train", "test"}):
@@ -195,25 +171,41 @@ def draw_missing(
         return parts, ""
     share = 1 / N_FOLDS if draws_all else rule.validation_fraction
     source = np.arange(len(splits)) if draws_all else parts["train"]
-    rows_of_key: dict[Hashable, list[int]] = {}
-    for row in source.tolist():
-        rows_of_key.setdefault(keys[row], []).append(row)
-    groups = list(rows_of_key.values())
-    rest = [groups[k] for k in np.random.default_rng(rule.seed).permutation(len(groups))]
-    n_held = max(fewest, round(len(source) * share))
+    groups = shuffle_groups(source, keys, rule.seed)
+    n_groups, n_held = len(groups), max(fewest, round(len(source) * share))
     for split in ("test", "validation") if draws_all else ("validation",):
-        held: list[int] = []
-        while rest and len(held) < n_held:
-            held += rest.pop()
-        parts[split] = np.sort(np.array(held, dtype=np.int64))
-    parts["train"] = np.sort(np.array([row for rows in rest for row in rows], dtype=np.int64))
-    if len(parts["train"]) < fewest or min(map(len, parts.values())) < fewest:
+        parts[split] = take_groups(groups, n_held)
+    parts["train"] = take_groups(groups, len(source))
+    if min(map(len, parts.values())) < fewest:
         raise TaskError(
-            f"task {task!r} has {len(source)} rows, {len(groups)} of them different, too few to draw splits of at "
+            f"task {task!r} has {len(source)} rows, {n_groups} of them different, too few to draw splits of at "
             f"least {fewest} rows each: add rows, or give files that are split already."
         )
-    counted = ", ".join(f"{len(parts[split])} {split}" for split in SPLITS if split in parts)
-    return {split: parts[split] for split in SPLITS if split in parts}, f"{SPLIT_NOTE}{counted} with seed {rule.seed}"
+    parts = {split: parts[split] for split in SPLITS if split in parts}
+    counted = ", ".join(f"{len(rows)} {split}" for split, rows in parts.items())
+    return parts, f"{SPLIT_NOTE}{counted} with seed {rule.seed}"
+
+
+def rows_by_split(splits: Sequence[str | None]) -> dict[str, NDArray[np.int64]]:
+    """Return the rows of train, validation and test, of those that have some."""
+    return {split: np.flatnonzero([name == split for name in splits]) for split in SPLITS if split in set(splits)}
+
+
+def shuffle_groups(rows: NDArray[np.int64], keys: Sequence[Hashable], seed: int) -> list[list[int]]:
+    """Gather the rows of each key, and shuffle these groups."""
+    groups: dict[Hashable, list[int]] = {}
+    for row in rows.tolist():
+        groups.setdefault(keys[row], []).append(row)
+    of_key = list(groups.values())
+    return [of_key[k] for k in np.random.default_rng(seed).permutation(len(of_key))]
+
+
+def take_groups(groups: list[list[int]], n_rows: float | int) -> NDArray[np.int64]:
+    """Take groups off the end of a list until they have that many rows, which come in rising order."""
+    taken: list[int] = []
+    while groups and len(taken) < n_rows:
+        taken += groups.pop()
+    return np.sort(np.array(taken, dtype=np.int64))
 
 
 def rare_classes(labels: Sequence[int], copies: Sequence[str] | None = None) -> dict[int, int]:
@@ -279,10 +271,8 @@ def hold_out(
 
 def _firsts(copies: Sequence[str] | None, n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row of every set of copies, in row order, and the set of each row."""
-    if copies is None:
-        return np.arange(n_rows), np.arange(n_rows)
-    numbers: dict[str, int] = {}
-    copy_of = np.array([numbers.setdefault(name, len(numbers)) for name in copies], dtype=np.int64)
+    numbers: dict[Hashable, int] = {}
+    copy_of = np.array([numbers.setdefault(name, len(numbers)) for name in copies or range(n_rows)], dtype=np.int64)
     return np.unique(copy_of, return_index=True)[1], copy_of
 
 
@@ -296,12 +286,10 @@ def hold_out_any(
             f"`validation_fraction` is {fraction:g}, which holds out {n_held} of {n_rows} sentences: choose a share "
             "between 0 and 1 that leaves both splits some."
         )
-    firsts, copy_of = _firsts(copies, n_rows)
-    order = np.random.default_rng(seed).permutation(len(firsts))
-    n_before = np.concatenate([[0], np.cumsum(np.bincount(copy_of)[order])[:-1]])
-    marked = np.zeros(len(firsts), dtype=bool)
-    marked[order[n_before < n_held]] = True
-    return np.asarray(marked[copy_of])
+    groups = shuffle_groups(np.arange(n_rows), copies or range(n_rows), seed)
+    marked = np.zeros(n_rows, dtype=bool)
+    marked[take_groups(groups[::-1], n_held)] = True
+    return marked
 
 
 def draw_order(labels: Int[np.ndarray, " N"], *, seed: int) -> Int[np.ndarray, " N"]:

@@ -1,7 +1,6 @@
 """Rows of local files with their line numbers, and checks that name file, line and column of a value."""
 
 import csv
-import glob
 import gzip
 import io
 import json
@@ -15,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from extract.errors import TaskError, UnknownNameError, first_line, unknown_name
 from probes.data.splits import SPLITS, canonical_split, files_by_split
@@ -24,11 +25,16 @@ from probes.data.splits import SPLITS, canonical_split, files_by_split
 PACKED = ".gz"
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
+def require_file(path: Path, noun: str) -> None:
+    """Refuse a path that is no file."""
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {problem}: give the path of a file.")
+        raise TaskError(f"{path} {problem}: give the path of {noun}.")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
+    require_file(path, "a file")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -74,6 +80,13 @@ def split_lines(text: str) -> list[str]:
     return list(io.StringIO(text, newline=""))
 
 
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text that are not blank, without their ends, with their numbers."""
+    for number, line in enumerate(split_lines(text), start=1):
+        if line.strip():
+            yield number, line.rstrip("\r\n")
+
+
 def read_lines(path: Path, *, fallback: str | None = None) -> list[str]:
     """Read the lines of a text file as `read_text` and `split_lines` do, without their ends."""
     return [line.rstrip("\r\n") for line in split_lines(read_text(path, fallback=fallback))]
@@ -100,18 +113,14 @@ def quiet_datasets() -> Iterator[None]:
 
 
 def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, Any]]]:
-    """Read the columns and rows of a Parquet file through `datasets`, which keeps the types that the file declares."""
-    import datasets
+    """Read the columns and rows of a Parquet file, with the types that the file declares."""
+    import pyarrow.parquet as pq
 
-    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        try:
-            # `data_files` are glob patterns
-            files = {"train": glob.escape(str(path.absolute()))}
-            table = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
-            return tuple(table.column_names), table.to_list()
-        except Exception as error:  # the builders raise a dozen unrelated types, all about this file
-            cause = error.__cause__ or error
-            raise TaskError(f"{path} cannot be read as Parquet ({first_line(cause)}): write it again.") from error
+    try:
+        with pq.ParquetFile(path) as file:
+            return tuple(file.schema_arrow.names), file.read().to_pylist()
+    except (OSError, ValueError) as error:  # one that Arrow raises is one of them
+        raise TaskError(f"{path} cannot be read as Parquet ({first_line(error)}): write it again.") from error
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -184,15 +193,8 @@ DEFAULT_FILES = FileOptions()
 
 
 def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
-    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
-
-    Raises:
-        TaskError: The file is missing, empty, not UTF-8 or broken; with its name and line.
-        UnknownNameError: The suffix is none of those above and no delimiter is given.
-    """
-    if not path.is_file():
-        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {problem}: give the path of a CSV, TSV, JSON Lines or Parquet file.")
+    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz)."""
+    require_file(path, "a CSV, TSV, JSON Lines or Parquet file")
     suffix = path.suffix.lower()
     if path.stat().st_size == 0:
         raise TaskError(f"{path} is empty: it has no rows to read.")
@@ -208,6 +210,9 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
         suffixes = [*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES]
         hint = f"{path} can be read as delimited text if `delimiter` is given."
         raise unknown_name("file suffix", suffix, suffixes, hint=hint)
+    repeated = sorted({column for column in table.columns if table.columns.count(column) > 1})
+    if repeated:
+        raise TaskError(f"{path} names column {repeated[0]!r} twice: every column needs its own name.")
     if not table.rows:
         raise TaskError(f"{path} has no rows (only a header, blank lines or an empty list).")
     return table
@@ -241,9 +246,6 @@ def _read_delimited(path: Path, options: FileOptions) -> RawTable:
         columns = tuple(options.columns)
     else:
         raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
-    repeated = sorted({column for column in columns if columns.count(column) > 1})
-    if repeated:
-        raise TaskError(f"{path} names column {repeated[0]!r} twice: every column needs its own name.")
     rows = []
     for line, fields in records:
         problem = ""
@@ -259,10 +261,7 @@ def _read_delimited(path: Path, options: FileOptions) -> RawTable:
 def _read_json(path: Path) -> RawTable:
     text = read_text(path)
     is_list = text.lstrip().startswith("[")
-    try:
-        values = enumerate(json.loads(text), start=1) if is_list else _json_lines(path, text)
-    except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    values = enumerate(parse_json(path, text), start=1) if is_list else _json_lines(path, text)
     rows = []
     columns: dict[str, None] = {}
     for number, value in values:
@@ -274,13 +273,20 @@ def _read_json(path: Path) -> RawTable:
     return RawTable(str(path), "row" if is_list else "line", tuple(columns), rows)
 
 
+def parse_json(path: Path, text: str) -> Any:
+    """Read the text of a JSON file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+
+
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
-    for number, line in enumerate(split_lines(text), start=1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
+    for number, line in numbered_lines(text):
+        try:
+            yield number, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
 
 
 def shorten(value: object) -> str:
@@ -293,6 +299,7 @@ BAD_ROWS = ("error", "drop")
 ANY_NUMBER = (-math.inf, math.inf)
 Label = str | int | bool
 Checked = TypeVar("Checked")
+MaybeSplit = TypeVar("MaybeSplit", bound=str | None)
 
 
 class BadRow(Exception):  # noqa: N818  (never shown to a user as it is: `check_table` catches it)
@@ -310,17 +317,9 @@ def check_table(
     *,
     bad_rows: str | None,
 ) -> tuple[list[Checked], tuple[str, ...]]:
-    """Check every row of a table by a function that raises `BadRow`, and return the good rows and a note on the others.
+    """Check every row of a table by a function that raises `BadRow`; return the good rows and a note on the others.
 
-    Args:
-        table: Rows with their line or row numbers.
-        columns: Columns that the table must have; None is skipped.
-        check: Turns a row into the checked one, or raises `BadRow`.
-        bad_rows: `error` stops at a bad row, `drop` leaves it out; None stops too, for tasks without the choice.
-
-    Raises:
-        TaskError: A row is bad and may not be dropped; names file, line, column and value.
-        UnknownNameError: A column is missing, or `bad_rows` is something else.
+    None of `columns` is skipped; None as `bad_rows` stops at a bad row too, for tasks without the choice.
     """
     if bad_rows is not None and bad_rows not in BAD_ROWS:
         raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
@@ -358,13 +357,21 @@ def unknown_column(column: str, table: RawTable) -> UnknownNameError:
     return unknown_name("column", column, columns, hint=f"{hint}.")
 
 
+def bad_value(reason: str, column: str, value: object, need: str) -> BadRow:
+    """Build the error for a value; `need` is the end of its sentence."""
+    return BadRow(reason, f"column {column!r} holds {shorten(value)}, {need}")
+
+
+def missing_value(noun: str, column: str, value: object, need: str) -> BadRow:
+    """Build the error for a cell without a value; `need` is the end of its sentence."""
+    return BadRow(f"missing {noun}", f"column {column!r} is missing or empty ({shorten(value)}), {need}")
+
+
 def check_split(column: str, value: object) -> str:
     """Return train, validation or test for the name of a split, or an alias such as `dev`."""
     split = canonical_split(value)
     if split is None:
-        raise BadRow(
-            "unknown split", f"column {column!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed"
-        )
+        raise bad_value("unknown split", column, value, f"but one of {', '.join(SPLITS)} is needed")
     return split
 
 
@@ -373,17 +380,14 @@ def check_text(column: str, value: object, *, blank: str | None = None) -> str:
     if value is None:
         raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
     if not isinstance(value, str):
-        raise BadRow(
-            "text is not a string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
-        )
+        detail = f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
+        raise BadRow("text is not a string", detail)
     if not value.strip(blank):
-        raise BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
+        raise bad_value("empty text", column, value, "but a text that is not blank is needed")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise BadRow(
-            "text is not Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
-        ) from error
+        raise bad_value("text is not Unicode", column, value, "which is half a character") from error
     return value
 
 
@@ -392,17 +396,15 @@ def check_gold(column: str, value: object, limits: tuple[float, float] = ANY_NUM
     low, high = limits
     need = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {need}")
+        raise missing_value("gold", column, value, need)
     gold = _as_number(value)
     if gold is None:
         header = "; is this a header row (`header: true`)?" if value == column else ""
-        raise BadRow("gold is not a number", f"column {column!r} holds {shorten(value)}, {need}{header}")
+        raise bad_value("gold is not a number", column, value, f"{need}{header}")
     if not math.isfinite(gold):
-        raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {need}")
+        raise bad_value("gold is not finite", column, value, need)
     if not low <= gold <= high:
-        raise BadRow(
-            "gold out of range", f"column {column!r} holds {shorten(value)}, {need} (or another `score_range`)"
-        )
+        raise bad_value("gold out of range", column, value, f"{need} (or another `score_range`)")
     return gold
 
 
@@ -417,29 +419,22 @@ def check_label(column: str, value: object, missing: Sequence[str] = MISSING_LAB
     if isinstance(value, str):
         value = value.strip()
     if value is None or value == "" or value in missing or (isinstance(value, float) and math.isnan(value)):
-        raise BadRow(
-            "missing label", f"column {column!r} is missing or empty ({shorten(value)}), but a class is needed"
-        )
+        raise missing_value("label", column, value, "but a class is needed")
     if isinstance(value, list | tuple):
-        raise BadRow(
-            "label is a list",
-            f"column {column!r} holds {shorten(value)}, but one class per row is needed: cut a multi-label task into "
-            "one yes/no task per label",
-        )
+        need = "but one class per row is needed: cut a multi-label task into one yes/no task per label"
+        raise bad_value("label is a list", column, value, need)
     if not isinstance(value, str | int):
-        raise BadRow(
-            "label is not a class",
-            f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number",
+        detail = (
+            f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number"
         )
+        raise BadRow("label is not a class", detail)
     return value
 
 
 def check_group(column: str, value: object) -> str:
     """Return the name of a group of rows as a text."""
     if value is None or not str(value).strip():
-        raise BadRow(
-            "missing group", f"column {column!r} is missing or empty ({shorten(value)}), but a group is needed"
-        )
+        raise missing_value("group", column, value, "but a group is needed")
     return str(value)
 
 
@@ -459,9 +454,8 @@ def is_number(value: object) -> bool:
 
 
 def _as_number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        return None
-    if isinstance(value, str) and "_" in value:  # float() reads "1_0" as 10
+    is_text = isinstance(value, str) and "_" not in value  # float() reads "1_0" as 10
+    if not isinstance(value, str | int | float | Decimal) or not (is_text or is_number(value)):
         return None
     try:
         return float(value)
@@ -498,8 +492,8 @@ class FileRows(NamedTuple):
 
     rows: list[CheckedRow]
     source: str
-    """One line: the files."""
-    notes: tuple[str, ...]
+    """One line: the files, or the repository."""
+    notes: tuple[str, ...] = ()
     """Rows dropped, file by file."""
 
 
@@ -514,27 +508,21 @@ def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
     split_column = options.split_column
     if split_column is None and None in tables and "split" in tables[None].columns:
         split_column = "split"
-    rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=options.bad_rows)
-    return FileRows(rows, ", ".join(map(str, paths.values())), notes)
+    source = ", ".join(map(str, paths.values()))
+    return check_rows(tables, fields, source=source, split_column=split_column, bad_rows=options.bad_rows)
 
 
 def check_rows(
-    tables: Mapping[Any, RawTable], fields: Fields, *, split_column: str | None = None, bad_rows: str
-) -> tuple[list[CheckedRow], tuple[str, ...]]:
-    """Check the rows of several tables.
+    tables: Mapping[MaybeSplit, RawTable],
+    fields: Fields,
+    *,
+    source: str,
+    split_column: str | None = None,
+    bad_rows: str,
+) -> FileRows:
+    """Check the rows of several tables, each of one split; that of None has none, or those of the split column.
 
-    Args:
-        tables: Split to its rows; None for rows without splits, or with those of the split column.
-        fields: The columns to read.
-        split_column: Column of the split in a table of None.
-        bad_rows: `error` stops at a bad row, `drop` leaves it out and counts it in a note.
-
-    Returns:
-        The good rows, table after table, and the notes about rows dropped.
-
-    Raises:
-        TaskError: A row is bad and `bad_rows` is `error` (with file, line, column and value), or no row is left.
-        UnknownNameError: A column is missing, or `bad_rows` is neither of the two.
+    At least one row of each table must be good.
     """
     used = {name: (column, check) for name, (column, check) in fields.items() if column is not None}
     columns = [column for column, _ in used.values()]
@@ -554,18 +542,15 @@ def check_rows(
             raise TaskError(f"{dropped[0]}, so no row is left: fix the file.")
         rows += good
         notes += dropped
-    return rows, tuple(notes)
+    return FileRows(rows, source, tuple(notes))
 
 
-def columns_of(rows: Sequence[CheckedRow]) -> Columns:
-    """Gather rows, at least one, column by column."""
-    return {name: [row.values[name] for row in rows] for name in rows[0].values}
-
-
-def columns_by_split(rows: Sequence[CheckedRow]) -> dict[str, Columns]:
-    """Gather the rows of each split column by column."""
-    parts = {split: [row for row in rows if row.split == split] for split in SPLITS}
-    return {split: columns_of(part) for split, part in parts.items() if part}
+def gather_columns(rows: Sequence[CheckedRow], parts: Mapping[str, NDArray[np.int64]]) -> dict[str, Columns]:
+    """Gather the rows of each split, at least one, column by column; `parts` are their positions."""
+    return {
+        split: {name: [rows[index].values[name] for index in indices] for name in rows[indices[0]].values}
+        for split, indices in parts.items()
+    }
 
 
 BLANK = " \t\r\n"
@@ -620,21 +605,11 @@ class TokenColumns:
     """True rejects rows without that column."""
 
 
-def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:
-    """Read JSON Lines (or a JSON list) whose rows hold words and tags; see `check_token_rows`."""
-    return check_token_rows(read_raw(path), columns)
-
-
 def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:
     """Turn rows that hold a list of words and one of tags into sentences.
 
     Whole-number tags get the names that the table declares. Rows without words are skipped and counted, and a row of
-    -DOCSTART- alone begins a document.
-
-    Raises:
-        TaskError: A row lacks such lists of one length, or has a word or tag that a file of columns cannot hold; with
-            file, row, column and value.
-        UnknownNameError: A column is missing.
+    -DOCSTART- alone begins a document. A word or tag that a file of columns cannot hold is refused.
     """
     needed = (columns.words, columns.tags, columns.document if columns.needs_document else None)
     checked, _ = check_table(table, needed, partial(_check_token_row, table, columns), bad_rows=None)
@@ -670,7 +645,7 @@ def _check_token_row(table: RawTable, columns: TokenColumns, row: RawRow) -> Sen
 
 def _check_list(column: str, value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise BadRow("no list", f"column {column!r} holds {shorten(value)}, but a list is needed")
+        raise bad_value("no list", column, value, "but a list is needed")
     return value
 
 
@@ -693,8 +668,7 @@ def _check_word(column: str, value: object, *, is_alone: bool) -> None:
 
 
 def _name_tag(column: str, tag: object, names: Sequence[str]) -> str:
-    is_number_of_name = isinstance(tag, int) and not isinstance(tag, bool) and 0 <= tag < len(names)
-    name = names[tag] if isinstance(tag, int) and is_number_of_name else tag
+    name = names[tag] if isinstance(tag, int) and is_number(tag) and 0 <= tag < len(names) else tag
     if not isinstance(name, str) or not name.strip():
         allowed = f"a whole number from 0 to {len(names) - 1}" if names else "a text"
         raise BadRow("no tag", f"column {column!r} holds the tag {tag!r}, but {allowed} is needed")

@@ -5,9 +5,9 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
+from extract.records import to_plain
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
-from probes.data.table_files import CheckedRow, Columns, RawTable, columns_of, read_lines, read_raw, unknown_column
+from probes.data.table_files import CheckedRow, Columns, RawTable, gather_columns, read_lines, read_raw, unknown_column
 from probes.data.task_table import CORPORA, TASKS, call_loader, load_task
 from probes.data.units import Units, find_units, plain_form
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Kind = str
 """Name of a kind of task, such as `pairs`; they are the keys of `probes.runs.task_kinds.KINDS`."""
+ROW = "row"
+"""Column of the index of a row in the source."""
 Same = TypeVar("Same", bound="Task")
 """The kind of task that a method was called on; `Self` is not understood by the type checker of the test suite."""
 
@@ -42,10 +45,16 @@ class Task(ABC):
 
     kind: ClassVar[Kind]
     """Name of the kind."""
+    columns: ClassVar[Mapping[str, str]]
+    """Every column that rows of the kind may have, to its type, with `[]` behind it for a list."""
     rows_noun: ClassVar[str] = "rows"
     """Name of the rows in notes."""
     draw_noun: ClassVar[str] = "random"
     """Adjective of a subset in notes."""
+    fewest_rows: ClassVar[int] = 1
+    """The fewest rows of a split."""
+    purpose: ClassVar[str] = ""
+    """What needs that many rows, for messages; empty where a split needs one."""
     digest_names_columns: ClassVar[bool] = False
     """True for kinds whose tasks differ in their columns, which are then part of the digest."""
 
@@ -62,13 +71,18 @@ class Task(ABC):
     metrics: tuple[str, ...]
     """Names of the metrics reported for the task; the first is the one to choose by."""
 
-    @abstractmethod
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns with one text each; none where a row has lists of words or sentences."""
+        return ()
+
     def texts(self) -> "Sequence[str | JoinedText]":
         """List every text of the task once, over all splits, in the order first seen."""
+        return unique_texts(self.splits, self.text_columns)
 
     def plain_texts(self) -> list[str]:
         """List every text of the task once, as strings."""
-        return cast("list[str]", list(self.texts()))
+        return list(dict.fromkeys(text if isinstance(text, str) else text.text for text in self.texts()))
 
     def sides(self) -> tuple[list[str], list[str]] | None:
         """List queries and documents, which a template may distinguish; None where all texts are encoded alike."""
@@ -78,17 +92,32 @@ class Task(ABC):
     def audit(self) -> tuple[str, ...]:
         """Count duplicates, overlap between splits and the like, one line for each count that is not zero."""
 
-    @abstractmethod
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the contents of the digest: JSON values besides the rows, and columns, in each split that has them."""
+    def digest_head(self) -> object:
+        """Return the JSON values that the digest holds besides the rows."""
+        return self.kind
 
-    @abstractmethod
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the entries of `describe` that only this kind has."""
+        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
 
-    def inferred_options(self) -> dict[str, Any]:
+    def inferred_options(self) -> dict[str, object]:
         """Return the options of its reader that were inferred from the data, for the run's config."""
         return {}
+
+    @classmethod
+    def hold(cls, columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
+        """Hold the columns of each split that the kind has in memory, in the usual order of splits."""
+        from datasets import Dataset, DatasetDict, Features, List, Value
+
+        types = {
+            name: List(Value(type_name[:-2])) if type_name.endswith("[]") else Value(type_name)
+            for name, type_name in cls.columns.items()
+        }
+        splits = DatasetDict()
+        for split in order_splits(columns):
+            used = {name: list(columns[split][name]) for name in types if name in columns[split]}
+            splits[split] = Dataset.from_dict(used, features=Features({name: types[name] for name in used}))
+        return splits
 
     def rows(self, split: str) -> "datasets.Dataset":
         """Return the rows of one split; reject a split that the task lacks."""
@@ -103,8 +132,8 @@ class Task(ABC):
 
     def cells(self, split: str) -> list[Sequence[Hashable]]:
         """List the texts of each row of one split, column by column: rows with equal ones are no independent rows."""
-        del split
-        return []
+        rows = self.rows(split)
+        return [list(rows[column]) for column in self.text_columns]
 
     def find_units(self, split: str) -> Units | None:
         """Find the rows of one split that share a text; None where no two rows, or groups, do."""
@@ -124,31 +153,29 @@ class Task(ABC):
         """Count the rows of each split."""
         return {split: len(rows) for split, rows in self.splits.items()}
 
-    def describe(self) -> dict[str, Any]:
-        """Describe the task for `scores.json` as JSON values."""
-        shared = self.shared_rows()
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "source": self.source,
-            "is_sample": self.is_sample,
-            "metrics": list(self.metrics),
-            "n_rows": self.n_rows(),
-            **self.describe_kind(),
-            "digest": self.digest(),
-            "notes": list(self.notes),
-            **({"shared_rows": shared} if shared else {}),
-        }
+    def describe(self) -> "TaskInfo":
+        """Describe the task for `scores.json`."""
+        return TaskInfo(
+            kind=self.kind,
+            name=self.name,
+            source=self.source,
+            is_sample=self.is_sample,
+            metrics=self.metrics,
+            n_rows=self.n_rows(),
+            of_kind=self.describe_kind(),
+            digest=self.digest(),
+            notes=self.notes,
+            shared_rows=self.shared_rows(),
+        )
 
     def digest(self) -> str:
-        """Hash the rows and `digest_parts`, but not name, source or notes (SHA-256, hexadecimal).
+        """Hash the rows and `digest_head`, but not name, source or notes (SHA-256, hexadecimal).
 
-        Equal for equal rows in equal order, on every machine.
+        Equal for equal rows in equal order, on every machine; where a row is in the source does not count.
         """
-        head, covered = self.digest_parts()
-        sha = hashlib.sha256(json.dumps(head).encode())
+        sha = hashlib.sha256(json.dumps(self.digest_head()).encode())
         for split, rows in self.splits.items():
-            columns = [name for name in covered if name in rows.column_names]
+            columns = [name for name in self.columns if name in rows.column_names and name != ROW]
             named = [columns] if self.digest_names_columns else []
             sha.update(json.dumps([split, len(rows), *named]).encode())
             for row in zip(*(rows[column] for column in columns), strict=True):
@@ -156,16 +183,9 @@ class Task(ABC):
         return sha.hexdigest()
 
     def subset(self: Same, n_per_split: int, seed: int = 0) -> Same:
-        """Draw a smaller task for quick trials; a larger draw with the same seed holds every smaller one.
+        """Draw a smaller task of at most `n_per_split` rows a split; a larger draw of one seed holds every smaller one.
 
         Rows keep their order, and the notes say that the task is a subset.
-
-        Args:
-            n_per_split: Rows of each split; a split with fewer rows stays whole.
-            seed: Seed of the draw.
-
-        Raises:
-            TaskError: `n_per_split` is too small for the kind of task, or the drawn rows cannot be used.
         """
         self.check_draw(n_per_split)
         rows = {split: np.sort(self.draw_order(split, seed=seed)[:n_per_split]) for split in self.splits}
@@ -175,9 +195,11 @@ class Task(ABC):
         )
         return self.keep_rows(rows, note=note)
 
-    @abstractmethod
     def check_draw(self, n_per_split: int) -> None:
         """Reject a number of rows per split that is too small for the kind; the error names the smallest allowed."""
+        if n_per_split < self.fewest_rows:
+            noun = f"{self.rows_noun} for {self.purpose}" if self.purpose else self.rows_noun
+            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least {self.fewest_rows} {noun}.")
 
     def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
         """Order the rows of a split for `subset`, which keeps the first of them."""
@@ -198,8 +220,11 @@ class Task(ABC):
         """
         outdated = set(self.audit())
         remaining = [remark for remark in self.notes if remark not in outdated]
-        changed = self.replaced(splits=splits, **changes)
-        return changed.replaced(notes=(note, *remaining, *changed.audit()))
+        return self.replaced(splits=splits, **changes).with_remarks(note, *remaining)
+
+    def with_remarks(self: Same, *notes: str) -> Same:
+        """Replace the remarks by notes that are not empty, and those of `audit`."""
+        return self.replaced(notes=(*filter(None, notes), *self.audit()))
 
     def without_test(self: Same) -> Same:
         """Leave the test split out, so that nothing can be chosen on it; rejects a task without another split."""
@@ -225,11 +250,15 @@ class Task(ABC):
             for column in columns:
                 if column not in rows.column_names:
                     raise unknown_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
-            if not len(rows):
-                raise TaskError(f"split {split!r} of task {self.name!r} has no rows: add rows or leave the split out.")
+            if len(rows) < self.fewest_rows:
+                problem = f"{len(rows)} {self.rows_noun}, but {self.purpose} needs at least {self.fewest_rows}"
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} has {problem if len(rows) else 'no rows'}: add rows or "
+                    "leave the split out."
+                )
 
 
-def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+def unique_texts(splits: "Mapping[str, datasets.Dataset]", columns: Sequence[str]) -> list[str]:
     """List the texts of some columns once, in the order first seen (split by split, row by row)."""
     seen: dict[str, None] = {}
     for rows in splits.values():
@@ -238,15 +267,35 @@ def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]
     return list(seen)
 
 
-def hold_columns(columns: Mapping[str, Columns], features: Mapping[str, object]) -> "datasets.DatasetDict":
-    """Hold columns of each split in memory, in the usual order of splits; columns without a feature are left out."""
-    from datasets import Dataset, DatasetDict, Features
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a task says of itself in `scores.json`."""
 
-    splits = DatasetDict()
-    for split in order_splits(columns):
-        used = {name: list(columns[split][name]) for name in features if name in columns[split]}
-        splits[split] = Dataset.from_dict(used, features=Features({name: features[name] for name in used}))
-    return splits
+    kind: Kind
+    name: str
+    source: str
+    is_sample: bool
+    metrics: tuple[str, ...]
+    n_rows: Mapping[str, int]
+    """Split to its number of rows."""
+    of_kind: Mapping[str, object]
+    """What only tasks of this kind say."""
+    digest: str
+    notes: tuple[str, ...]
+    shared_rows: Mapping[str, str]
+    """Split to a line about the rows that share a text; none where no two rows do."""
+    words_in_cache: Mapping[str, int] = field(default_factory=dict)
+    """Counts of a cache of words."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the JSON values, those of the kind among the others; what is empty at the end is left out."""
+        values: dict[str, Any] = {}
+        for name, value in to_plain(self).items():
+            if name == "of_kind":
+                values |= value
+            elif value or name not in ("shared_rows", "words_in_cache"):
+                values[name] = value
+        return values
 
 
 def load_shipped(name: str, load: Callable[[Path], Same]) -> Same:
@@ -278,25 +327,25 @@ def split_graded(
     if units is not None and not units.linked:
         keys = units.names
     parts, note = draw_missing([row.split for row in rows], keys, rule, task=name, fewest=MIN_SPLIT_ROWS)
-    return {split: columns_of([rows[index] for index in indices]) for split, indices in parts.items()}, note
+    return gather_columns(rows, parts), note
 
 
 class GradedTask(Task):
     """A task whose gold is a number, scored by correlations of prediction and gold over all rows of a split."""
 
-    text_columns: ClassVar[tuple[str, ...]]
     gold_column: ClassVar[str]
+    fewest_rows: ClassVar[int] = MIN_SPLIT_ROWS
+    purpose: ClassVar[str] = "a correlation"
     metrics: tuple[str, ...] = ("pearson", "spearman")
+
+    def texts(self) -> list[str]:
+        """List every text once, in the order first seen."""
+        return unique_texts(self.splits, self.text_columns)
 
     def __post_init__(self) -> None:
         """Refuse splits in which a correlation with the gold is undefined or means nothing."""
         self.check_splits((*self.text_columns, self.gold_column))
         for split, rows in self.splits.items():
-            if len(rows) < MIN_SPLIT_ROWS:
-                raise TaskError(
-                    f"split {split!r} of task {self.name!r} has {len(rows)} rows, but a correlation needs at least "
-                    f"{MIN_SPLIT_ROWS}: add rows or leave the split out."
-                )
             gold = set(rows[self.gold_column])
             if not np.isfinite(list(gold)).all():
                 raise TaskError(
@@ -308,15 +357,6 @@ class GradedTask(Task):
                     "so a correlation is undefined: give rows with different gold or leave the split out."
                 )
 
-    def texts(self) -> list[str]:
-        """List every text once, in the order first seen."""
-        return unique_texts(self.splits, self.text_columns)
-
-    def cells(self, split: str) -> list[Sequence[Hashable]]:
-        """List the texts of each row, column by column."""
-        rows = self.rows(split)
-        return [list(rows[column]) for column in self.text_columns]
-
     def gold(self, split: str) -> NDArray[np.floating[Any]]:
         """Return the gold of one split as heads predict it, in row order."""
         return np.asarray(self.rows(split)[self.gold_column], dtype=np.float64)
@@ -326,13 +366,6 @@ class GradedTask(Task):
         from probes.metrics.bootstrap import correlation_scorer
 
         return correlation_scorer(self.gold(split), metric=metric, groups=self.units(split))
-
-    def check_draw(self, n_per_split: int) -> None:
-        """Reject fewer than 8 rows per split."""
-        if n_per_split < MIN_SPLIT_ROWS:
-            raise TaskError(
-                f"n_per_split is {n_per_split}, but a split needs at least {MIN_SPLIT_ROWS} rows for a correlation."
-            )
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -345,23 +378,20 @@ def text_keys(rows: Any, columns: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(sorted(texts)) for texts in zip(*(rows[column] for column in columns), strict=True)]
 
 
-def conflicting(keys: Iterable[Key], gold: Iterable[object]) -> list[Key]:
-    """List the keys that have more than one gold, each once, in the order first seen."""
-    golds: dict[Key, set[object]] = {}
+def conflicting(keys: Iterable[Key], gold: Iterable[object]) -> dict[Key, list[object]]:
+    """Map each key that has more than one gold to them, all in the order first seen."""
+    golds: dict[Key, dict[object, None]] = {}
     for key, value in zip(keys, gold, strict=True):
-        golds.setdefault(key, set()).add(value)
-    return [key for key, values in golds.items() if len(values) > 1]
+        golds.setdefault(key, {})[value] = None
+    return {key: list(values) for key, values in golds.items() if len(values) > 1}
 
 
 def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, gold_noun: str) -> tuple[int, str]:
     """Count the texts that have more than one gold, and list ten; `noun` (singular) and `gold_noun` name them."""
-    golds: dict[Key, dict[object, None]] = {}
-    for key, value in zip(keys, gold, strict=True):
-        golds.setdefault(key, {})[value] = None
-    several = [(key, list(values)) for key, values in golds.items() if len(values) > 1]
+    several = conflicting(keys, gold)
     listed = "; ".join(
         f"{_quote(key)}: {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values[:MOST_GOLDS])}"
-        for key, values in several[:MOST_LISTED]
+        for key, values in islice(several.items(), MOST_LISTED)
     )
     more = ", ..." * (len(several) > MOST_LISTED)
     return len(several), f"{len(several)} {noun}s occur more than once with different {gold_noun} ({listed}{more})"
@@ -482,17 +512,7 @@ def _column(table: RawTable, column: str) -> list[str]:
 
 
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corpus":
-    """Load the first `n_texts` texts of a corpus, or of a task of any kind.
-
-    Args:
-        name: A key of `CORPORA`, or a task.
-        n_texts: The most texts, from the start.
-        options: The options of the corpus or task.
-
-    Raises:
-        UnknownNameError: The corpus, task or option is unknown.
-        TaskError: An option is missing or of the wrong type, or the texts cannot be read or are fewer than 8.
-    """
+    """Load the first `n_texts` texts of a corpus of `CORPORA`, or of a task of any kind, with its options."""
     if name in CORPORA:
         corpus = call_loader(CORPORA[name][0], options, owner=f"corpus {name!r}")
     elif name in TASKS:

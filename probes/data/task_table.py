@@ -55,23 +55,15 @@ class TaskEntry:
 
 _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "pairs": (
-        ("sts-sample", "pair_task:load_sample", "small sample written for this project, gold 0-5, no benchmark"),
-        ("stsb", "pair_task:load_stsb", "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub"),
-        ("stsb-local", "pair_task:load_stsb_local", "STS Benchmark from its three CSV files, gold 0-5"),
-        ("stsb-hub", "pair_task:load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
-        (
-            "sts-files",
-            "pair_task:read_sts_files",
-            "STS12 to STS17 and SICK-R in their published files, scored by subset",
-        ),
-        ("pair-files", "pair_task:read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
+        ("sts-sample", "load_sample", "small sample written for this project, gold 0-5, no benchmark"),
+        ("stsb", "load_stsb", "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub"),
+        ("stsb-local", "load_stsb_local", "STS Benchmark from its three CSV files, gold 0-5"),
+        ("stsb-hub", "load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
+        ("sts-files", "read_sts_files", "STS12 to STS17 and SICK-R in their published files, scored by subset"),
+        ("pair-files", "read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
     ),
     "classes": (
-        (
-            "class-sample",
-            "class_task:load_class_sample",
-            "sentences of six topics written for this project, no benchmark",
-        ),
+        ("class-sample", "load_class_sample", "sentences of six topics written for this project, no benchmark"),
         ("banking77", "domains:load_banking77", "Banking77 from its CSV files, 77 intents, accuracy"),
         ("pubmedqa", "domains:load_pubmedqa", "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1"),
         (
@@ -89,102 +81,85 @@ _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("fiqa-sa", "domains:load_fiqa", "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1"),
         ("scotus", "domains:load_scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1"),
         ("unfair-tos", "domains:load_unfair_tos", "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1"),
-        (
-            "class-files",
-            "class_task:read_class_files",
-            "your own CSV, TSV, JSON Lines or Parquet files, by column names",
-        ),
-        ("class-hub", "class_task:load_class_hub", "a classification dataset of the hub, by column names"),
+        ("class-files", "read_class_files", "your own CSV, TSV, JSON Lines or Parquet files, by column names"),
+        ("class-hub", "load_class_hub", "a classification dataset of the hub, by column names"),
     ),
     "numbers": (
         (
             "number-sample",
-            "class_task:load_number_sample",
+            "load_number_sample",
             "review sentences rated 1 to 5, written for this project, no benchmark",
         ),
-        (
-            "number-files",
-            "class_task:read_number_files",
-            "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files",
-        ),
+        ("number-files", "read_number_files", "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files"),
     ),
     "words": (
-        ("words-sample", "word_files:load_words_sample", "small sample written for this project: ner, chunk or pos"),
-        ("conll2003", "word_files:load_conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub"),
-        ("conll2000", "word_files:load_conll2000", "CoNLL-2000: chunk or pos; local files, else the hub"),
-        ("wnut17", "word_files:load_wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17"),
-        ("ud-ewt", "word_files:load_ud_ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt"),
-        ("financial-ner", "word_files:load_financial_ner", "financial agreements from $ICECORE_DATA/financial-ner"),
-        ("word-files", "word_files:load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
-        ("word-hub", "word_files:load_word_hub", "a token dataset of the hub, by column names"),
+        ("words-sample", "load_words_sample", "small sample written for this project: ner, chunk or pos"),
+        ("conll2003", "load_conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub"),
+        ("conll2000", "load_conll2000", "CoNLL-2000: chunk or pos; local files, else the hub"),
+        ("wnut17", "load_wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17"),
+        ("ud-ewt", "load_ud_ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt"),
+        ("financial-ner", "load_financial_ner", "financial agreements from $ICECORE_DATA/financial-ner"),
+        ("word-files", "load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
+        ("word-hub", "load_word_hub", "a token dataset of the hub, by column names"),
     ),
     "retrieval": (
         (
             "retrieval-sample",
-            "zero_shot_task:load_retrieval_sample",
+            "load_retrieval_sample",
             "questions about 60 notes written for this project, no benchmark",
         ),
-        (
-            "retrieval-files",
-            "zero_shot_task:read_retrieval_files",
-            "a folder in BEIR's layout: corpus, queries and qrels",
-        ),
+        ("retrieval-files", "read_retrieval_files", "a folder in BEIR's layout: corpus, queries and qrels"),
     ),
     "reranking": (
         (
             "reranking-sample",
-            "zero_shot_task:load_reranking_sample",
+            "load_reranking_sample",
             "questions with candidates written for this project, no benchmark",
         ),
-        ("reranking-files", "zero_shot_task:read_reranking_files", "your own files with a row per query and candidate"),
+        ("reranking-files", "read_reranking_files", "your own files with a row per query and candidate"),
     ),
     "clustering": (
         (
             "clustering-sample",
-            "zero_shot_task:load_clustering_sample",
+            "load_clustering_sample",
             "the sentences of class-sample, without its training, no benchmark",
         ),
         (
             "banking77-clusters",
-            "zero_shot_task:load_banking77_clusters",
+            "load_banking77_clusters",
             "Banking77 from its CSV files, 77 intents to find as clusters",
         ),
-        ("clustering-files", "zero_shot_task:read_clustering_files", "your own texts with labels"),
+        ("clustering-files", "read_clustering_files", "your own texts with labels"),
     ),
     "pair-classification": (
         (
             "pair-class-sample",
-            "zero_shot_task:load_pair_class_sample",
+            "load_pair_class_sample",
             "the pairs of sts-sample, alike from a gold of 3.5 on, no benchmark",
         ),
-        ("pair-class-files", "zero_shot_task:read_pair_class_files", "your own pairs that are alike or not"),
+        ("pair-class-files", "read_pair_class_files", "your own pairs that are alike or not"),
     ),
     "bitext": (
         (
             "bitext-sample",
-            "zero_shot_task:load_bitext_sample",
+            "load_bitext_sample",
             "80 English sentences with German translations written for this project, no benchmark",
         ),
-        ("bitext-files", "zero_shot_task:read_bitext_files", "your own texts with their translations"),
+        ("bitext-files", "read_bitext_files", "your own texts with their translations"),
     ),
     "odd-one-out": (
-        (
-            "odd-sample",
-            "zero_shot_task:load_odd_sample",
-            "60 questions of word sense written for this project, no benchmark",
-        ),
-        (
-            "odd-files",
-            "zero_shot_task:read_odd_files",
-            "your own questions: sentences with a marked word, one in another sense",
-        ),
+        ("odd-sample", "load_odd_sample", "60 questions of word sense written for this project, no benchmark"),
+        ("odd-files", "read_odd_files", "your own questions: sentences with a marked word, one in another sense"),
     ),
 }
-"""Kind to its tasks: name, loader in this folder, and a line about it."""
+"""Kind to its tasks: name, loader in the module of the kind (or MODULE:LOADER), and a line about it."""
+_MODULES = {"pairs": "pair_task", "classes": "class_task", "numbers": "class_task", "words": "word_files"}
+"""Kind to its module in this folder; all others are in `zero_shot_task`."""
 TASKS: dict[str, TaskEntry] = {
     name: TaskEntry(name, kind, description, later(f"probes.data.{path}"))
     for kind, rows in _ENTRIES.items()
-    for name, path, description in rows
+    for name, loader, description in rows
+    for path in [loader if ":" in loader else f"{_MODULES.get(kind, 'zero_shot_task')}:{loader}"]
 }
 """Every task, by name."""
 RENAMED = {"validation_share": "validation_fraction"}
@@ -231,12 +206,7 @@ def load_task(name: str, /, **options: object) -> "Task":
 
 
 def call_loader(load: Callable[..., Loaded], options: Mapping[str, object], *, owner: str) -> Loaded:
-    """Call a loader with options checked against its parameters and their annotations; `owner` is for messages.
-
-    Raises:
-        UnknownNameError: The loader does not take an option.
-        TaskError: An option is missing, or of the wrong type.
-    """
+    """Call a loader with options checked against its parameters and their annotations; `owner` is for messages."""
     parameters = dict(inspect.signature(resolve(load)).parameters)
     record = parameters.pop(FILE_OPTIONS).default if FILE_OPTIONS in parameters else None
     types: dict[str, Any] = {name: parameter.annotation for name, parameter in parameters.items()}

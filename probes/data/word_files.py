@@ -15,7 +15,7 @@ from probes.data.table_files import (
     TokenColumns,
     check_token_rows,
     inner_suffix,
-    read_token_json,
+    read_raw,
 )
 from probes.data.task import load_shipped
 from probes.data.word_task import WordMetric, WordTask, build_task, draw_splits, hold_out
@@ -85,7 +85,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         if suffix == CONLLU_SUFFIX:
             tables[part] = read_conllu(path, tags)
         elif suffix in JSON_SUFFIXES:
-            tables[part] = read_token_json(path, TokenColumns(words, tags))
+            tables[part] = check_token_rows(read_raw(path), TokenColumns(words, tags))
         elif columns is None:
             raise TaskError(
                 f"{path} is read as columns, so `columns` must name them in order, such as [word, pos, chunk, ner]."
@@ -230,9 +230,7 @@ def load_conll2000(
     tables, source = _read_conll(
         "conll2000", CONLL2000_COLUMNS, CONLL2000_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
     )
-    notes: tuple[str, ...] = ()
-    if "validation" not in tables:
-        tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
+    tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
     return build_task(
         tables,
         name=f"conll2000-{tags}",

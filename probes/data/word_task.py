@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from extract.errors import TaskError, unknown_name
 from extract.inputs.joined_text import JoinedText, join_words
@@ -13,7 +13,7 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import cut_at_tokens
 from probes.data.splits import SplitRule, draw_missing, hold_out_any, order_splits
 from probes.data.table_files import Columns, Sentence, SentenceTable
-from probes.data.task import MOST_GOLDS, Task, conflict_notes, hold_columns
+from probes.data.task import MOST_GOLDS, Task, conflict_notes
 from probes.data.units import plain_form
 from probes.metrics.span_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
 
@@ -26,7 +26,6 @@ WordMetric = Literal["span-f1", "accuracy"]
 METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
 FEWEST_DOCUMENTS = 10
 """The fewest documents of a split for intervals to be drawn from documents rather than sentences."""
-COLUMNS = ("words", "tags", "document", "space_after")
 LETTERS: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "IO": "I", "BIOES": "BIES", "BILOU": "BILU"}
 """The letters before a type in each scheme."""
 Locate = Callable[[int, int], str]
@@ -65,23 +64,13 @@ def _locate_by_number(sentence: int, word: int) -> str:
 def detect_scheme(
     sentences: Sequence[Sequence[str]], *, tolerance: float = 0.0, locate: Locate = _locate_by_number
 ) -> Scheme:
-    """Find the one scheme that every sentence of a task obeys.
+    """Find the one scheme that every sentence of a task obeys; one sentence alone often fits several.
 
-    Args:
-        sentences: The tags of every sentence of every split: one sentence alone often fits several schemes.
-        tolerance: Share of the tags other than O that may break the scheme; 0 rejects any mixture.
-        locate: Names the file and line of a word, for errors.
-
-    Returns:
-        The scheme. Tags without any B are called IO; IOB1 in which no two spans of a type touch reads the same.
-
-    Raises:
-        TaskError: A tag belongs to no scheme, schemes are mixed, or there is no span at all.
+    `tolerance` is the share of the tags other than O that may break it. Tags without any B are called IO; IOB1 in which
+    no two spans of a type touch reads the same.
     """
     first: dict[str, tuple[int, int]] = {}
-    for tag, where in _first_words(sentences).items():
-        if not is_span_tag(tag):
-            raise _no_span_tag(tag, locate(*where))
+    for tag, where in _first_words(sentences, locate).items():
         first.setdefault(split_tag(tag)[0], where)
     letters = set(first) - {"O"}
     if not letters:
@@ -89,21 +78,33 @@ def detect_scheme(
     if not any(letters <= set(allowed) for allowed in LETTERS.values()):
         words = [min(first[letter] for letter in letters & set(odd)) for odd in ("ES", "LU")]
         quoted = " and ".join(_quote(sentences, where, locate) for where in sorted(words))
-        raise _mixed(f"{quoted} belong to different tagging schemes")
-    broken = {scheme: _find_breaks(sentences, scheme) for scheme in _candidates(letters)}
-    best = min(broken, key=lambda scheme: len(broken[scheme]))
-    if len(broken[best]) <= tolerance * sum(tag != "O" for tags in sentences for tag in tags):
-        return best
-    raise _mixed(", and ".join(f"{_quote(sentences, where[0], locate)} is no {name}" for name, where in broken.items()))
+        problem = f"{quoted} belong to different tagging schemes"
+    else:
+        broken = {scheme: _find_breaks(sentences, scheme) for scheme in _candidates(letters)}
+        best = min(broken, key=lambda scheme: len(broken[scheme]))
+        if len(broken[best]) <= tolerance * sum(tag != "O" for tags in sentences for tag in tags):
+            return best
+        quotes = {name: _quote(sentences, where[0], locate) for name, where in broken.items()}
+        problem = ", and ".join(f"{quote} is no {name}" for name, quote in quotes.items())
+    raise TaskError(
+        f"{problem}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
+        "rules of conlleval."
+    )
 
 
-def _first_words(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
-    """Map each tag to the sentence and word that have it first, in order."""
+def _first_words(sentences: Sequence[Sequence[str]], locate: Locate) -> dict[str, tuple[int, int]]:
+    """Map each tag to the sentence and word that have it first, in order; refuse one that is no span tag."""
     first: dict[str, tuple[int, int]] = {}
     for row, tags in enumerate(sentences):
         for word, tag in enumerate(tags):
             if tag not in first:
                 first[tag] = (row, word)
+    for tag, where in first.items():
+        if not is_span_tag(tag):
+            raise TaskError(
+                f"{locate(*where)}: {tag!r} is not a span tag (O, or one of B I E S L U, a hyphen and a type): name "
+                "the column of the span tags with `tags`, or set `metric: accuracy`."
+            )
     return first
 
 
@@ -131,20 +132,6 @@ def _quote(sentences: Sequence[Sequence[str]], where: tuple[int, int], locate: L
     return f"{locate(row, word)}: {sentences[row][word]!r} {before}"
 
 
-def _mixed(problem: str) -> TaskError:
-    return TaskError(
-        f"{problem}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
-        "rules of conlleval."
-    )
-
-
-def _no_span_tag(tag: str, where: str) -> TaskError:
-    return TaskError(
-        f"{where}: {tag!r} is not a span tag (O, or one of B I E S L U, a hyphen and a type): name the column of the "
-        "span tags with `tags`, or set `metric: accuracy`."
-    )
-
-
 def to_iob2(
     sentences: Sequence[Sequence[str]],
     *,
@@ -156,16 +143,15 @@ def to_iob2(
 
     `auto` detects the scheme as `detect_scheme` does, and rejects mixtures; a name is trusted, and tags that break that
     scheme are read by the rules of conlleval.
-
-    Raises:
-        TaskError: As `detect_scheme`, or a tag has a letter that the declared scheme lacks.
-        UnknownNameError: There is no such scheme.
     """
     if scheme == "auto":
         name = detect_scheme(sentences, tolerance=tolerance, locate=locate)
     elif scheme in SCHEMES:
         name = scheme
-        _check_letters(sentences, name, locate)
+        for tag, where in _first_words(sentences, locate).items():
+            if tag != "O" and split_tag(tag)[0] not in LETTERS[name]:
+                quoted = _quote(sentences, where, locate)
+                raise TaskError(f"{quoted} is not a tag of the declared scheme {name}: declare another, or `auto`.")
     else:
         raise unknown_name("tagging scheme", scheme, ["auto", *SCHEMES])
     converted = [convert_tags(tags) for tags in sentences]
@@ -176,15 +162,6 @@ def to_iob2(
     first_break = _quote(sentences, breaks[0], locate) if breaks else ""
     n_tags = sum(map(len, sentences))
     return converted, SchemeRecord(name, scheme != "auto", n_tags, n_changed, len(breaks), first_break)
-
-
-def _check_letters(sentences: Sequence[Sequence[str]], scheme: Scheme, locate: Locate) -> None:
-    for tag, where in _first_words(sentences).items():
-        if not is_span_tag(tag):
-            raise _no_span_tag(tag, locate(*where))
-        if tag != "O" and split_tag(tag)[0] not in LETTERS[scheme]:
-            quoted = _quote(sentences, where, locate)
-            raise TaskError(f"{quoted} is not a tag of the declared scheme {scheme}: declare another, or `auto`.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +175,12 @@ class WordTask(Task):
     """
 
     kind: ClassVar[str] = "words"
+    columns: ClassVar[Mapping[str, str]] = {
+        "words": "string[]",
+        "tags": "string[]",
+        "document": "string",
+        "space_after": "bool[]",
+    }
     rows_noun: ClassVar[str] = "sentences"
 
     name: str
@@ -219,7 +202,7 @@ class WordTask(Task):
         if self.metric not in METRICS:
             raise unknown_name("metric", self.metric, METRICS)
         object.__setattr__(self, "metrics", (self.metric,))
-        self.check_splits(COLUMNS)
+        self.check_splits(list(self.columns))
         for split, rows in self.splits.items():
             _check_rows(self, split, rows)
         if len(self.labels) < 2:
@@ -266,19 +249,15 @@ class WordTask(Task):
         """List every text once, in the order first seen."""
         return list(dict.fromkeys(text for split in self.splits for text in self.joined(split)))
 
-    def plain_texts(self) -> list[str]:
-        """List every text once, as strings."""
-        return [text.text for text in self.texts()]
-
     def audit(self) -> tuple[str, ...]:
         """Count conflicting tags, sentences shared by splits, and tags that train lacks; see `audit_words`."""
-        return audit_words(self.splits)
+        return audit_words({split: rows[:] for split, rows in self.splits.items()})
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the metric and all columns."""
-        return self.metric, COLUMNS
+    def digest_head(self) -> object:
+        """Return the metric."""
+        return self.metric
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return tags, scheme, units of intervals, and counts of words and sentences."""
         return {
             "tags": list(self.labels),
@@ -288,20 +267,6 @@ class WordTask(Task):
             "n_sentences": self.n_rows(),
             "n_words": {split: sum(map(len, rows["words"])) for split, rows in self.splits.items()},
         }
-
-    def check_draw(self, n_per_split: int) -> None:
-        """Reject a draw of no sentence."""
-        if n_per_split < 1:
-            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least 1 sentence.")
-
-
-def build_word_splits(columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns `words`, `tags`, `document` and `space_after` of each split for a `WordTask`."""
-    from datasets import List, Value
-
-    texts = List(Value("string"))
-    features = {"words": texts, "tags": texts, "document": Value("string"), "space_after": List(Value("bool"))}
-    return hold_columns(columns, features)
 
 
 def usual_tags(task: WordTask, split: str) -> list[str]:
@@ -321,7 +286,7 @@ def usual_tags(task: WordTask, split: str) -> list[str]:
     return [best.get(word, other) for words in task.rows(split)["words"] for word in words]
 
 
-def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
+def audit_words(splits: Mapping[str, Columns]) -> tuple[str, ...]:
     """Count sentences that have several taggings or are also in an earlier split, and tags that train lacks.
 
     Sentences are compared word by word; splits come in the order train, validation, test.
@@ -348,7 +313,7 @@ def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _differing_tags(rows: Any) -> list[str]:
+def _differing_tags(rows: Columns) -> list[str]:
     """Write each sentence's tags of the first words on whose tags its copies in these rows disagree."""
     taggings: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     pairs = [(tuple(words), tuple(tags)) for words, tags in zip(rows["words"], rows["tags"], strict=True)]
@@ -396,20 +361,8 @@ def build_task(
 ) -> WordTask:
     """Build a task from the sentences of its splits; span tags become IOB2.
 
-    Args:
-        tables: Split (train, validation, test) to its sentences.
-        name: Name of the task in reports.
-        source: One line: where the sentences came from.
-        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag, accuracy if none but
-            O is one.
-        scheme: Tagging scheme of a span task; `auto` detects it over all splits at once.
-        tolerance: Share of the tags other than O that may break the detected scheme.
-        notes: Remarks to put before those made here.
-
-    Raises:
-        TaskError: Schemes are mixed, a tag of a span task is not a span tag, `auto` finds span tags among others, a
-            scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
-        UnknownNameError: The metric or the scheme is unknown.
+    `auto` scores spans if every tag of every split is a span tag, accuracy if none but O is one, and detects the scheme
+    over all splits at once; `tolerance` is the share of the tags other than O that may break it. `notes` come first.
     """
     if metric not in ("auto", *METRICS):
         raise unknown_name("metric", metric, ["auto", *METRICS])
@@ -427,20 +380,21 @@ def build_task(
         tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, locate=locate)
     elif scheme != "auto":
         raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
-    columns: dict[str, Columns] = {}
     rest = iter(tags)
-    for split, table in ordered.items():
-        columns[split] = {
+    columns: dict[str, Columns] = {
+        split: {
             "words": [sentence.words for sentence in table.sentences],
             "tags": [next(rest) for _ in table.sentences],
             "document": [sentence.document for sentence in table.sentences],
             "space_after": [sentence.space_after for sentence in table.sentences],
         }
+        for split, table in ordered.items()
+    }
     scheme_notes = (record.note(),) if record else ()
     table_notes = (note for table in ordered.values() for note in table.notes)
     return WordTask(
         name,
-        build_word_splits(columns),
+        WordTask.hold(columns),
         "span-f1" if marks_spans else "accuracy",
         source,
         record,
@@ -451,7 +405,8 @@ def build_task(
 def _marks_spans(sentences: Sequence[Sequence[str]], locate: Locate) -> bool:
     """Return whether all tags are span tags; a mixture is rejected, because a typo would change the metric."""
     counts = Counter(tag for tags in sentences for tag in tags)
-    spans = [tag for tag in counts if _looks_like_span(tag)]
+    # O, or a positional tag such as `S----3MP2-`, does not look like a span
+    spans = [tag for tag in counts if is_span_tag(tag) and split_tag(tag)[1][:1].isalnum()]
     others = {tag for tag in counts if not is_span_tag(tag)}
     if spans and others:
         row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
@@ -462,12 +417,6 @@ def _marks_spans(sentences: Sequence[Sequence[str]], locate: Locate) -> bool:
             "span-f1` takes nothing else), or set `metric: accuracy` to score every word."
         )
     return not others
-
-
-def _looks_like_span(tag: str) -> bool:
-    """Return whether a tag is one such as `B-PER`, and not O or a positional tag such as `S----3MP2-`."""
-    kind = split_tag(tag)[1]
-    return is_span_tag(tag) and kind[:1].isalnum()
 
 
 def draw_splits(
@@ -496,16 +445,18 @@ def draw_splits(
 def hold_out(
     tables: Mapping[str, SentenceTable], *, fraction: float, seed: int
 ) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
-    """Take a validation split out of the training sentences, and say so in a note.
+    """Take a validation split out of the training sentences where there is none, and say so in a note.
 
     Single sentences are drawn, whatever document they are in, those of the same words together; both parts keep the
     order of the file.
     """
+    if "validation" in tables:
+        return dict(tables), ()
     table = tables["train"]
     copies = list(map(_plain_words, table.sentences))
     marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed, copies=copies)
-    train = [sentence for sentence, is_held in zip(table.sentences, marks, strict=True) if not is_held]
-    held = [sentence for sentence, is_held in zip(table.sentences, marks, strict=True) if is_held]
+    train = list(compress(table.sentences, ~marks))
+    held = list(compress(table.sentences, marks))
     note = f"validation: {len(held)} of the {len(marks)} training sentences, drawn with seed {seed}; train is the rest"
     parts = {"train": replace(table, sentences=train), "validation": replace(table, sentences=held, notes=())}
     return {**tables, **parts}, (note,)
@@ -523,7 +474,7 @@ def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, t
     """
     splits, n_words, n_pieces = {}, 0, 0
     for split, rows in task.splits.items():
-        columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
+        columns: dict[str, list[object]] = {name: [] for name in WordTask.columns}
         cuts = cut_at_tokens(task.joined(split), tokenizer, template=template)
         for row, starts in zip(rows, cuts, strict=True):
             words, tags, spaces = _cut(row["words"], row["tags"], row["space_after"], starts=starts, task=task)
@@ -535,7 +486,7 @@ def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, t
         f"every token is a word here ({n_words:,} words, {n_pieces:,} tokens): the first token of a word has its tag, "
         f"the later ones {'the I of its type' if task.metric == 'span-f1' else 'the same tag'}; scores are of tokens"
     )
-    return replace(task, splits=build_word_splits(splits), notes=(note, *task.notes))
+    return replace(task, splits=WordTask.hold(splits), notes=(note, *task.notes))
 
 
 def _cut(

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from extract.errors import TaskError
 from extract.inputs.joined_text import JoinedText
 from probes.data.sources import need_local
-from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order
+from probes.data.splits import SPLIT_NOTE, SPLITS, draw_order, rows_by_split, shuffle_groups, take_groups
 from probes.data.table_files import (
     BadRow,
     CheckedRow,
-    Columns,
     Fields,
     FileOptions,
     FileRows,
@@ -29,30 +28,28 @@ from probes.data.table_files import (
     check_label,
     check_rows,
     check_text,
+    gather_columns,
     read_raw,
     read_rows,
 )
-from probes.data.task import Task, hold_columns, load_shipped, overlaps, remarks, unique_texts
+from probes.data.task import Task, load_shipped, overlaps, remarks, unique_texts
 
 if TYPE_CHECKING:
     import datasets
 
 
-MIN_ROWS = 2
-"""The fewest rows of a split; one row has no interval."""
 ZERO_SHOT_FILES = FileOptions(validation_fraction=0.3)
 Z = TypeVar("Z", bound="ZeroShotTask")
-_FEATURES = {"text": "string", "number": "float64", "place": "int64"}
 
 
 @dataclass(frozen=True, eq=False)
 class ZeroShotTask(Task):
     """A task that is solved by distances between latents alone; each kind is a subclass with its columns."""
 
-    columns: ClassVar[Mapping[str, str]]
-    """Column to `text`, `number` or `place` (an index), or the same with `s` for a list of them."""
-    text_columns: ClassVar[tuple[str, ...]]
-    """Columns with one text each."""
+    fewest_rows: ClassVar[int] = 2
+    purpose: ClassVar[str] = "an interval"
+    gold_column: ClassVar[str] = ""
+    """Column of what a head predicts for a row; empty where it is scored by its ranking."""
 
     name: str
     splits: "datasets.DatasetDict"
@@ -64,21 +61,13 @@ class ZeroShotTask(Task):
     def __post_init__(self) -> None:
         """Refuse splits that cannot be scored."""
         self.check_splits(list(self.columns))
-        for split, rows in self.splits.items():
-            if len(rows) < MIN_ROWS:
-                raise TaskError(
-                    f"split {split!r} of task {self.name!r} has {len(rows)} {self.rows_noun}; give at least {MIN_ROWS}."
-                )
+        for split in self.splits:
             self.check_split(split)
 
     def check_split(self, split: str) -> None:
         """Refuse the rows of one split that cannot be scored."""
 
-    def texts(self) -> "Sequence[Any]":
-        """List every text once, over all splits, in the order first seen."""
-        return unique_texts(self.splits, self.text_columns)
-
-    def fit_texts(self) -> "Sequence[Any]":
+    def fit_texts(self) -> Sequence[str | JoinedText]:
         """List the texts that transforms are fitted on: those of train."""
         if "train" not in self.splits:
             raise TaskError(
@@ -95,18 +84,14 @@ class ZeroShotTask(Task):
             for split, other, n in overlaps(keys)
         )
 
-    def cells(self, split: str) -> list[Sequence[Hashable]]:
-        """List the texts of each row, column by column."""
-        rows = self.rows(split)
-        return [list(rows[column]) for column in self.text_columns]
-
     def n_compared(self, split: str) -> int:
         """Count the latents of a split that are compared, without the corpus."""
         return len(self.rows(split))
 
     def gold_shown(self, split: str) -> list[object]:
-        """Return the prediction of a perfect head for each row, by default a score of 1."""
-        return [1.0] * len(self.rows(split))
+        """Return the prediction of a perfect head for each row, a score of 1 where rows have no gold."""
+        rows = self.rows(split)
+        return list(rows[self.gold_column]) if self.gold_column else [1.0] * len(rows)
 
     def inputs_shown(self, split: str) -> dict[str, Sequence[object]]:
         """Return the texts of each row, as predictions show them."""
@@ -119,19 +104,6 @@ class ZeroShotTask(Task):
         rows = self.rows(split)
         return list(zip(*(rows[column] for column in self.text_columns), strict=True))
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the kind, and all columns."""
-        return self.kind, tuple(self.columns)
-
-    def describe_kind(self) -> dict[str, Any]:
-        """Return whether rows are grouped."""
-        return {"has_groups": all(self.groups(split) is not None for split in self.splits)}
-
-    def check_draw(self, n_per_split: int) -> None:
-        """Reject a draw of fewer rows than a split needs."""
-        if n_per_split < MIN_ROWS:
-            raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least {MIN_ROWS} {self.rows_noun}.")
-
 
 @dataclass(frozen=True, eq=False)
 class CorpusTask(ZeroShotTask):
@@ -140,10 +112,10 @@ class CorpusTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "queries"
     text_columns: ClassVar[tuple[str, ...]] = ("query",)
     columns: ClassVar[Mapping[str, str]] = {
-        "id": "text",
-        "query": "text",
-        "documents": "places",
-        "grades": "numbers",
+        "id": "string",
+        "query": "string",
+        "documents": "int64[]",
+        "grades": "float64[]",
     }
 
     corpus_ids: tuple[str, ...] = ()
@@ -153,15 +125,11 @@ class CorpusTask(ZeroShotTask):
 
     def texts(self) -> list[str]:
         """List every document and query once."""
-        return list(dict.fromkeys((*self.corpus, *self.queries())))
+        return list(dict.fromkeys((*self.corpus, *unique_texts(self.splits, self.text_columns))))
 
     def sides(self) -> tuple[list[str], list[str]]:
         """List queries and documents, each once."""
-        return self.queries(), list(dict.fromkeys(self.corpus))
-
-    def queries(self) -> list[str]:
-        """List every query once."""
-        return unique_texts(self.splits, self.text_columns)
+        return unique_texts(self.splits, self.text_columns), list(dict.fromkeys(self.corpus))
 
     def fit_texts(self) -> Sequence[str]:
         """List the texts that transforms are fitted on: the corpus."""
@@ -184,11 +152,11 @@ class CorpusTask(ZeroShotTask):
             sha.update(f"{len(name)} {len(text)} {name}{text}".encode("utf-8", "surrogatepass"))
         return sha.hexdigest()
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        """Return the kind and the corpus, and all columns."""
-        return [self.kind, self.corpus_digest], tuple(self.columns)
+    def digest_head(self) -> object:
+        """Return the kind and the digest of the corpus."""
+        return [self.kind, self.corpus_digest]
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the size of the corpus, too."""
         return {**super().describe_kind(), "n_documents": len(self.corpus)}
 
@@ -198,38 +166,23 @@ def draw_validation(
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
     """Return the rows of each split, with a note if validation is missing and was drawn from train, or else from test.
 
-    Args:
-        splits: The split of each row; None for rows of test.
-        keys: Names of the rows; equal ones stay together.
-        fraction: Part of the rows that becomes validation.
-        seed: Seed of the draw.
-        task: Name of the task, for messages.
-
-    Raises:
-        TaskError: A fraction outside 0 to 1, or one that leaves a split empty.
+    Rows without a split are of test; those of equal keys stay together.
     """
     if not 0 < fraction < 1:
         raise TaskError(f"`validation_fraction` is {fraction:g}, but a number above 0 and below 1 is needed.")
-    names = np.array([split or "test" for split in splits])
-    parts: dict[str, NDArray[np.int64]] = {split: np.flatnonzero(names == split) for split in SPLITS if split in names}
+    parts = rows_by_split([split or "test" for split in splits])
     if "validation" in parts:
         return parts, ""
     source = "train" if "train" in parts else "test"
-    rows_of_key: dict[Hashable, list[int]] = {}
-    for row in parts[source].tolist():
-        rows_of_key.setdefault(keys[row], []).append(row)
-    groups, n_rows = list(rows_of_key.values()), len(parts[source])
-    held: list[int] = []
-    for k in np.random.default_rng(seed).permutation(len(groups)).tolist():
-        if len(held) < fraction * n_rows:
-            held += groups[k]
-    rest = sorted(set(parts[source].tolist()) - set(held))
-    if min(len(held), len(rest)) < MIN_ROWS:
+    n_rows = len(parts[source])
+    groups = shuffle_groups(parts[source], keys, seed)[::-1]
+    held = take_groups(groups, fraction * n_rows)
+    parts |= {"validation": held, source: take_groups(groups, n_rows)}
+    if min(len(held), len(parts[source])) < ZeroShotTask.fewest_rows:
         raise TaskError(
             f"task {task!r} has {n_rows} rows in {source} and none in validation, too few to draw some of them: add "
             "rows, or give files that are split already."
         )
-    parts |= {"validation": np.sort(held), source: np.array(rest)}
     note = f"{SPLIT_NOTE}{len(held)} of {n_rows} rows of {source} to validation with seed {seed}"
     return {split: parts[split] for split in SPLITS if split in parts}, note
 
@@ -240,45 +193,33 @@ def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOp
     keys = [tuple(map(str, row.values.values())) for row in rows]
     splits = [row.split for row in rows]
     parts, drawn = draw_validation(splits, keys, fraction=options.validation_fraction, seed=options.seed, task=name)
-    columns = {
-        split: {column: [rows[index].values[column] for index in indices] for column in kind.columns}
-        for split, indices in parts.items()
-    }
-    task = kind(name, hold_task_columns(kind, columns), file_rows.source, **fields)
-    return task.replaced(notes=(*file_rows.notes, *filter(None, [drawn]), *task.audit()))
+    return kind(name, kind.hold(gather_columns(rows, parts)), file_rows.source, **fields).with_remarks(
+        *file_rows.notes, drawn
+    )
 
 
-def hold_task_columns(kind: type[ZeroShotTask], columns: Mapping[str, Columns]) -> "datasets.DatasetDict":
-    """Hold the columns of each split with the types of a kind of task."""
-    from datasets import List, Value
+class LabelledTask(ZeroShotTask):
+    """A task whose rows have one label each, which is its gold."""
 
-    features = {
-        column: List(Value(_FEATURES[noun[:-1]])) if noun.endswith("s") else Value(_FEATURES[noun])
-        for column, noun in kind.columns.items()
-    }
-    return hold_columns(columns, features)
-
-
-@dataclass(frozen=True, eq=False)
-class ClusteringTask(ZeroShotTask):
-    """Texts with labels, which clusters of their latents are compared with."""
-
-    kind: ClassVar[str] = "clustering"
-    metrics = ("v-measure",)
-    text_columns: ClassVar[tuple[str, ...]] = ("text",)
-    columns: ClassVar[Mapping[str, str]] = {"text": "text", "label": "text"}
-
-    def gold_shown(self, split: str) -> list[object]:
-        """Return the label of each row."""
-        return list(self.rows(split)["label"])
+    gold_column: ClassVar[str] = "label"
 
     def labels(self, split: str) -> Int[np.ndarray, " N"]:
-        """Number the labels of a split from 0, by the alphabet."""
+        """Number the labels of a split from 0, in their order."""
         return np.unique(np.array(self.rows(split)["label"], str), return_inverse=True)[1]
 
     def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
         """Order the rows of a split so that every beginning of the order is a stratified draw."""
         return draw_order(self.labels(split), seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteringTask(LabelledTask):
+    """Texts with labels, which clusters of their latents are compared with."""
+
+    kind: ClassVar[str] = "clustering"
+    metrics = ("v-measure",)
+    text_columns: ClassVar[tuple[str, ...]] = ("text",)
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "label": "string"}
 
     def check_split(self, split: str) -> None:
         """Refuse fewer than two labels, and as many labels as rows."""
@@ -289,33 +230,21 @@ class ClusteringTask(ZeroShotTask):
                 "more, and more rows than labels."
             )
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the labels, too."""
         names = sorted({label for rows in self.splits.values() for label in rows["label"]})
         return {**super().describe_kind(), "n_classes": len(names), "class_names": names}
 
 
 @dataclass(frozen=True, eq=False)
-class PairClassTask(ZeroShotTask):
+class PairClassTask(LabelledTask):
     """Pairs of texts that are alike (1) or not (0)."""
 
     kind: ClassVar[str] = "pair-classification"
     metrics = ("average-precision", "threshold-accuracy")
     rows_noun: ClassVar[str] = "pairs"
     text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
-    columns: ClassVar[Mapping[str, str]] = {"text1": "text", "text2": "text", "label": "place"}
-
-    def alike(self, split: str) -> Int[np.ndarray, " N"]:
-        """Return 1 for each pair of a split that is alike, else 0."""
-        return np.asarray(self.rows(split)["label"], np.int64)
-
-    def gold_shown(self, split: str) -> list[object]:
-        """Return the label of each row."""
-        return list(self.rows(split)["label"])
-
-    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
-        """Order the rows of a split so that every beginning of the order is a stratified draw."""
-        return draw_order(self.alike(split), seed=seed)
+    columns: ClassVar[Mapping[str, str]] = {"text1": "string", "text2": "string", "label": "int64"}
 
     def check_split(self, split: str) -> None:
         """Refuse labels other than 0 and 1, or only one of them."""
@@ -335,7 +264,7 @@ class BitextTask(ZeroShotTask):
     metrics = ("bitext-f1", "bitext-accuracy")
     rows_noun: ClassVar[str] = "pairs"
     text_columns: ClassVar[tuple[str, ...]] = ("text1", "text2")
-    columns: ClassVar[Mapping[str, str]] = {"text1": "text", "text2": "text"}
+    columns: ClassVar[Mapping[str, str]] = {"text1": "string", "text2": "string"}
 
     def check_split(self, split: str) -> None:
         """Refuse a text that is on one side twice, which has two translations."""
@@ -359,11 +288,11 @@ class OddOneOutTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "questions"
     text_columns: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Mapping[str, str]] = {
-        "id": "text",
-        "sentences": "texts",
-        "starts": "places",
-        "ends": "places",
-        "answer": "place",
+        "id": "string",
+        "sentences": "string[]",
+        "starts": "int64[]",
+        "ends": "int64[]",
+        "answer": "int64",
     }
 
     def cells(self, split: str) -> list[Sequence[Hashable]]:
@@ -398,10 +327,6 @@ class OddOneOutTask(ZeroShotTask):
         """List every sentence with its marked word once."""
         return list(dict.fromkeys(text for split in self.splits for one in self.marked(split) for text in one))
 
-    def plain_texts(self) -> list[str]:
-        """List every sentence once."""
-        return list(dict.fromkeys(text.text for text in self.texts()))
-
     def fit_texts(self) -> list[JoinedText]:
         """List the sentences of train."""
         super().fit_texts()
@@ -425,7 +350,7 @@ class OddOneOutTask(ZeroShotTask):
                     f"{answer + 1}; give at least 3 sentences, exactly one of them odd."
                 )
 
-    def describe_kind(self) -> dict[str, Any]:
+    def describe_kind(self) -> dict[str, object]:
         """Return the names of answers, too."""
         most = max(len(sentences) for rows in self.splits.values() for sentences in rows["sentences"])
         return {**super().describe_kind(), "class_names": answer_names(most)}
@@ -710,7 +635,7 @@ def _read_names(path: Path, *, with_title: bool = False) -> dict[str, str]:
         "text": ("text", _as_is),
         "title": ("title" * has_title or None, _as_is),
     }
-    for row in check_rows({None: table}, fields, bad_rows="error")[0]:
+    for row in check_rows({None: table}, fields, source=str(path), bad_rows="error").rows:
         name, text = row.values["id"], " ".join(filter(None, (row.values.get("title"), row.values["text"]))).strip()
         if name in texts:
             raise TaskError(f"{row.location}: _id {name!r} occurs twice: give every text its own.")

@@ -7,6 +7,7 @@ if TYPE_CHECKING:  # importing this module loads no torch
     from extract.decoders.decoder import Decoder
     from extract.run.extraction_spec import ExtractionSpec
     from extract.store.cache import LatentCache
+    from probes.data.task import TaskInfo
     from probes.data.task_table import TaskEntry
     from probes.fitting.saved_fits import FitRecord
     from probes.heads.head_table import HeadEntry, HeadOptions
@@ -47,10 +48,10 @@ class TaskKind:
     def check_config(self, config: "RunConfig", resolved: "HeadOptions") -> None:
         """Refuse a head's options that contradict the configuration."""
 
-    def describe(self, task: Any, cache: "LatentCache") -> dict[str, Any]:
+    def describe(self, task: Any, cache: "LatentCache") -> "TaskInfo":
         """Describe the task of a run, with what only the cache knows of it."""
         del cache
-        described: dict[str, Any] = task.describe()
+        described: TaskInfo = task.describe()
         return described
 
     def fewest_rows(self, task: Any, folds: int) -> int:

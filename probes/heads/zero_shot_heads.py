@@ -278,7 +278,7 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         transform, threshold = self.transform(kind, channel), 0.0
         if self.has_threshold:
             [[similarities]] = self.apply("validation", channel, transform, measure)[self.metric]
-            threshold = best_threshold(similarities, self.task.alike("validation") == 1)
+            threshold = best_threshold(similarities, self.task.labels("validation") == 1)
         facts = {"is_pairs": self.has_threshold, "score": choice.score}
         return ZeroShotHead.of(transform, measure, threshold), choice, facts
 
@@ -477,18 +477,18 @@ class AlikeHead(SimilarityHead):
         """Compare both texts of each pair."""
         a, b = (reader.read(list(self.task.rows(split)[column])) for column in self.task.text_columns)
         above = reader.paired(a, b).numpy() - reader.threshold
-        is_right = (above > 0) == (self.task.alike(split) == 1)
+        is_right = (above > 0) == (self.task.labels(split) == 1)
         return {"average-precision": above, "threshold-accuracy": is_right.astype(np.float64)}
 
     def scorer(self, split: str, metric: str) -> UnitScorer:
         """Rank pairs by their similarity, or count those on the right side of the threshold."""
         if metric in ROW_METRICS:
             return super().scorer(split, metric)
-        return precision_scorer(self.task.alike(split), self.task.units(split))
+        return precision_scorer(self.task.labels(split), self.task.units(split))
 
     def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score a pair by how far it is on its side of the threshold."""
-        return np.asarray(np.where(self.task.alike(split) == 1, predicted, -predicted), np.float64)
+        return np.asarray(np.where(self.task.labels(split) == 1, predicted, -predicted), np.float64)
 
 
 class TranslateHead(SimilarityHead):

@@ -14,7 +14,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from extract.errors import InputError, TaskError, unknown_name
-from probes.data.task import Same, Task, hold_columns
+from probes.data.task import Same, Task
 from probes.data.word_task import usual_tags
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions
@@ -152,8 +152,12 @@ def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
     gold = GOLD[task.kind]
     labels = _shuffled(task, seed) if how == "shuffled" else _random_labels(task, how, seed)
-    columns = {split: {**rows[:], gold: labels.get(split, rows[gold])} for split, rows in task.splits.items()}
-    splits = hold_columns(columns, task.rows("train").features)
+    names = task.rows("train").column_names
+    columns = {
+        split: {**rows.select_columns(names)[:], gold: labels.get(split, rows[gold])}
+        for split, rows in task.splits.items()
+    }
+    splits = task.hold(columns)
     name = f"{task.name}, control by {how} (seed {seed})"
     return task.replace_splits(splits, note=f"a control: {CONTROLS[how]} (seed {seed})", name=name)
 

@@ -24,7 +24,7 @@ from extract.run.extraction import (
     require_one_process,
 )
 from extract.store.cache import LatentCache, ShardedCache
-from probes.data.task import Corpus, Task, load_corpus
+from probes.data.task import Corpus, Task, TaskInfo, load_corpus
 from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
@@ -365,8 +365,10 @@ def evaluate_heads(config: RunConfig, context: FitContext, *, watcher: Watcher =
     }
 
 
-def make_header(config: RunConfig, what: str, folder: Path, *, command: str, decoder: Values, task: Values) -> Header:
-    """Make what every scores.json begins with; the task of a pretraining is empty."""
+def make_header(
+    config: RunConfig, what: str, folder: Path, *, command: str, decoder: Values, task: TaskInfo | None
+) -> Header:
+    """Make what every scores.json begins with; a pretraining has no task."""
     return Header(
         what=what,
         kind=config.task.kind if task else "",
@@ -376,7 +378,7 @@ def make_header(config: RunConfig, what: str, folder: Path, *, command: str, dec
         device=str(choose_device(config.decoder.device)),
         n_resamples=config.bootstrap,
         decoder=decoder,
-        task=task,
+        task=task.to_plain() if task else {},
         config_sha256=digest_bytes(read_file(folder / CONFIG)),
         own=describe_own(_own_names(config)),
         **describe_program(),
@@ -414,7 +416,7 @@ def pretrain(
     for pooling in cache.poolings:
         pretrained(pooling)
     decoder = cache.manifest.provenance["decoder"]
-    header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task={})
+    header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task=None)
     scores = PretrainingScores(header, describe_cache(cache), pretrained.describe(None))
     write_pretraining(folder, scores, formats=config.figures)
     return RunResult(folder, scores)

@@ -1,6 +1,7 @@
 """The table of kinds of tasks: a new kind is a folder of its own, and one row here."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from extract.errors import ConfigError, HeadError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:  # importing this module loads no torch
     from extract.decoders.decoder import Decoder
     from extract.run.extraction_spec import ExtractionSpec
     from extract.store.cache import LatentCache
+    from probes.data.task import TaskInfo
     from probes.fitting.saved_fits import FitRecord
     from probes.heads.layer_head import Heads
     from probes.heads.result import HeadResult
@@ -108,9 +110,10 @@ class NumberKind(ShippedKind):
 class _OfWords(ShippedKind):
     reads_words = True
 
-    def describe(self, task: Any, cache: "LatentCache") -> dict[str, Any]:
+    def describe(self, task: Any, cache: "LatentCache") -> "TaskInfo":
         """Describe the task, and the words of its cache."""
-        return {**task.describe(), "words_in_cache": cache.word_report()}
+        described: TaskInfo = task.describe()
+        return replace(described, words_in_cache=cache.word_report())
 
 
 class WordKind(_OfWords):

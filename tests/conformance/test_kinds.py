@@ -45,7 +45,7 @@ def test_the_sample_is_a_whole_task_of_its_kind(kind: str, task: Task) -> None:
 
 
 def test_the_description_has_the_common_keys_and_plain_values(kind: str, task: Task) -> None:
-    found = task.describe()
+    found = task.describe().to_plain()
     assert found.keys() >= COMMON
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert (found["kind"], found["name"], found["metrics"]) == (kind, task.name, list(task.metrics))

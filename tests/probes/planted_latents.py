@@ -14,7 +14,7 @@ from extract.store.cache import LatentCache
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
 from extract.store.writer import StoreWriter
-from probes.data.pair_task import PairTask, build_splits
+from probes.data.pair_task import PairTask
 from probes.latents.text_latents import PairLatents
 
 N_BLOCKS, WIDTH = 3, 12
@@ -83,7 +83,7 @@ def make_task(
         }
     for split in shuffled:
         columns[split]["score"] = np.random.default_rng(99).permutation(columns[split]["score"]).tolist()
-    return PairTask("planted", build_splits(columns), (0.0, 5.0), "made up")
+    return PairTask("planted", PairTask.hold(columns), (0.0, 5.0), "made up")
 
 
 def plant(path: Path, task: PairTask, *, seed: int = 1, planted: str = PLANTED) -> LatentCache:

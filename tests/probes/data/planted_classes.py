@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
-from probes.data.class_task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask
 from probes.data.table_files import CheckedRow
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
@@ -44,7 +44,7 @@ def make_class_task(
             columns[split]["group"] = [f"{split} group {i // groups}" for i in range(n)]
         start += n
     names = tuple(f"class {k}" for k in range(n_classes))
-    return ClassTask("planted", build_class_splits(columns), names, ("accuracy", "f1-macro"), "made up")
+    return ClassTask("planted", ClassTask.hold(columns), names, ("accuracy", "f1-macro"), "made up")
 
 
 def with_new_class(task: ClassTask) -> ClassTask:
@@ -54,7 +54,7 @@ def with_new_class(task: ClassTask) -> ClassTask:
         values["label"] = [
             0 if split == "test" and i % 3 == 0 else label + 1 for i, label in enumerate(values["label"])
         ]
-    return replace(task, splits=build_class_splits(columns), class_names=("a new class", *task.class_names))
+    return replace(task, splits=ClassTask.hold(columns), class_names=("a new class", *task.class_names))
 
 
 def plant_classes(path: Path, task: ClassTask, *, strength: float = 1.2, broken: str = "") -> LatentCache:

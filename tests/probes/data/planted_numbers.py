@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
-from probes.data.class_task import NumberTask, build_number_splits
+from probes.data.class_task import NumberTask
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 SIZES = {"train": 90, "validation": 60, "test": 60}
 
 
 def number_task(columns: Mapping[str, Mapping[str, Any]]) -> NumberTask:
-    return NumberTask("planted", build_number_splits(columns), "made up")
+    return NumberTask("planted", NumberTask.hold(columns), "made up")
 
 
 def make_number_task(*, sizes: Mapping[str, int] = SIZES, shuffled: Sequence[str] = (), groups: int = 0) -> NumberTask:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.class_task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask
 
 NAMES = ("no", "yes", "maybe")
 Columns = dict[str, list[Any]]
@@ -21,14 +21,14 @@ def columns(n_rows: int, tag: str = "", *, labels: Sequence[int] = (0, 1, 2)) ->
 
 
 def make_task(n_rows: int = 30, **changes: object) -> ClassTask:
-    splits = build_class_splits({"test": columns(n_rows, "t"), "train": columns(n_rows)})
+    splits = ClassTask.hold({"test": columns(n_rows, "t"), "train": columns(n_rows)})
     return ClassTask("toy", splits, NAMES, ("f1-macro",), "made here", **changes)  # type: ignore[arg-type]
 
 
 def fails(splits: dict[str, Columns], **changes: object) -> str:
     given = {"class_names": NAMES, "metrics": ("accuracy",), **changes}
     with pytest.raises((TaskError, UnknownNameError)) as caught:
-        ClassTask("toy", build_class_splits(splits), source="here", **given)  # type: ignore[arg-type]
+        ClassTask("toy", ClassTask.hold(splits), source="here", **given)  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -42,7 +42,7 @@ def test_splits_are_ordered_and_texts_unique_in_first_seen_order() -> None:
 
 def test_labels_and_groups() -> None:
     rows: Columns = {**columns(4), "group": ["a", "a", "b", "b"]}
-    task = ClassTask("toy", build_class_splits({"train": rows}), NAMES, ("accuracy",), "made here")
+    task = ClassTask("toy", ClassTask.hold({"train": rows}), NAMES, ("accuracy",), "made here")
     assert task.labels("train").dtype == np.int64
     assert task.labels("train").tolist() == [0, 1, 2, 0]
     assert task.groups("train") == ("a", "a", "b", "b")
@@ -53,7 +53,7 @@ def test_labels_and_groups() -> None:
 
 def test_pairs_hold_two_texts() -> None:
     rows: Columns = {"text1": ["a", "b"], "text2": ["c", "a"], "label": [0, 1], "row": [0, 1]}
-    task = ClassTask("toy", build_class_splits({"train": rows}), NAMES, ("accuracy",), "made here")
+    task = ClassTask("toy", ClassTask.hold({"train": rows}), NAMES, ("accuracy",), "made here")
     assert task.is_pairs
     assert task.texts() == ["a", "c", "b"]
 
@@ -65,7 +65,7 @@ def test_digest_depends_on_rows_and_classes_only() -> None:
     grouped: dict[str, Columns] = {
         split: {**columns(30, tag), "group": ["g"] * 30} for split, tag in (("train", ""), ("test", "t"))
     }
-    with_groups = ClassTask("toy", build_class_splits(grouped), NAMES, ("f1-macro",), "made here")
+    with_groups = ClassTask("toy", ClassTask.hold(grouped), NAMES, ("f1-macro",), "made here")
     assert task.digest() == same.digest()
     assert re.fullmatch(r"[0-9a-f]{64}", task.digest())
     digests = {task.digest(), renamed.digest(), with_groups.digest(), task.subset(9).digest(), make_task(31).digest()}
@@ -93,9 +93,9 @@ def test_a_subset_smaller_than_the_classes_is_refused() -> None:
 def test_remarks_about_rows_that_left_are_forgotten() -> None:
     twice: Columns = {"text": ["a", "a", *"bcdefghi"], "label": [0, 0, 1, 2, 1, 0, 1, 2, 2, 0], "row": list(range(10))}
     note = "train: 1 of 10 rows repeat the texts of an earlier row"
-    task = ClassTask("toy", build_class_splits({"train": twice}), NAMES, ("accuracy",), "here", notes=("mine", note))
+    task = ClassTask("toy", ClassTask.hold({"train": twice}), NAMES, ("accuracy",), "here", notes=("mine", note))
     once = {name: values[1:] for name, values in twice.items()}
-    changed = task.replace_splits(build_class_splits({"train": once}), note="one row left out")
+    changed = task.replace_splits(ClassTask.hold({"train": once}), note="one row left out")
     assert changed.notes == ("one row left out", "mine")
 
 

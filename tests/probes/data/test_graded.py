@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.class_task import NumberTask, build_number_splits
-from probes.data.pair_task import PairTask, build_splits
+from probes.data.class_task import NumberTask
+from probes.data.pair_task import PairTask
 
 
 def make_task(kind: str, gold: Any) -> PairTask | NumberTask:
@@ -14,10 +14,10 @@ def make_task(kind: str, gold: Any) -> PairTask | NumberTask:
     if kind == "pairs":
         rows = {"sentence1": texts, "sentence2": texts, "score": gold}
         return PairTask(
-            "t", build_splits({"test": {k: v for k, v in rows.items() if v is not None}}), (0.0, 5.0), "here"
+            "t", PairTask.hold({"test": {k: v for k, v in rows.items() if v is not None}}), (0.0, 5.0), "here"
         )
     rows = {"text": texts, "number": gold}
-    return NumberTask("t", build_number_splits({"test": {k: v for k, v in rows.items() if v is not None}}), "here")
+    return NumberTask("t", NumberTask.hold({"test": {k: v for k, v in rows.items() if v is not None}}), "here")
 
 
 @pytest.mark.parametrize("kind", ["pairs", "numbers"])

@@ -12,7 +12,6 @@ from probes.data.pair_task import (
     SUBSETS,
     PairTask,
     audit_notes,
-    build_splits,
     drop_leaked_rows,
     final_punctuation,
     load_stsb_local,
@@ -121,7 +120,7 @@ def make_task() -> PairTask:
     fill = {split: [(f"{split} {i}", f"{split} {i}'", float(i)) for i in range(5)] for split in ("v", "t")}
     return PairTask(
         "leaky",
-        build_splits(
+        PairTask.hold(
             {
                 "train": rows_of(*leaked, *free),
                 "validation": rows_of(("v2", "v1", 0.0), ("v3", "v4", 1.0), ("v5", "v6", 2.0), *fill["v"]),
@@ -164,7 +163,9 @@ def test_after_that_nothing_leaks(by: Any) -> None:
 
 def test_a_task_without_training_rows_stays_as_it_is() -> None:
     task = make_task()
-    bare = replace(task, splits=build_splits({split: task.splits[split].to_dict() for split in ("validation", "test")}))
+    bare = replace(
+        task, splits=PairTask.hold({split: task.splits[split].to_dict() for split in ("validation", "test")})
+    )
     assert drop_leaked_rows(bare, by="pairs") is bare
 
 
@@ -173,7 +174,7 @@ def test_too_few_rows_left_are_told() -> None:
     splits = {split: rows.to_dict() for split, rows in task.splits.items()}
     splits["train"] = {column: values[:9] for column, values in splits["train"].items()}
     with pytest.raises(TaskError, match="split 'train' of task 'leaky' has 4 rows, but a correlation needs at least 8"):
-        drop_leaked_rows(replace(task, splits=build_splits(splits)), by="sentences")
+        drop_leaked_rows(replace(task, splits=PairTask.hold(splits)), by="sentences")
 
 
 def write_pairs(folder: Path) -> str:

@@ -10,6 +10,7 @@ from extract.errors import TaskError
 from probes.data.class_task import ClassTask, assemble_task
 from probes.data.domains import look_both_ways_split
 from probes.data.splits import SplitRule
+from probes.data.table_files import FileRows
 from tests.probes.data.planted_classes import row_of
 
 
@@ -21,7 +22,11 @@ def make(labels: list[str], *, n_taken: int | None = None, official: bool = Fals
     ]
     classes = tuple(dict.fromkeys(labels))
     return assemble_task(
-        rows, name="toy", source="here", class_names=classes, look_both_ways_rows=n_taken, rule=SplitRule(rare="drop")
+        FileRows(rows, "here"),
+        name="toy",
+        class_names=classes,
+        look_both_ways_rows=n_taken,
+        rule=SplitRule(rare="drop"),
     )
 
 

@@ -15,7 +15,7 @@ from tests.probes.data.planted_numbers import make_number_task, number_task
 def test_the_sample_has_every_rating_in_every_split_and_no_text_twice() -> None:
     task = load_task("number-sample")
     assert isinstance(task, NumberTask)
-    assert (len(task.texts()), task.audit(), task.describe()["has_groups"]) == (120, (), False)
+    assert (len(task.texts()), task.audit(), task.describe().of_kind["has_groups"]) == (120, (), False)
     assert all(set(task.numbers(split)) == {1.0, 2.0, 3.0, 4.0, 5.0} for split in task.splits)
     assert Counter(np.concatenate([task.numbers(split) for split in task.splits])) == dict.fromkeys(range(1, 6), 24)
 
@@ -33,7 +33,7 @@ def test_files_are_read_by_their_column_names_and_bad_rows_dropped(tmp_path: Pat
     assert list(task.splits) == ["train", "validation"]
     assert task.numbers("train").tolist() == [i / 4 for i in range(10)]
     assert (task.groups("train") or ())[:3] == ("by 0", "by 0", "by 1")
-    assert task.describe()["has_groups"]
+    assert task.describe().of_kind["has_groups"]
     assert [note.partition(": ")[2][:20] for note in task.notes[:2]] == ["1 of 11 rows dropped"] * 2
     assert task.notes[2:] == ("validation: 10 of 10 texts are also in train",)
 

@@ -306,3 +306,13 @@ def test_a_file_that_is_no_parquet(tmp_path: Path, capfd: pytest.CaptureFixture[
     path = save(tmp_path / "p.parquet", [HEADER, *GOOD])
     assert f"{path} cannot be read as Parquet (ArrowInvalid: Parquet magic bytes not found" in fails(path)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_parquet_file_that_names_a_column_twice(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), path)
+    with pytest.raises(TaskError, match=r"p.parquet names column 'text' twice: every column needs its own name"):
+        read_pair_files(path)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.pair_task import PairTask, build_splits
+from probes.data.pair_task import PairTask
 
 
 def columns(n_rows: int, tag: str = "") -> dict[str, list[str] | list[float]]:
@@ -16,7 +16,7 @@ def columns(n_rows: int, tag: str = "") -> dict[str, list[str] | list[float]]:
 
 
 def make_task(n_rows: int = 20) -> PairTask:
-    splits = build_splits({"test": columns(n_rows, "t"), "train": columns(n_rows)})
+    splits = PairTask.hold({"test": columns(n_rows, "t"), "train": columns(n_rows)})
     return PairTask("toy", splits, (0.0, 5.0), "made here")
 
 
@@ -39,7 +39,7 @@ def test_gold01_maps_the_range_to_zero_and_one() -> None:
 def test_gold01_of_a_shifted_range() -> None:
     rows = columns(9)
     rows["score"] = [float(value) for value in range(-4, 5)]
-    task = PairTask("shifted", build_splits({"train": rows}), (-4.0, 4.0), "made here")
+    task = PairTask("shifted", PairTask.hold({"train": rows}), (-4.0, 4.0), "made here")
     np.testing.assert_allclose(task.gold01("train"), np.linspace(0, 1, 9), rtol=1e-6)
 
 
@@ -61,7 +61,7 @@ def test_digest_tells_where_one_text_ends() -> None:
     rows, moved = columns(8), columns(8)
     rows["sentence1"], rows["sentence2"] = ["a b"] * 8, ["c"] * 8
     moved["sentence1"], moved["sentence2"] = ["a"] * 8, ["b c"] * 8
-    one, other = (PairTask("t", build_splits({"train": each}), (0.0, 5.0), "here") for each in (rows, moved))
+    one, other = (PairTask("t", PairTask.hold({"train": each}), (0.0, 5.0), "here") for each in (rows, moved))
     assert one.digest() != other.digest()
 
 
@@ -84,13 +84,13 @@ def test_a_larger_subset_than_the_split_is_the_split() -> None:
 
 def test_unknown_split_and_no_split_are_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown split 'trian': did you mean 'train'\?"):
-        PairTask("t", build_splits({"trian": columns(8)}), (0.0, 5.0), "here")
+        PairTask("t", PairTask.hold({"trian": columns(8)}), (0.0, 5.0), "here")
     with pytest.raises(TaskError, match=r"task 't' has no split; give at least one of train, validation, test"):
-        PairTask("t", build_splits({}), (0.0, 5.0), "here")
+        PairTask("t", PairTask.hold({}), (0.0, 5.0), "here")
 
 
 def test_a_missing_column_is_named() -> None:
-    splits = build_splits({"train": columns(8)})
+    splits = PairTask.hold({"train": columns(8)})
     splits["train"] = splits["train"].rename_column("score", "scores")
     with pytest.raises(UnknownNameError, match=r"unknown column 'score': did you mean 'scores'\?"):
         PairTask("t", splits, (0.0, 5.0), "here")

@@ -83,7 +83,7 @@ def test_one_loader_loads_every_kind_and_every_task_describes_itself(name: str, 
     task = probes.load_task(name)
     assert type(task) is cls
     assert task.kind == TASKS[name].kind == cls.kind
-    told = task.describe()
+    told = task.describe().to_plain()
     assert {"kind", "name", "source", "is_sample", "metrics", "n_rows", "digest", "notes"} <= set(told)
     assert (told["kind"], told["name"], told["is_sample"]) == (task.kind, task.name, True)
     assert told["metrics"] == list(task.metrics) != []

@@ -16,7 +16,7 @@ from probes.data.table_files import (
     TokenColumns,
     check_token_rows,
     quiet_datasets,
-    read_token_json,
+    read_raw,
 )
 from tests.probes.hub_builders import hub_builder
 
@@ -35,7 +35,7 @@ def read_repository(repository: str, columns: TokenColumns) -> tuple[dict[str, S
 
 def fails(path: Path, columns: TokenColumns | None = None) -> str:
     with pytest.raises((TaskError, UnknownNameError)) as caught:
-        read_token_json(path, columns or TokenColumns())
+        check_token_rows(read_raw(path), columns or TokenColumns())
     return str(caught.value)
 
 
@@ -54,7 +54,7 @@ def hub_folder(folder: Path, rows: Mapping[str, list[Any]], tags: object, **feat
 def test_json_lines(tmp_path: Path) -> None:
     rows = [{"tokens": ["Ice", "in", "Oslo"], "tags": ["O", "O", "B-LOC"]}, {"tokens": [], "tags": []}]
     path = save(tmp_path / "x.jsonl", [*rows, {"tokens": ["a\u00a0b"], "tags": ["O"], "document": 7}])
-    table = read_token_json(path, TokenColumns())
+    table = check_token_rows(read_raw(path), TokenColumns())
     assert table.sentences == [
         Sentence(["Ice", "in", "Oslo"], ["O", "O", "B-LOC"], "", [True] * 3, [1] * 3),
         Sentence(["a\u00a0b"], ["O"], "7", [True], [3]),
@@ -117,8 +117,8 @@ def test_a_row_may_be_packed(tmp_path: Path) -> None:
     plain = save(tmp_path / "x.jsonl", [{"tokens": ["Ice", "in"], "tags": ["O", "B-A"]}])
     packed = tmp_path / "x.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    table = read_token_json(packed, TokenColumns())
-    assert table.sentences == read_token_json(plain, TokenColumns()).sentences
+    table = check_token_rows(read_raw(packed), TokenColumns())
+    assert table.sentences == check_token_rows(read_raw(plain), TokenColumns()).sentences
     assert table.location(0, 1) == f"{packed}, line 1"
     packed.write_bytes(plain.read_bytes())
     assert f"{packed} cannot be unpacked as gzip (Not a gzipped file" in fails(packed)

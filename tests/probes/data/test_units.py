@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.data.class_task import ClassTask, build_class_splits
-from probes.data.pair_task import PairTask, build_splits
+from probes.data.class_task import ClassTask
+from probes.data.pair_task import PairTask
 from probes.data.units import find_units
 from probes.metrics.bootstrap import Resampling, paired_scores
 from probes.metrics.significance import bootstrap_p_value
@@ -17,7 +17,7 @@ N = 40
 
 def make_pairs(first: list[str], second: list[str]) -> PairTask:
     scores = [float(k % 6) for k in range(len(first))]
-    splits = build_splits({"test": {"sentence1": first, "sentence2": second, "score": scores}})
+    splits = PairTask.hold({"test": {"sentence1": first, "sentence2": second, "score": scores}})
     return PairTask("shared", splits, (0.0, 5.0), "a test")
 
 
@@ -27,7 +27,7 @@ def test_rows_that_share_no_text_are_drawn_by_themselves() -> None:
     assert find_units([]) is None
     task = make_pairs([f"a{k}" for k in range(N)], [f"b{k}" for k in range(N)])
     assert task.units("test") is None
-    assert "shared_rows" not in task.describe()
+    assert "shared_rows" not in task.describe().to_plain()
 
 
 def test_a_pair_shares_a_text_on_either_side_and_over_other_pairs() -> None:
@@ -47,7 +47,7 @@ def test_copies_are_one_unit_and_the_task_says_so() -> None:
     first = [f"a{k // 4}" for k in range(N)]
     task = make_pairs(first, [f"b{k // 4}" for k in range(N)])
     assert task.units("test") == tuple(str(k - k % 4) for k in range(N))
-    assert task.describe()["shared_rows"] == {
+    assert task.describe().shared_rows == {
         "test": "test: 40 of 40 rows share a text with other rows; intervals draw the 10 sets of rows that share no "
         "text whole"
     }
@@ -87,7 +87,7 @@ def test_classes_with_copied_texts_have_units() -> None:
         "label": [0, 0, 1, 1] * 5,
         "row": list(range(20)),
     }
-    splits = build_class_splits({"train": rows, "test": rows})
+    splits = ClassTask.hold({"train": rows, "test": rows})
     task = ClassTask("copied", splits, ("no", "yes"), ("accuracy",), "a test", licence="none")
     units = task.units("test")
     assert units is not None

@@ -10,7 +10,7 @@ from extract.errors import TaskError, UnknownNameError
 from extract.inputs.joined_text import JoinedText, join_words
 from probes.data.table_files import Sentence, SentenceTable
 from probes.data.word_files import load_word_files
-from probes.data.word_task import WordTask, build_task, build_word_splits, hold_out
+from probes.data.word_task import WordTask, build_task, hold_out
 
 
 def sentence(words: str, tags: str, document: str = "") -> Sentence:
@@ -159,7 +159,7 @@ def test_a_task_that_cannot_be_used(rows: dict[str, list[list[str]]], said: str)
         for split, tags in rows.items()
     }
     with pytest.raises(TaskError) as caught:
-        WordTask("x", build_word_splits(columns), "span-f1", "here")
+        WordTask("x", WordTask.hold(columns), "span-f1", "here")
     assert said in str(caught.value)
 
 

@@ -95,7 +95,11 @@ def test_every_kind_is_read_from_every_format(suffix: str, tmp_path: Path) -> No
     assert read_pair_class_files(write(tmp_path / f"p{suffix}", pairs)).n_rows()["test"] == 14
     assert read_bitext_files(write(tmp_path / f"b{suffix}", pairs)).n_rows()["validation"] == 6
     labels = [{"text": f"t {k}", "label": "xyz"[k % 3]} for k in range(n)]
-    assert read_clustering_files(write(tmp_path / f"c{suffix}", labels)).describe()["class_names"] == ["x", "y", "z"]
+    assert read_clustering_files(write(tmp_path / f"c{suffix}", labels)).describe().of_kind["class_names"] == [
+        "x",
+        "y",
+        "z",
+    ]
     ranked = [{"query": f"q {k // 4}", "document": f"d {k}", "relevance": int(k % 4 == 1)} for k in range(40)]
     task = read_reranking_files(write(tmp_path / f"r{suffix}", ranked))
     assert task.n_rows() == {"validation": 3, "test": 7}
@@ -174,7 +178,7 @@ def test_samples_are_what_they_say() -> None:
     answers = np.bincount([row["answer"] for row in rows])
     assert answers.max() < 25  # no position gives the answer away
     assert [note for note in odd.notes if "also in" in note] == []
-    assert load_task("retrieval-sample").describe()["n_documents"] == 60
+    assert load_task("retrieval-sample").describe().of_kind["n_documents"] == 60
 
 
 def test_sts_is_read_as_it_was_published_and_choices_come_from_elsewhere(tmp_path: Path) -> None:

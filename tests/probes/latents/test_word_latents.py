@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from extract.errors import CacheError, TaskError, UnknownNameError
-from probes.data.word_task import WordTask, build_word_splits
+from probes.data.word_task import WordTask
 from probes.latents.word_latents import Streaming, WordLatents
 from tests.probes.heads.words.planted_words import LAYERS, TAGS, PlantedCache, make_task, plant
 from tests.probes.planted_latents import make_task as make_pairs
@@ -37,7 +37,7 @@ def test_the_mean_and_scale_are_those_of_training_words_each_counted_once(task: 
     values = columns(task)
     for column in values["train"].values():
         column.extend(column[:30])  # sentences that stand twice
-    twice = replace(task, splits=build_word_splits(values))
+    twice = replace(task, splits=WordTask.hold(values))
     cache = plant(task, cut=[0, 7])
     streaming = Streaming(chunk_words=25)
     found = WordLatents(cache, twice, streaming=streaming).standardiser
@@ -51,7 +51,7 @@ def test_tags_of_a_split_are_those_of_train_and_then_its_own(task: WordTask) -> 
     values = columns(task)
     values["test"]["tags"][0] = ["B-ZOO", *values["test"]["tags"][0][1:]]
     values["test"]["tags"][0] = [tag if tag.startswith("B") else "O" for tag in values["test"]["tags"][0]]
-    strange = replace(task, splits=build_word_splits(values))
+    strange = replace(task, splits=WordTask.hold(values))
     data = WordLatents(plant(task), strange)
     assert data.classes == TAGS
     assert data.gold("validation").names == TAGS
@@ -86,7 +86,7 @@ def test_a_task_without_training_words_is_refused() -> None:
 def test_one_tag_in_train_is_refused(task: WordTask) -> None:
     values = columns(task)
     values["train"]["tags"] = [["NOUN"] * len(tags) for tags in values["train"]["tags"]]
-    data = WordLatents(plant(task), WordTask("dull", build_word_splits(values), "accuracy", "made up"))
+    data = WordLatents(plant(task), WordTask("dull", WordTask.hold(values), "accuracy", "made up"))
     with pytest.raises(TaskError, match="every training word of task 'dull' has the tag 'NOUN'"):
         _ = data.classes
 

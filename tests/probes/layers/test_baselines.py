@@ -61,10 +61,8 @@ def test_numbers_are_predicted_from_words_that_train_shows() -> None:
         split: [{"text": f"It was {word} {k}.", "number": n} for k in range(4) for word, n in words.items()]
         for split in ("train", "test")
     }
-    from probes.data.class_task import build_number_splits
-
     columns = {split: {key: [row[key] for row in part] for key in ("text", "number")} for split, part in rows.items()}
-    made = task.replaced(splits=build_number_splits(columns))
+    made = task.replaced(splits=NumberTask.hold(columns))
     found = baseline_predictions(made)
     assert list(found) == ["bag-of-words"]
     assert pearson(found["bag-of-words"]["test"], made.numbers("test")) > 0.99

@@ -85,7 +85,7 @@ def make_run(kind: str, folder: Path) -> MadeRun:
     heads = {}
     for name, options in HEADS_OF[kind].items():
         heads[name] = HEADS[name].evaluate(resolve_head(name, options, kind=kind), setting, lambda _: ignore_epoch)
-    header = make_header(kind, KINDS[kind].describe(task, cache))
+    header = make_header(kind, KINDS[kind].describe(task, cache).to_plain())
     about = {**describe_cache(cache)} if kind != "words" else WORD_CACHE
     return MadeRun(RunScores(header, about, heads, {}, {"extraction": 1.0, "heads": 2.0}), task, cache, KINDS[kind])
 

@@ -15,7 +15,7 @@ from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
 from extract.masks.mask_plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.data.class_task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask
 from probes.fitting.fit_options import find_protocol
 from probes.heads.context import load_head
 from probes.heads.logistic_probe import LinearProbe
@@ -233,7 +233,7 @@ def test_what_is_knowable_is_refused_before_anything_is_extracted(
     whole = config.task.load()
     assert isinstance(whole, ClassTask)
     pool = {key: [*whole.splits["train"][key], *whole.splits["validation"][key]] for key in ("text", "label", "row")}
-    splits = build_class_splits({"train": pool, "test": whole.splits["test"].to_dict()})
+    splits = ClassTask.hold({"train": pool, "test": whole.splits["test"].to_dict()})
     task = whole.replace_splits(splits, note="no validation")
     with pytest.raises(IcecoreError, match=message):
         check_heads(config, task)

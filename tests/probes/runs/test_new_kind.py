@@ -12,7 +12,7 @@ import yaml
 from torch import Tensor
 
 from probes.cli.main import main
-from probes.data.task import GradedTask, hold_columns
+from probes.data.task import GradedTask
 from probes.data.task_table import TASKS, TaskEntry, load_task
 from probes.heads.head_table import HEADS, layer_head
 from probes.heads.layer_head import embed_once, only_channel, read_channels
@@ -30,7 +30,8 @@ TEXTS = ("first", "second", "third")
 class TripleTask(GradedTask):
     """Triples of texts with one number each."""
 
-    kind: ClassVar[str] = "triples"
+    kind: ClassVar[Any] = "triples"
+    columns: ClassVar[Any] = {**dict.fromkeys(TEXTS, "string"), "number": "float64"}
     text_columns: ClassVar[tuple[str, ...]] = TEXTS
     gold_column: ClassVar[str] = "number"
     name: str
@@ -45,23 +46,17 @@ class TripleTask(GradedTask):
     def audit(self) -> tuple[str, ...]:
         return ()
 
-    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
-        return self.kind, (*TEXTS, "number")
-
     def describe_kind(self) -> dict[str, Any]:
         return {"has_groups": False}
 
 
 def load_triples() -> TripleTask:
     """Make triples of the pairs that ship with the project, of each text and the next one."""
-    from datasets import Value
-
     columns = {}
     for split, rows in load_task("sts-sample").splits.items():
         first, second = list(rows["sentence1"]), list(rows["sentence2"])
         columns[split] = {"first": first, "second": second, "third": [*first[1:], first[0]], "number": rows["score"]}
-    features = {**dict.fromkeys(TEXTS, Value("string")), "number": Value("float64")}
-    return TripleTask("triple-sample", hold_columns(columns, features), "sts-sample", is_sample=True)
+    return TripleTask("triple-sample", TripleTask.hold(columns), "sts-sample", is_sample=True)
 
 
 class TripleHead(RidgeHead):

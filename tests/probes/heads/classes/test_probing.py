@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask, assemble_task
+from probes.data.table_files import FileRows
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import load_head
 from probes.heads.layer_head import Choice
@@ -151,7 +152,7 @@ def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> N
         for split, n in (("train", 10), ("validation", 10), ("test", 40))
         for i in range(n)
     ]
-    task = assemble_task(rows, name="thin", source="made up", metrics=("accuracy",))
+    task = assemble_task(FileRows(rows, "made up"), name="thin", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0])
     predicted = {task.class_names[k] for k in found.result.predictions["test"]}
     assert predicted <= {"yes", "no"}
@@ -162,7 +163,7 @@ def test_a_class_of_test_alone_draws_the_same_validation() -> None:
     def drawn(new: str) -> list[str]:
         rows = [row_of(f"{i}", "yes" if i % 2 else "no", "train") for i in range(60)]
         rows += [row_of(f"test {i}", new if i % 2 else "yes", "test") for i in range(6)]
-        return list(assemble_task(rows, name="drawn", source="made up").splits["validation"]["text"])
+        return list(assemble_task(FileRows(rows, "made up"), name="drawn").splits["validation"]["text"])
 
     assert drawn("no") == drawn("a new class")
 
@@ -217,7 +218,7 @@ def test_what_oversampling_did_is_counted_by_name(tmp_path: Path) -> None:
     rows = [row_of(f"{i}", name, "train") for i, name in enumerate(["a"] * 9 + ["b"] * 3 + ["c"])]
     rows += [row_of(f"test {i}", "a", "test") for i in range(4)]
     rows += [row_of(f"dev {i}", "a", "validation") for i in range(4)]
-    task = assemble_task(rows, name="few", source="made up", metrics=("accuracy",))
+    task = assemble_task(FileRows(rows, "made up"), name="few", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0], oversampling="balance")
     assert found.result.extras["oversampled"] == {
         "mode": "balance",

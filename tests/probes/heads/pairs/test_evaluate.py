@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 import probes.heads.pair_heads
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.data.pair_task import SUBSETS, PairTask, build_splits
+from probes.data.pair_task import SUBSETS, PairTask
 from probes.fitting.fit import ignore_epoch
 from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import resolve_head
@@ -198,7 +198,7 @@ def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None 
     test["sentence1"][:n_pairs] = train["sentence2"][:n_pairs]
     if gold is not None:
         test["score"][:n_leaked] = [gold] * n_leaked
-    return replace(task, splits=build_splits(columns))
+    return replace(task, splits=PairTask.hold(columns))
 
 
 def setting_of(task: PairTask, folder: Path, **how: Any) -> FitContext:
@@ -316,7 +316,7 @@ def test_intervals_draw_copies_of_a_pair_together(cache: LatentCache, task: Pair
     few = {column: values[:30] for column, values in rows.items()}
     found = {}
     for name, test in (("few", few), ("copied", copied)):
-        splits = build_splits({**{split: part[:] for split, part in task.splits.items()}, "test": test})
+        splits = PairTask.hold({**{split: part[:] for split, part in task.splits.items()}, "test": test})
         part = replace(task, splits=splits)
         result = evaluate("layer-cosine", {}, make_setting(cache, part, tmp_path / name))
         found[name] = result.summary["test"]["pearson"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
-from probes.data.pair_task import PairTask, build_splits
+from probes.data.pair_task import PairTask
 from probes.heads.result import Residuals, residuals_of
 
 TEXTS = [
@@ -34,7 +34,7 @@ def task() -> PairTask:
         "sentence2": [b for _, b in TEXTS],
         "score": GOLD,
     }
-    return PairTask("eight", build_splits({"validation": rows, "test": rows}), (0.0, 5.0), "made up")
+    return PairTask("eight", PairTask.hold({"validation": rows, "test": rows}), (0.0, 5.0), "made up")
 
 
 @pytest.fixture

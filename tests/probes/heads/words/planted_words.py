@@ -16,7 +16,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache
 from extract.store.items import CachedWords, WordPlaces
 from extract.store.manifest import CacheIdentity, Manifest, WordIdentity
-from probes.data.word_task import WordTask, build_word_splits
+from probes.data.word_task import WordTask
 
 N_BLOCKS, WIDTH = 3, 12
 LAYERS = layer_names(N_BLOCKS)
@@ -152,7 +152,7 @@ def make_task(
             "document": [str(i % n_documents) if n_documents else "" for i in range(n)],
             "space_after": [[True] * len(row) for row in words],
         }
-    return WordTask("planted", build_word_splits(columns), metric, "made up")
+    return WordTask("planted", WordTask.hold(columns), metric, "made up")
 
 
 def _legal(tags: Sequence[str]) -> list[str]:

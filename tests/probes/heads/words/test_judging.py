@@ -140,9 +140,9 @@ def test_the_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     columns = {split: rows.to_dict() for split, rows in task.splits.items()}
     columns["test"]["words"] = [[f"train{k}.0"] * len(row) for k, row in enumerate(columns["test"]["words"])]
     columns["test"]["words"][0] = ["unheard"] * len(columns["test"]["words"][0])
-    from probes.data.word_task import build_word_splits
+    from probes.data.word_task import WordTask
 
-    task = replace(task, splits=build_word_splits(columns))
+    task = replace(task, splits=WordTask.hold(columns))
     data = WordLatents(plant(task), task)
     found = majority_ids(data, "test")
     train = columns["train"]

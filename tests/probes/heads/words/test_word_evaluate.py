@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from extract.errors import TaskError
-from probes.data.word_task import WordTask, build_word_splits
+from probes.data.word_task import WordTask
 from probes.heads.context import FitContext, load_head
 from probes.heads.result import HeadResult
 from probes.heads.word_fits import majority_ids, tag_scorer
@@ -120,7 +120,7 @@ def poisoned(task: WordTask) -> WordTask:
     """Change every tag of test, and nothing else."""
     columns = {split: rows.to_dict() for split, rows in task.splits.items()}
     columns["test"]["tags"] = [["B-POISON"] * len(tags) for tags in columns["test"]["tags"]]
-    return replace(task, splits=build_word_splits(columns))
+    return replace(task, splits=WordTask.hold(columns))
 
 
 @pytest.mark.long

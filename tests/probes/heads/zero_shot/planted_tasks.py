@@ -18,7 +18,6 @@ from probes.data.zero_shot_task import (
     RerankingTask,
     RetrievalTask,
     ZeroShotTask,
-    hold_task_columns,
 )
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import FitContext
@@ -33,7 +32,7 @@ Shuffled = Sequence[str]
 
 
 def _make(
-    kind: Callable[..., Any],
+    kind: type[ZeroShotTask],
     column: str,
     rows: Callable[[str, int], Mapping[str, Any]],
     shuffled: Shuffled,
@@ -48,7 +47,7 @@ def _make(
         if split in shuffled:
             order = np.random.default_rng(5).permutation(n)
             columns[split][column] = [columns[split][column][k] for k in order]
-    return kind("planted", hold_task_columns(kind, columns), "made up", **more)  # type: ignore[arg-type]
+    return kind("planted", kind.hold(columns), "made up", **more)
 
 
 def make_retrieval(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:

@@ -135,7 +135,7 @@ def test_the_threshold_comes_from_validation_and_scores_new_pairs(tmp_path: Path
     assert result.chosen == worse.chosen
     np.testing.assert_array_equal(result.predictions["test"], worse.predictions["test"])
     above = result.predictions["validation"] > 0
-    accuracy = np.mean(above == (task.alike("validation") == 1))
+    accuracy = np.mean(above == (task.labels("validation") == 1))
     assert accuracy == result.mean("validation", "threshold-accuracy")
 
 
