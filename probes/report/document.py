@@ -31,13 +31,15 @@ from probes.report.blocks import (
 )
 from probes.report.scores import (
     Header,
+    Plain,
     PlanChoice,
     PlanScores,
     PlansScores,
+    PretrainingInfo,
     PretrainingScores,
     RunScores,
     SearchCost,
-    Values,
+    TaskInfo,
 )
 
 FEW_UNITS = 30
@@ -134,7 +136,7 @@ class KindReport:
             for split in task.splits
         }
 
-    def resampled(self, task: Values) -> str:
+    def resampled(self, task: TaskInfo) -> str:
         """Say, from the description of a task, what intervals are drawn from."""
         return "groups" if task["has_groups"] else self.unit
 
@@ -297,13 +299,13 @@ def _used(context: Context) -> Iterator[Block]:
     yield machine_line(header)
 
 
-def _further(template: Values) -> str:
+def _further(template: Plain) -> str:
     """Name the fields of a template that differ from their defaults, beyond those that every report names."""
     named = (*FIRST_FIELDS, "window", "mean_of")
     return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
 
 
-def _pretraining(pretraining: Values) -> Iterator[Block]:
+def _pretraining(pretraining: PretrainingInfo) -> Iterator[Block]:
     """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
     records = pretraining.get("autoencoders", {})
     if records:

@@ -30,7 +30,7 @@ from probes.report.blocks import (
 )
 from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result
 from probes.report.predictions import write_conll
-from probes.report.scores import Values
+from probes.report.scores import TaskInfo
 
 ZERO_SHOT = "layer-cosine"
 """The head without training."""
@@ -95,7 +95,7 @@ class PairReport(KindReport):
     def gold(self, task: Any, split: str) -> Sequence[Any]:
         return list(task.splits[split]["score"])
 
-    def resampled(self, task: Values) -> str:
+    def resampled(self, task: TaskInfo) -> str:
         return "pairs"
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
@@ -179,7 +179,7 @@ def _subsets(context: Context) -> Iterator[Block]:
     yield from (Item(f"{name}: {SUBSETS[name]}") for name in names)
 
 
-def _subset_cell(summary: Values | None) -> str:
+def _subset_cell(summary: Mapping[str, Any] | None) -> str:
     return NOTHING if summary is None else f"{spread(SeedSummary(**summary))} ({interval(SeedSummary(**summary))})"
 
 
@@ -353,7 +353,7 @@ class WordReport(KindReport):
             return None
         return [name for name, words in zip(units, task.rows(split)["words"], strict=True) for _ in words]
 
-    def resampled(self, task: Values) -> str:
+    def resampled(self, task: TaskInfo) -> str:
         return str(task["resampled"].get("test", "sentences"))
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:

@@ -20,7 +20,7 @@ from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, side_by_side
 from probes.report.document import Context
-from probes.report.scores import Values, tidy_rows
+from probes.report.scores import AutoencoderInfo, Plain, PretrainingInfo, tidy_rows
 
 LINES = {"test": (0, (1, 1.2))}
 """Style of the line of a split, where it is not drawn through."""
@@ -115,7 +115,7 @@ def layer_curves(result: HeadResult) -> list[Curve]:
     return sorted(curves, key=lambda curve: not _is_chosen(curve.name, result.chosen))
 
 
-def _is_chosen(name: str, chosen: Values) -> bool:
+def _is_chosen(name: str, chosen: Plain) -> bool:
     """Whether a curve is that of the chosen value, as `raw` or `C 0.1`."""
     numbers = {f"{key} {value:g}" for key, value in chosen.items() if isinstance(value, int | float)}
     return name in numbers or name in chosen.values()
@@ -229,7 +229,7 @@ def _curves_note(source: FigureInput) -> str:
     return ", ".join([*parts, *["bands: standard deviation over seeds"] * has_bands])
 
 
-def parts_frame(parts: Values) -> pd.DataFrame:
+def parts_frame(parts: Plain) -> pd.DataFrame:
     """Take the values of `PARTS` that a head or an autoencoder has, a column each, over its layers."""
     columns = {label: times * np.array(parts[key], float) for key, (label, times) in PARTS.items() if key in parts}
     return pd.DataFrame({"layer": parts["layers"], **columns})
@@ -552,7 +552,7 @@ FIGURES: tuple[HeadFigure, ...] = (
 """Every figure of a head."""
 
 
-def draw_autoencoders(album: style.Album, pretraining: Values, *, plan: str) -> None:
+def draw_autoencoders(album: style.Album, pretraining: PretrainingInfo, *, plan: str) -> None:
     """Draw losses (FREEZE Figure 2) and fitting of the autoencoders of every pooling."""
     for pooling, record in pretraining.get("autoencoders", {}).items():
         name = f"figures/autoencoder_{re.sub(r'[^A-Za-z0-9-]', '_', pooling)}"  # a name in a cache, no path
@@ -567,7 +567,7 @@ def draw_autoencoders(album: style.Album, pretraining: Values, *, plan: str) -> 
         album.add(f"{name}_history", draw_losses, losses, title=f"Fitting the {about}", note=note, table=losses)
 
 
-def loss_frame(record: Values) -> pd.DataFrame:
+def loss_frame(record: AutoencoderInfo) -> pd.DataFrame:
     """List the epochs of autoencoders: training and held-out loss, mean over layers, and the layers that kept each."""
     loss = "mean squared error" + " / variance" * record["standardises_latents"]
     epochs = range(1, len(record["history"]) + 1)

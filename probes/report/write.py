@@ -26,7 +26,7 @@ from probes.report.page import PAGE, Pictures, run_page, write_page
 from probes.report.plan_figures import draw_plans
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
-from probes.report.scores import PlansScores, PretrainingScores, RunScores, Values, seal_scores
+from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import Album
 
 
@@ -51,7 +51,7 @@ def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, format
     _write_report(album, pictures, report_plans(album, scores, report), values)
 
 
-def _write_report(album: Album, pictures: Pictures, document: Document, values: Values) -> None:
+def _write_report(album: Album, pictures: Pictures, document: Document, values: Plain) -> None:
     """Write the page, and the summary last, which says that all is there."""
     write_page(album.folder / PAGE, run_page(album.folder, document, pictures, values), pictures.classes)
     write_file(album.folder / "summary.md", summary_text(document, album.drawn))

@@ -24,10 +24,9 @@ from extract.records import as_given
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.manifest import Manifest, differences, flatten
 from probes.heads.head_table import find_head
-from probes.heads.result import HeadResult, read_result
+from probes.heads.result import HeadResult
 from probes.report.document import best_result
-from probes.report.score_shapes import check_scores
-from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
+from probes.report.scores import SCORES_SCHEMA, CacheInfo, RunScores, check_scores, read_result, read_run, seal_scores
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 if TYPE_CHECKING:  # importing this module loads no torch
@@ -172,7 +171,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def describe_cache(cache: "LatentCache") -> dict[str, Any]:
+def describe_cache(cache: "LatentCache") -> CacheInfo:
     """Describe a cache for scores.json."""
     return {
         "file": cache.path.name,

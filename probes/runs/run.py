@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
@@ -38,7 +38,7 @@ from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
-from probes.report.scores import Header, PretrainingScores, RunScores
+from probes.report.scores import DecoderInfo, Header, PretrainingInfo, PretrainingScores, RunScores, TaskInfo
 from probes.report.write import write_pretraining, write_run
 from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
 from probes.runs.run_caches import config_of, show_as
@@ -196,7 +196,7 @@ class EncoderShelf:
             self.fitted[pooling] = obtain_autoencoder(pretraining, pooling=pooling, report=report)
         return self.fitted[pooling]
 
-    def describe(self, corpus: Corpus | None) -> dict[str, Any]:
+    def describe(self, corpus: Corpus | None) -> PretrainingInfo:
         """Describe them for scores.json."""
         keys = (
             "layers",
@@ -210,13 +210,14 @@ class EncoderShelf:
             "held_out_squared_errors",
             "n_texts",
         )
-        return {
+        described: Any = {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},
             "autoencoders": {
                 pooling: {key: saved.record[key] for key in keys} for pooling, saved in self.fitted.items()
             },
         }
+        return cast("PretrainingInfo", described)
 
 
 def obtain_corpus(config: RunConfig) -> Corpus | None:
@@ -372,8 +373,8 @@ def make_header(
         command=command,
         device=str(choose_device(config.decoder.device)),
         n_resamples=config.bootstrap,
-        decoder=decoder,
-        task=task,
+        decoder=cast("DecoderInfo", decoder),
+        task=cast("TaskInfo", task),
         config_sha256=digest_bytes(read_file(folder / CONFIG)),
         own=describe_own(_own_names(config)),
         **describe_program(),
