@@ -1,13 +1,20 @@
 """Findings about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
 
 from extract.errors import HeadError, first_line
 from extract.files import read_file
+from extract.records import from_json
+from probes.metrics.bootstrap import Resampling, UnitScorer
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.significance import joint_intervals
 
 FINDINGS_SCHEMA = 1
 FINDINGS = "layers.json"
@@ -85,6 +92,57 @@ class ViewCurve:
     note: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """A score of each of `N` layers or sets of layers, with those of every seed and of every resample."""
+
+    value: Float[np.ndarray, " N"]
+    seeds: Float[np.ndarray, "N S"]
+    draws: Float[np.ndarray, "N R"]
+
+    @classmethod
+    def of(cls, scorer: UnitScorer, predicted: NDArray[np.generic], resampling: Resampling) -> "Resampled":
+        """Score predictions of one fit, a row for each layer."""
+        draws = scorer.resample(predicted, resampling)
+        return cls(scorer.score(predicted), np.zeros((len(draws), 0)), draws)
+
+    @classmethod
+    def unpack(cls, columns: Float[np.ndarray, "N C"], n_seeds: int) -> "Resampled":
+        """Read what `pack` made."""
+        return cls(columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :])
+
+    def pack(self) -> Float[np.ndarray, "N C"]:
+        """Return all scores side by side, for sums over layers."""
+        return np.concatenate([self.value[:, None], self.seeds, self.draws], axis=1)
+
+    def __sub__(self, other: "Resampled") -> "Resampled":
+        return Resampled(self.value - other.value, self.seeds - other.seeds, self.draws - other.draws)
+
+    def without_nan(self) -> "Resampled":
+        """Return 0 for scores that are not finite, as the correlation of a constant."""
+        return Resampled(np.nan_to_num(self.value), np.nan_to_num(self.seeds), np.nan_to_num(self.draws))
+
+    def curve(
+        self,
+        view: str,
+        metric: str,
+        layers: Sequence[str],
+        *,
+        confidence: float,
+        highest: float = np.inf,
+        name: str = "",
+        note: str = "",
+    ) -> ViewCurve:
+        """Make a view, with intervals that hold for all of its layers together and are no higher than `highest`."""
+        is_correlation = not VIEWS[view].is_gain and metric in CORRELATIONS
+        low, high = joint_intervals(
+            self.value, self.draws, confidence=confidence, highest=highest, is_correlation=is_correlation
+        )
+        spread = self.seeds.std(1, ddof=1) if self.seeds.shape[1] > 1 else np.zeros(0)
+        values, lows, highs, spreads = (tuple(column.tolist()) for column in (self.value, low, high, spread))
+        return ViewCurve(view, metric, tuple(layers), values, lows, highs, spreads, name, note)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How similarly two views rank the layers: Spearman's correlation with its interval over layers."""
@@ -136,11 +194,7 @@ class HeadFindings:
         """Return a view, None where it was not computed."""
         return next((curve for curve in self.curves if curve.view == view and name in ("", curve.name)), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the serial form: plain values by the names of the fields."""
-        return asdict(self)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, object]]:
         """Yield a row per view and layer, whose keys are columns of `compare_layers`."""
         for curve in self.curves:
             missing = (float("nan"),) * len(curve.values)
@@ -175,33 +229,15 @@ def load_findings(folder: Path) -> list[HeadFindings]:
         ) from error
 
 
-def read_findings(values: Mapping[str, Any]) -> HeadFindings:
+def read_findings(values: object) -> HeadFindings:
     """Read findings from their serial form, where NaN is null; refuse those that no figure could be drawn of."""
-    curves = tuple(ViewCurve(**_read_fields(curve)) for curve in values["curves"])
-    agreement = tuple(Agreement(**_read_fields(pair)) for pair in values["agreement"])
-    findings = HeadFindings(**{**_read_fields(values), "curves": curves, "agreement": agreement})
+    findings: HeadFindings = from_json(HeadFindings, values)
     if not {findings.best, *findings.best_set} <= set(findings.layers):
         raise ValueError("its best layers are not among its layers")
-    for curve in curves:
+    for curve in findings.curves:
         lists = [numbers for numbers in (curve.values, curve.low, curve.high, curve.spread) if numbers]
         if curve.view not in VIEWS or {len(curve.layers)} != {len(numbers) for numbers in lists} or not curve.layers:
             raise ValueError(f"its view {curve.view!r} is not one value per layer")
         if curve.view in OF_EVERY_LAYER and curve.layers != findings.layers:
             raise ValueError(f"its view {curve.view!r} is not of every layer")
-        if not all(isinstance(number, int | float) for numbers in lists for number in numbers):
-            raise TypeError(f"its view {curve.view!r} holds values that are not numbers")
-    if not all(isinstance(number, int | float) for pair in agreement for number in (pair.value, pair.low, pair.high)):
-        raise TypeError("the agreement of its views holds values that are not numbers")
     return findings
-
-
-def _read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn null into NaN, and lists into tuples."""
-    return {
-        key: tuple(float("nan") if item is None else item for item in value)
-        if isinstance(value, list)
-        else float("nan")
-        if value is None
-        else value
-        for key, value in values.items()
-    }

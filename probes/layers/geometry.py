@@ -48,10 +48,15 @@ class Neighbours(NamedTuple):
     distances: Float[np.ndarray, "M K"]
 
 
+def _as_values(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return each row of numbers as one value, to look for equal ones."""
+    whole = np.ascontiguousarray(rows)
+    return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
+
+
 def find_neighbours(x: Float[np.ndarray, "N D"], *, n_nearest: int = N_NEAREST) -> Neighbours:
     """Find the nearest neighbours of every distinct row by Euclidean distance."""
-    plain = np.ascontiguousarray(x) + 0  # -0 is 0
-    _, first = np.unique(plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1]))).ravel(), return_index=True)
+    _, first = np.unique(_as_values(x + 0), return_index=True)  # -0 is 0
     points = np.sort(first)
     rows = x[points].astype(np.float64)
     rows -= rows.mean(axis=0)
@@ -279,7 +284,7 @@ class Sample:
             latents = ((latents - mean) / np.where(scale > 0, scale, 1)).astype(np.float32)
         return latents
 
-    def describe(self, pooling: str, layer: str) -> dict[str, Any]:
+    def describe(self, pooling: str, layer: str) -> dict[str, object]:
         """Name a layer in the columns `WHERE` of a frame."""
         return {
             "cache": self.cache.path.stem,
@@ -355,11 +360,6 @@ def _draw(
     return Sample(cache, rows[drawn], turn[texts.ravel()])
 
 
-def _as_values(keys: NDArray[np.uint64]) -> NDArray[Any]:
-    """Return each row of numbers as one value, to look for equal ones."""
-    return np.ascontiguousarray(keys).view(np.dtype((np.void, 24))).ravel()
-
-
 MOST_ROWS = 2000
 """Rows that a layer is measured on."""
 MOST_THREADS = 4
@@ -416,7 +416,7 @@ def measure_geometry(
     opened = open_cache(cache)
     sample = draw_sample(opened, texts=texts, most_rows=most_rows, seed=seed, standardise=standardise)
 
-    def measure(channel: tuple[str, str]) -> list[dict[str, Any]]:
+    def measure(channel: tuple[str, str]) -> list[dict[str, object]]:
         estimates = measure_rows(sample.read(*channel), sample.groups, families)
         return [_row(sample, *channel, name, estimates[name]) for name in MEASURES if name in wanted]
 
@@ -494,7 +494,7 @@ def _cosines(stacked: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " N"]:
     return np.asarray(np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0))
 
 
-def _row(sample: Sample, pooling: str, layer: str, measure: str, estimate: Estimate) -> dict[str, Any]:
+def _row(sample: Sample, pooling: str, layer: str, measure: str, estimate: Estimate) -> dict[str, object]:
     return {**sample.describe(pooling, layer), "measure": measure, **estimate._asdict(), "n_rows": len(sample)}
 
 
@@ -582,17 +582,16 @@ def similarity_of_layers(
     import pandas as pd
 
     first, second = open_cache(cache), None if other is None else open_cache(other)
-    how: dict[str, Any] = {"most_rows": most_rows, "seed": seed, "standardise": standardise}
     poolings = [choose_poolings(first, pooling)[0]]
     if second is None:
-        samples = [draw_sample(first, **how)]
+        samples = [draw_sample(first, most_rows=most_rows, seed=seed, standardise=standardise)]
     else:
         if first.is_words != second.is_words:
             raise ConfigError(
                 f"caches {first.path.name!r} and {second.path.name!r} hold latents of words and of whole texts; "
                 "compare caches of one kind."
             )
-        samples = list(draw_shared(first, second, **how))
+        samples = list(draw_shared(first, second, most_rows=most_rows, seed=seed, standardise=standardise))
         wanted = other_pooling or (poolings[0] if poolings[0] in second.poolings else "")
         poolings.append(choose_poolings(second, wanted)[0])
     names = [select_from(layers, sample.cache.layers) for sample in samples]

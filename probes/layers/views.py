@@ -17,6 +17,10 @@ from torch import Tensor, nn
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import PairTask
+from probes.data.task import Task
+from probes.data.word_task import WordTask
 from probes.heads.class_heads import training_codes
 from probes.heads.layer_head import only_channel, split_scorer
 from probes.heads.word_fits import tag_scorer
@@ -88,7 +92,7 @@ class LayerRows:
     train: ProbeRows
     scored: ProbeRows
     n_classes: int
-    decide: Callable[[NDArray[np.float64]], NDArray[Any]]
+    decide: Callable[[NDArray[np.float64]], NDArray[np.generic]]
     scorer: UnitScorer
 
     def targets(self) -> Float[np.ndarray, "N K"]:
@@ -105,7 +109,7 @@ class LayerRows:
 
 
 def rows_of(
-    cache: LatentCache, task: Any, *, pooling: str, layers: Sequence[str], split: str, metric: str, most_rows: int
+    cache: LatentCache, task: Task, *, pooling: str, layers: Sequence[str], split: str, metric: str, most_rows: int
 ) -> LayerRows:
     """Read the rows of a task, a draw of at most `most_rows` of train, with a fixed seed."""
     channels = channels_of(cache, pooling, layers)
@@ -119,7 +123,9 @@ def _sample(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
     return np.sort(np.random.default_rng(0).choice(n_rows, most, replace=False))
 
 
-def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+def _pair_rows(
+    cache: LatentCache, task: PairTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
     data = PairLatents(cache, task, pooling=channels.pooling, layers=channels.layers, batch_size=1)
     head = LayerCosine(len(data.layers), cache.width_of(channels.layers))
     standardiser = data.standardiser()
@@ -148,8 +154,10 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     )
 
 
-def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
-    is_pairs = getattr(task, "is_pairs", False)
+def _text_rows(
+    cache: LatentCache, task: ClassTask | NumberTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
+    is_pairs = isinstance(task, ClassTask) and task.is_pairs
 
     def rows_of_split(
         name: str, index: Int[np.ndarray, " n"], units: Int[np.ndarray, " n"], gold: NDArray[Any]
@@ -167,7 +175,7 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
 
     n_train, n_scored = len(task.rows("train")), len(task.rows(split))
     index = _sample(n_train, most_rows)
-    if task.kind == "numbers":
+    if isinstance(task, NumberTask):
         gold, scored_gold, n_classes, decide = task.numbers("train"), task.numbers(split), 0, _first_output
     else:
         classes = np.asarray(task.training_classes)
@@ -188,7 +196,9 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     )
 
 
-def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+def _word_rows(
+    cache: LatentCache, task: WordTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
     del metric  # that of the task
     data = WordLatents(cache, task, pooling=channels.pooling, layers=channels.layers)
 
@@ -227,7 +237,12 @@ def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
     return outputs[..., 0]
 
 
-_KINDS = {"pairs": _pair_rows, "classes": _text_rows, "numbers": _text_rows, "words": _word_rows}
+_KINDS: dict[str, Callable[..., LayerRows]] = {
+    "pairs": _pair_rows,
+    "classes": _text_rows,
+    "numbers": _text_rows,
+    "words": _word_rows,
+}
 FITTED_KINDS = tuple(_KINDS)
 """Kinds whose heads are fitted on gold."""
 
@@ -433,13 +448,13 @@ class SetPredictions:
         picks: The layers picked, in order.
     """
 
-    whole: NDArray[Any]
-    best: NDArray[Any]
-    without: NDArray[Any]
-    beside: NDArray[Any]
-    prefix: NDArray[Any]
-    suffix: NDArray[Any]
-    greedy: NDArray[Any]
+    whole: NDArray[np.generic]
+    best: NDArray[np.generic]
+    without: NDArray[np.generic]
+    beside: NDArray[np.generic]
+    prefix: NDArray[np.generic]
+    suffix: NDArray[np.generic]
+    greedy: NDArray[np.generic]
     picks: tuple[int, ...]
 
 

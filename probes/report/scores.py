@@ -4,29 +4,17 @@ The file may come from anybody: it is read by the annotations below, and a field
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
-from types import NoneType
-from typing import Any, NotRequired, Required, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, Required, TypedDict
 
 from extract.files import digest_text
 from extract.masks.mask_plan import MaskPlan, parse_plan
-from extract.records import record_hints, to_plain
+from extract.records import from_json, to_plain
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.bootstrap import SeedSummary
 
 SCORES_SCHEMA = 3
-LARGEST = 2**63
-WORDS: dict[object, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number or null",
-    bool: "true or false",
-    list: "a list",
-    dict: "a mapping",
-}
 Plain = Mapping[str, object]
 """Plain values by name, as JSON holds them."""
 
@@ -411,12 +399,12 @@ def seal_scores(values: Plain) -> str:
 
 def check_scores(values: Plain) -> None:
     """Check the content of scores.json of a run, sweep or search, of this schema."""
-    read_record(Header, values)
+    from_json(Header, values)
     if values["what"] == "run":
-        run: RunInfo = read_record(RunInfo, values)
+        run: RunInfo = from_json(RunInfo, values)
         _read_heads("heads", run["heads"])
     else:
-        plans: PlansInfo = read_record(PlansInfo, values)
+        plans: PlansInfo = from_json(PlansInfo, values)
         for number, row in enumerate(plans["plans"]):
             _read_heads(f"plans[{number}].heads", row["heads"])
 
@@ -428,14 +416,14 @@ def read_run(values: Plain) -> RunScores:
             f"scores.json has schema {values['schema']} of a {values.get('what', 'run')}; this version reads schema "
             f"{SCORES_SCHEMA} of a run; run it again"
         )
-    run: RunInfo = read_record(RunInfo, values)
+    run: RunInfo = from_json(RunInfo, values)
     heads = _read_heads("heads", run["heads"])
-    return RunScores(read_record(Header, values), run["cache"], heads, run["pretraining"], run["seconds"])
+    return RunScores(from_json(Header, values), run["cache"], heads, run["pretraining"], run["seconds"])
 
 
 def read_plans(values: Plain) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
-    record: PlansInfo = read_record(PlansInfo, values)
+    record: PlansInfo = from_json(PlansInfo, values)
     plans = []
     for number, row in enumerate(record["plans"]):
         heads = _read_heads(f"plans[{number}].heads", row["heads"])
@@ -445,7 +433,7 @@ def read_plans(values: Plain) -> PlansScores:
     for name, choice in record["chosen"].items():
         best = by_text[choice["plan"]]
         chosen[name] = PlanChoice(best.plan, best.heads[name], choice.get("gain"))
-    header: Header = read_record(Header, values)
+    header: Header = from_json(Header, values)
     costs = record.get("cost"), record.get("search")
     return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs)
 
@@ -458,7 +446,7 @@ def _read_heads(where: str, heads: Mapping[str, Plain]) -> dict[str, HeadResult]
 
 def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
     """Read the result of a head back from its serial form, without predictions; its parts have to fit each other."""
-    head: HeadInfo = read_record(HeadInfo, values, where)
+    head: HeadInfo = from_json(HeadInfo, values, where)
     n_layers = len(head["layers"])
     for number, curve in enumerate(head["curves"]):
         lists = [curve.values, *([curve.spread] if curve.spread else []), *curve.by_seed]
@@ -469,55 +457,6 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
             raise ValueError(f"`{where}.summary.{split}` has no {head['metric']!r}, by which the head was chosen")
     fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}
     return HeadResult(name, **fields_of_head)
-
-
-def read_record(hint: Any, value: Any, where: str = "") -> Any:
-    """Read a value of an annotation from JSON: null is the NaN of a `float`, and unknown keys of a mapping stay.
-
-    Raises:
-        TypeError: A value of another kind.
-        KeyError: A key is missing.
-    """
-    kind, inner = get_origin(hint), get_args(hint)
-    if NoneType in inner and value is not None:
-        read_record(inner[0], value, where)
-    if hint is object or NoneType in inner:
-        return value
-    if kind is Mapping:
-        _require(value, dict, where)
-        return {key: read_record(inner[1], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
-    if kind in (tuple, Sequence):
-        _require(value, list, where)
-        items = [read_record(inner[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
-        return tuple(items) if kind is tuple else items
-    if hint in WORDS:
-        _require(value, hint, where)
-        return (math.nan if value is None else float(value)) if hint is float else value
-    _require(value, dict, where)
-    hints, required = _keys_of(hint)
-    paths = {key: f"{where}.{key}".lstrip(".") for key in hints}
-    for key in required:
-        if key not in value:
-            raise KeyError(paths[key])
-    record = {key: read_record(hints[key], value[key], paths[key]) for key in hints if key in value}
-    return {**value, **record} if is_typeddict(hint) else hint(**record)
-
-
-@cache
-def _keys_of(hint: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the annotations of a dataclass or a `TypedDict` by key, and the keys that have to be there."""
-    if is_typeddict(hint):
-        hints = get_type_hints(hint)
-        return hints, tuple(key for key in hints if key in hint.__required_keys__)
-    required = [field.name for field in fields(hint) if field.default is field.default_factory is MISSING]
-    return record_hints(hint), tuple(required)
-
-
-def _require(value: Any, kind: type, where: str) -> None:
-    is_huge = isinstance(value, int) and abs(value) >= LARGEST
-    if is_huge or not (type(value) is kind or (kind is float and type(value) in (int, NoneType))):
-        text = f"a number of {value.bit_length()} bits" if is_huge else repr(value)
-        raise TypeError(f"`{where}` is {text[:60]}, not {WORDS[kind]}")
 
 
 def tidy_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
