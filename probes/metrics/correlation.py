@@ -73,7 +73,7 @@ class LinearCalibration:
         """Turn `(N,)` predictions into scores."""
         return np.clip(self.slope * np.asarray(predicted, np.float64) + self.intercept, self.low, self.high)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float]:
         """Return plain values."""
         return asdict(self)
 
@@ -89,7 +89,7 @@ class IsotonicCalibration:
         """Turn `(N,)` predictions into scores."""
         return np.interp(np.asarray(predicted, np.float64), self.predictions, self.scores)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, list[float]]:
         """Return plain values."""
         return {"predictions": list(self.predictions), "scores": list(self.scores)}
 
