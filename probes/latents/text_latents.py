@@ -212,19 +212,9 @@ class TextRows(GatheredRows[Tensor]):
 
 
 class TextLatents(Shuffling):
-    """Every text of a cache, a part of them held out.
+    """The texts of a corpus with their latents, of which a share `held_out` is not trained on.
 
-    Args:
-        cache: A cache of whole texts.
-        pooling: Which pooling of the cache, or several joined by `+`.
-        layers: A selection of its layers.
-        batch_size: Texts per training batch; a last batch that is smaller is dropped.
-        held_out: Share of the texts that are not trained on, 0 to 1.
-        seed: Seed of the division and of the order of training texts.
-
-    Raises:
-        HeadError: A cache of words, no text would be held out or trained on, or a batch larger than the training texts.
-        UnknownNameError: A pooling or layer that the cache does not have.
+    A cache of words, a share that leaves no text on a side, and a batch larger than the training texts are refused.
     """
 
     def __init__(
@@ -317,21 +307,10 @@ class SimilarityRows(GatheredRows[SimilarityBatch]):
 
 
 class PairLatents(Shuffling):
-    """Pairs of a task with their latents.
+    """Pairs of a task with their latents; a last training batch that is smaller is dropped.
 
-    Args:
-        cache: A cache that holds every text of the task.
-        task: The task.
-        pooling: Which pooling of the cache, or several joined by `+`.
-        layers: A selection of its layers.
-        batch_size: Pairs per training batch; a last batch that is smaller is dropped.
-        seed: Seed of the order of training pairs.
-        selection: The split that epochs are chosen on; anything but `validation` is optimistic.
-
-    Raises:
-        CacheError: A text that the cache does not hold.
-        UnknownNameError: A pooling or layer that the cache does not have.
-        HeadError: A batch larger than the training split.
+    `selection` is the split that epochs are chosen on. A cache without a text of the task is refused, and a batch that
+    is larger than the training split.
     """
 
     def __init__(

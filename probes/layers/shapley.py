@@ -39,15 +39,7 @@ MOST_EXACT = 12
 
 @dataclass(frozen=True, eq=False)
 class Shapley:
-    """Shapley values.
-
-    Attributes:
-        values: `(L, ...)` values; they sum to what all players have over none.
-        errors: Standard errors of the draw of orders; 0 where all sets were scored.
-        none: The score of no player.
-        all: The score of all.
-        n_sets: Number of sets that were scored.
-    """
+    """Shapley values, which sum to `all - none`; errors are those of drawing orders, 0 where all sets were scored."""
 
     values: Float[np.ndarray, "L *R"]
     errors: Float[np.ndarray, "L *R"]

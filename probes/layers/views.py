@@ -60,13 +60,9 @@ Features = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class ProbeRows:
-    """Rows of one split, as probes read them.
+    """Rows of one split, as probes read them: latents and features of a layer by its position.
 
-    Attributes:
-        read: Reads the latents of a layer, by its position: `(T, N, D)` for `T` texts in a row.
-        features: Reads the features of a probe of a layer, by its position: `(N, F)`.
-        gold: `(N,)` numbers, or classes from 0; -1 for a class that train does not have.
-        units: The unit of each row, numbered: rows of one unit stay in one fold or one resample.
+    Classes of the gold count from 0, with -1 for one that train does not have. Rows of one unit stay in one fold.
     """
 
     read: Callable[[int], Float32[np.ndarray, "T N D"]]
@@ -77,15 +73,9 @@ class ProbeRows:
 
 @dataclass(frozen=True, eq=False)
 class LayerRows:
-    """What probes of layers are fitted on and scored by.
+    """What probes of layers are fitted on and scored by; `n_classes` is 0 for numbers.
 
-    Attributes:
-        layers: The `L` layers, bottom up.
-        train: Rows of train.
-        scored: Rows of the split that is scored.
-        n_classes: Number of classes; 0 for numbers.
-        decide: Turns outputs `(M, N, K)` on the scored split into predictions `(M, N')` as the scorer takes them.
-        scorer: Scores predictions of the scored split.
+    `decide` turns outputs `(M, N, K)` on the scored split into predictions `(M, N')` as the scorer takes them.
     """
 
     layers: tuple[str, ...]
@@ -268,18 +258,9 @@ def reduce_layer(
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """Ridge regressions of sets of layers.
+    """Ridge regressions of sets of layers, from sums over the rows of train in each fold: `X'X`, `X'Y` and `Y'Y`.
 
-    Attributes:
-        rows: The rows.
-        scored: Reduced features of the scored split, all layers side by side, `(M, d)`.
-        slices: Columns of each layer there.
-        grams: Per fold, `X'X` of the rows of train in the fold, `(F, d, d)`.
-        crosses: Per fold, `X'Y`, `(F, d, K)`.
-        gram: The sum over folds.
-        cross: The sum over folds.
-        squares: Per fold, the sum of squares of the centred targets.
-        centre: Mean of the targets over train.
+    `slices` are the columns of each layer, `gram` and `cross` sums over the folds, `centre` the mean of the targets.
     """
 
     rows: LayerRows
@@ -435,17 +416,10 @@ def _error(
 
 @dataclass(frozen=True, eq=False)
 class SetPredictions:
-    """Predictions of the scored split, one for each set of layers.
+    """Predictions of the scored split by readouts of sets of layers, a row each.
 
-    Attributes:
-        whole: `(1, N)`, of all layers.
-        best: `(1, N)`, of the best layer.
-        without: `(L, N)`, of all but one, under the penalty of all.
-        beside: `(L, N)`, of the best and this one.
-        prefix: `(L, N)`, of all up to this one.
-        suffix: `(L, N)`, of this one and all above.
-        greedy: `(G, N)`, of the first picks.
-        picks: The layers picked, in order.
+    `without` has all layers but one, under the penalty of all; `beside` the best and this one; `prefix` and `suffix` all up
+    to this one and from it on; `greedy` the first of `picks`.
     """
 
     whole: NDArray[np.generic]
@@ -561,14 +535,9 @@ def _fit(data: Float[Tensor, "L N T D"], gold: Tensor, n_classes: int, seed: int
 
 @dataclass(frozen=True, eq=False)
 class LayerInformation:
-    """Bits of every layer.
+    """Bits that each row of the scored split costs: without any latent, by a probe of each layer, and of it and the best.
 
-    Attributes:
-        prior: `(M,)` bits that each row of the scored split costs without any latent.
-        alone: `(L, M)` bits it costs with a probe of the layer.
-        beside: `(L, M)` bits it costs with a probe of the best layer and this one.
-        code: Bits it takes each layer to send the gold of train, portion by portion; none for numbers.
-        uniform: Bits it takes without latents and without learning.
+    `code` is what it takes each layer to send the gold of train (none for numbers), `uniform` without any learning.
     """
 
     prior: Float[np.ndarray, " M"]

@@ -147,10 +147,6 @@ def summarise_seeds(
     """Summarise a correlation of `CORRELATIONS` over seeds, with an interval over rows or named groups.
 
     Constant predictions make every value NaN.
-
-    Raises:
-        UnknownNameError: Another metric.
-        TaskError: Not one group name per row.
     """
     score, n_units = _of_correlation(predicted, gold, metric, groups)
     values = np.array([CORRELATIONS[metric](row, gold) for row in predicted])
@@ -216,9 +212,6 @@ def summarise_span_f1(
     """Summarise the micro F1 of spans over seeds, with an interval over sentences or over named documents.
 
     Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
-
-    Raises:
-        TaskError: `documents` has another length.
     """
     return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
 
@@ -301,17 +294,11 @@ class UnitScorer:
     def lead_errors(
         self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT
     ) -> Float[np.ndarray, "R_1 L L"] | None:
-        """Estimate the standard error of the lead of every system over every other, within each resample.
+        """Estimate the standard error of the lead of every system over every other, on all units and within each resample.
 
-        A score changes with a unit by the product of its counts and the slope of the metric in them (its influence, or
-        infinitesimal jackknife). Correlations are on Fisher's z.
-
-        Args:
-            predicted: `(S, L, N)` predictions of `L` systems, of which the mean over `S` seeds leads.
-            resampling: As in `resample`, for the same resamples.
-
-        Returns:
-            First those on all units, then those of every resample; None for a metric of more than `MOST_COUNTS` counts.
+        Predictions are those of `S` seeds, of which the mean leads. A score changes with a unit by the product of its counts
+        and the slope of the metric in them (its influence, or infinitesimal jackknife). Correlations are on Fisher's z. None
+        for a metric of more than `MOST_COUNTS` counts.
         """
         if self.n_counts > MOST_COUNTS:
             return None
@@ -358,12 +345,7 @@ class UnitScorer:
 def correlation_scorer(
     gold: Float[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None
 ) -> UnitScorer:
-    """Score numbers by a correlation of `CORRELATIONS`; ranks of Spearman are those among all rows, also in resamples.
-
-    Raises:
-        UnknownNameError: Another metric.
-        TaskError: Not one group per row.
-    """
+    """Score numbers by a correlation of `CORRELATIONS`; ranks of Spearman are those among all rows, also in resamples."""
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
     units, n_units, unit = _units_of(groups, len(gold))
@@ -587,17 +569,8 @@ def paired_scores(
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
     """Score `S` systems on all rows, and on the same `R` resamples of whole units.
 
-    Args:
-        predicted: Of every system, a number or a name per row; an empty name is no prediction.
-        gold: A number or a name per row.
-        metric: Name of a metric; for those of `ROW_METRICS`, predictions are scores of rows.
-        units: The unit of each row: the row itself, its group, sentence or document.
-        sentences: The sentence of each word, for `span-f1`.
-        resampling: The draws of units.
-
-    Raises:
-        UnknownNameError: Another metric.
-        TaskError: Not one unit per row.
+    Predictions are a number or a name per row, empty for none, and scores of rows for `ROW_METRICS`. `span-f1` needs the
+    sentence of each word.
     """
     if metric == "spearman":  # ranks are those within a resample
         rows, target = np.array(predicted, np.float64), np.array(gold, np.float64)

@@ -118,13 +118,7 @@ def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarra
 
 
 def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
-    """Divide the discounted gain by that of the best possible ranking.
-
-    Args:
-        ranked: `(..., Q, R)` grades of the retrieved documents, best first.
-        ideal: `(Q, R')` grades of all judged documents, highest first, padded by 0.
-        depth: How many documents count.
-    """
+    """Divide the discounted gain by that of the best ranking, of the grades of all documents, highest first, 0 beyond."""
     return np.asarray(discounted_gain(ranked, depth) / discounted_gain(ideal, depth))
 
 

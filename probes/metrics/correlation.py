@@ -13,15 +13,7 @@ from extract.errors import unknown_name
 
 
 def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
-    """Pearson correlation along the last axis.
-
-    Args:
-        predicted: `(..., N)` predictions, one corpus per leading index.
-        gold: `(N,)` or `(..., N)` gold.
-
-    Returns:
-        `(...)` correlations in [-1, 1]; NaN where either side is constant.
-    """
+    """Pearson correlation along the last axis, one corpus per leading index; NaN where either side is constant."""
     a, b = _centre(predicted), _centre(gold)
     # divided one after the other, because the product of two tiny norms would underflow
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -123,11 +123,7 @@ def plan_curves_note(scores: PlansScores, head: str) -> str:
 
 
 def sweep_frame(scores: PlansScores, report: KindReport) -> pd.DataFrame:
-    """List the plans of a sweep with the axes that each can be drawn on, and with their scores times 100.
-
-    Columns: `plan`; `k` and `k0` of a plan on such a grid; `form`, which is `causal`, `over k` for `KIND:K`, `window`
-    for `KIND@FIRST-LAST`, or empty; `line` and `x`, where such a plan is drawn; and `score`.
-    """
+    """List the plans of a sweep with the axes that each can be drawn on (`_axes_of`), and with their scores times 100."""
     points = plan_scores(scores, report)
     return pd.DataFrame([{"plan": plan.text, **_axes_of(plan), "score": score} for plan, score in points.items()])
 
