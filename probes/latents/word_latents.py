@@ -143,7 +143,7 @@ R = TypeVar("R")
 
 
 class InOrder:
-    """Every word of a split with a latent once, in the order of the file, a chunk a batch; `places` are in the cache."""
+    """Every word of a split with a latent once, in the order of the file; `places` are those in the cache."""
 
     def __init__(self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64]) -> None:
         self.reader, self.chunks, self.places = reader, chunks, places

@@ -418,8 +418,8 @@ def _error(
 class SetPredictions:
     """Predictions of the scored split by readouts of sets of layers, a row each.
 
-    `without` has all layers but one, under the penalty of all; `beside` the best and this one; `prefix` and `suffix` all up
-    to this one and from it on; `greedy` the first of `picks`.
+    `without` has all layers but one, under the penalty of all; `beside` the best and this one; `prefix` and `suffix`
+    all up to this one and from it on; `greedy` the first of `picks`.
     """
 
     whole: NDArray[np.generic]
@@ -535,7 +535,7 @@ def _fit(data: Float[Tensor, "L N T D"], gold: Tensor, n_classes: int, seed: int
 
 @dataclass(frozen=True, eq=False)
 class LayerInformation:
-    """Bits that each row of the scored split costs: without any latent, by a probe of each layer, and of it and the best.
+    """Bits that each row of the scored split costs: without latents, by a probe of each layer, and of it and the best.
 
     `code` is what it takes each layer to send the gold of train (none for numbers), `uniform` without any learning.
     """

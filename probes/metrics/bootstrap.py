@@ -294,11 +294,11 @@ class UnitScorer:
     def lead_errors(
         self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT
     ) -> Float[np.ndarray, "R_1 L L"] | None:
-        """Estimate the standard error of the lead of every system over every other, on all units and within each resample.
+        """Estimate the standard error of the lead of every system over every other, on all units and in each resample.
 
-        Predictions are those of `S` seeds, of which the mean leads. A score changes with a unit by the product of its counts
-        and the slope of the metric in them (its influence, or infinitesimal jackknife). Correlations are on Fisher's z. None
-        for a metric of more than `MOST_COUNTS` counts.
+        Predictions are those of `S` seeds, of which the mean leads. A score changes with a unit by the product of its
+        counts and the slope of the metric in them (its influence, or infinitesimal jackknife). Correlations are on
+        Fisher's z. None for a metric of more than `MOST_COUNTS` counts.
         """
         if self.n_counts > MOST_COUNTS:
             return None
@@ -345,7 +345,7 @@ class UnitScorer:
 def correlation_scorer(
     gold: Float[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None
 ) -> UnitScorer:
-    """Score numbers by a correlation of `CORRELATIONS`; ranks of Spearman are those among all rows, also in resamples."""
+    """Score numbers by a correlation of `CORRELATIONS`; ranks are those among all rows, also in resamples."""
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
     units, n_units, unit = _units_of(groups, len(gold))
@@ -569,8 +569,8 @@ def paired_scores(
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
     """Score `S` systems on all rows, and on the same `R` resamples of whole units.
 
-    Predictions are a number or a name per row, empty for none, and scores of rows for `ROW_METRICS`. `span-f1` needs the
-    sentence of each word.
+    Predictions are a number or a name per row, empty for none, and scores of rows for `ROW_METRICS`. `span-f1` needs
+    the sentence of each word.
     """
     if metric == "spearman":  # ranks are those within a resample
         rows, target = np.array(predicted, np.float64), np.array(gold, np.float64)

@@ -118,7 +118,7 @@ def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarra
 
 
 def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
-    """Divide the discounted gain by that of the best ranking, of the grades of all documents, highest first, 0 beyond."""
+    """Divide the discounted gain by that of the best ranking; `ideal` are all grades, the highest first, then 0."""
     return np.asarray(discounted_gain(ranked, depth) / discounted_gain(ideal, depth))
 
 

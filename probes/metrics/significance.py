@@ -50,9 +50,9 @@ def permutation_p_value(
 ) -> float:
     """Test whether two systems can be exchanged, two-sided: predictions of whole units are swapped at random.
 
-    The metric is computed again from the swapped counts of all units. With at most `n_permutations` ways to swap, all of
-    them are tried and the test is exact (`scipy.stats.permutation_test`). NaN where the metric has no value. Systems are
-    exchanged as they are: predictions of different scales have to be standardised, as `UnitScorer.count` does.
+    The metric is computed again from the swapped counts of all units. With at most `n_permutations` ways to swap, all
+    of them are tried and the test is exact (`scipy.stats.permutation_test`). NaN where the metric has no value. Systems
+    are exchanged as they are: predictions of different scales have to be standardised, as `UnitScorer.count` does.
     """
     n_units, gap = len(one), np.asarray(other - one, np.float64)
     both = one.sum(0), other.sum(0)
@@ -155,7 +155,7 @@ def expected_maximum(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Float[np.ndarray, "4 D"]:
-    """Return the expected best score of `n` settings drawn at random, its deviation, and the interval of the expectation.
+    """Return the expected best score of `n` settings drawn at random, its deviation, and its interval (low, high).
 
     `sum_b v_(b) ((b / B)^n - ((b - 1) / B)^n)` over the `B` scores in rising order, for draws with replacement (Dodge
     et al. 2019, Show Your Work, equation 5).
@@ -195,10 +195,11 @@ def best_set(
 
     System `k` stays in where the largest studentised lead of any other system over it is within its resamples:
     `max_j (v_j - v_k) / s_jk` against the quantile of `max_j ((v*_j - v*_k) - (v_j - v_k)) / s*_jk`
-    (Hsu 1984, Multiple comparisons with the best; Hall 1988 for the studentised bootstrap). With `errors`, of every lead
-    from `UnitScorer.lead_errors`, `s*_jk` is estimated within each resample, which holds where the errors of systems have
-    heavy tails or unlike forms; without, both are the standard deviation of the resampled difference. `MISSES` is
-    calibrated for the confidence; docs/statistics.md has the measured one. Correlations are compared on Fisher's z.
+    (Hsu 1984, Multiple comparisons with the best; Hall 1988 for the studentised bootstrap). With `errors`, as
+    `UnitScorer.lead_errors` gives them, `s*_jk` is estimated within each resample, which holds where the errors of
+    systems have heavy tails or unlike forms; without, both are the standard deviation of the resampled difference.
+    `MISSES` is calibrated for the confidence; docs/statistics.md has the measured one. Correlations are compared on
+    Fisher's z.
 
     Example:
         >>> draws = np.random.default_rng(0).normal(size=(3, 500))

@@ -123,7 +123,7 @@ def plan_curves_note(scores: PlansScores, head: str) -> str:
 
 
 def sweep_frame(scores: PlansScores, report: KindReport) -> pd.DataFrame:
-    """List the plans of a sweep with the axes that each can be drawn on (`_axes_of`), and with their scores times 100."""
+    """List the plans of a sweep with the axes that each can be drawn on (`_axes_of`), and their scores times 100."""
     points = plan_scores(scores, report)
     return pd.DataFrame([{"plan": plan.text, **_axes_of(plan), "score": score} for plan, score in points.items()])
 
