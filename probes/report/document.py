@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from extract.inputs.template import FIRST_FIELDS
@@ -52,11 +53,11 @@ EVERY_PLAN = "every plan"
 class SplitRows:
     """The rows of a split, one for each prediction."""
 
-    inputs: Mapping[str, Sequence[Any]]
+    inputs: Mapping[str, Sequence[object]]
     """Columns of predictions.csv: `row`, and the inputs."""
-    gold: Sequence[Any]
+    gold: Sequence[object]
     """Numbers, or names."""
-    units: Sequence[Any] | None = None
+    units: Sequence[object] | None = None
     """The unit of each row that intervals draw whole; None where they draw rows, or the sentences of words."""
 
 
@@ -115,18 +116,18 @@ class KindReport:
     zero_shot = ""
     """Metric of the score that a mask plan has without any head; empty where there is none."""
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
         """Give columns of predictions.csv: `row`, and the inputs of every prediction."""
         rows = task.rows(split)
         return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: Any, split: str) -> Sequence[object]:
         """Give the gold of every prediction: numbers, or names."""
         raise NotImplementedError
 
-    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+    def units(self, task: Any, split: str) -> Sequence[object] | None:
         """Give the unit of every prediction that intervals draw whole; None where they draw rows or sentences."""
-        units: Sequence[Any] | None = task.units(split)
+        units: Sequence[object] | None = task.units(split)
         return units
 
     def rows(self, task: Task) -> dict[str, SplitRows]:
@@ -144,7 +145,7 @@ class KindReport:
         """Name the metrics of a head, a row of the results table each."""
         return tuple(result.summary[result.reported_split])
 
-    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals | None:
+    def residuals(self, rows: SplitRows, predicted: NDArray[np.generic]) -> Residuals | None:
         """Compare predicted numbers with gold; None for predicted names."""
         return None
 

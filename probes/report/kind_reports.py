@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.decoder_spec import FINAL_NORM
@@ -92,7 +93,7 @@ class PairReport(KindReport):
     columns = (HEAD_AT_POINT, POOLING, *CORRELATIONS, SEEDS, EPOCHS)
     zero_shot = "spearman"
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: Any, split: str) -> Sequence[object]:
         return list(task.splits[split]["score"])
 
     def resampled(self, task: TaskInfo) -> str:
@@ -104,8 +105,8 @@ class PairReport(KindReport):
     def remarks(self, context: Context) -> Iterator[Block]:
         yield "Correlations are of the whole split."
 
-    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals:
-        first, second = rows.inputs["sentence1"], rows.inputs["sentence2"]
+    def residuals(self, rows: SplitRows, predicted: NDArray[np.generic]) -> Residuals:
+        first, second = (list(map(str, rows.inputs[name])) for name in ("sentence1", "sentence2"))
         return residuals_between(first, second, gold=rows.gold, predicted=predicted)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
@@ -256,7 +257,7 @@ class ClassReport(KindReport):
         Column("test, chosen - default", _gain_over_default, on_screen=False),
     )
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: Any, split: str) -> Sequence[object]:
         return [task.class_names[label] for label in task.labels(split)]
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
@@ -297,7 +298,7 @@ class NumberReport(KindReport):
 
     columns = (HEAD, POINT, POOLING, *CORRELATIONS)
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: Any, split: str) -> Sequence[object]:
         return list(task.numbers(split).tolist())
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
@@ -336,7 +337,7 @@ class WordReport(KindReport):
         EPOCHS,
     )
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
         sentences = list(enumerate(task.rows(split)["words"]))
         return {
             "row": [row for row, words in sentences for _ in words],
@@ -344,10 +345,10 @@ class WordReport(KindReport):
             "word": [word for _, words in sentences for word in words],
         }
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: Any, split: str) -> Sequence[object]:
         return [tag for tags in task.splits[split]["tags"] for tag in tags]
 
-    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+    def units(self, task: Any, split: str) -> Sequence[object] | None:
         units = task.units(split)
         if units is None:
             return None
@@ -478,12 +479,12 @@ class ZeroShotReport(KindReport):
     def __init__(self, unit: str) -> None:
         self.unit = unit
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
-        inputs: Mapping[str, Sequence[Any]] = task.inputs_shown(split)
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
+        inputs: Mapping[str, Sequence[object]] = task.inputs_shown(split)
         return inputs
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
-        gold: Sequence[Any] = task.gold_shown(split)
+    def gold(self, task: Any, split: str) -> Sequence[object]:
+        gold: Sequence[object] = task.gold_shown(split)
         return gold
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:

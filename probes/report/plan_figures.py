@@ -1,7 +1,6 @@
 """Figures of sweeps over mask plans, and of searches for one."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from extract.masks.mask_plan import CAUSAL, MaskPlan, k_and_k0, parse_plan
 from probes.heads.result import HeadResult
 from probes.report import style
-from probes.report.blocks import metric_label, side_by_side
+from probes.report.blocks import score_unit, side_by_side
 from probes.report.document import KindReport, plan_score_label, plan_scores
 from probes.report.run_figures import baseline_levels, draw_baselines, layer_curves, tidy_frame
 from probes.report.scores import PlansScores, SearchCost
@@ -79,8 +78,7 @@ def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
     axes, curves = style.panel(figure), frame[frame["record"] == "curve"]
     plans = list(curves.groupby("plan", sort=False))
     layers = max((list(plan["layer"]) for _, plan in plans), key=len)  # a plan may add blocks
-    coloured = list(enumerate(zip(plans, style.colours(len(plans)), strict=True)))
-    for number, ((text, plan), colour) in reversed(coloured):
+    for number, ((text, plan), colour) in reversed([*enumerate(style.coloured(plans))]):
         is_pale = number >= MOST_COLOURED
         style.draw_line(
             axes,
@@ -93,13 +91,12 @@ def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
         )
     draw_baselines(axes, frame, only_near=True)
     style.mark_layers(axes, layers)
-    axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100, validation")
+    axes.set_ylabel(f"{score_unit(frame)}, validation")
 
 
 def plan_curves_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay the curves of plans out side by side."""
-    unit = f"{metric_label(frame['metric'].iloc[0])} x 100, validation"
-    curves = frame[frame["record"] == "curve"]
+    curves, unit = frame[frame["record"] == "curve"], f"{score_unit(frame)}, validation"
     return side_by_side(curves, "layer", ("plan",), unit=unit).assign(**baseline_levels(frame))
 
 
@@ -128,7 +125,7 @@ def sweep_frame(scores: PlansScores, report: KindReport) -> pd.DataFrame:
     return pd.DataFrame([{"plan": plan.text, **_axes_of(plan), "score": score} for plan, score in points.items()])
 
 
-def _axes_of(plan: MaskPlan) -> dict[str, Any]:
+def _axes_of(plan: MaskPlan) -> dict[str, object]:
     k, k0 = k_and_k0(plan) or (math.nan, math.nan)
     segment, form, line, x = plan.segments[0], "", "", 0
     if plan.is_untouched:
@@ -171,9 +168,7 @@ def draw_sweep(figure: Figure, frame: pd.DataFrame) -> None:
 def _draw_lines(axes: Axes, frame: pd.DataFrame) -> None:
     """Draw a line per kind, or per kind and size of window; lines over k begin at causal."""
     causal, lines = frame[frame["form"] == "causal"], frame[frame["form"] != "causal"]
-    names = list(dict.fromkeys(lines["line"]))
-    for name, colour in zip(names, style.colours(len(names)), strict=True):
-        line = lines[lines["line"] == name]
+    for (name, line), colour in style.coloured(list(lines.groupby("line", sort=False))):
         points = pd.concat([causal, line]) if (line["form"] == "over k").all() else line
         points = points.sort_values("x", kind="stable")
         style.draw_line(axes, points["x"], points["score"], colour=colour, label=name)
@@ -230,7 +225,7 @@ def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
     """
     axes, trials = style.panel(figure), list(frame.groupby("trial", sort=False))
     if frame["k"].isna().any():
-        for (_, trial), colour in zip(trials, style.colours(len(trials)), strict=True):
+        for (_, trial), colour in style.coloured(trials):
             label = f"{trial['n_rows'].iloc[0]:,} rows per split"
             scores = 100 * trial["score"].sort_values(ascending=False)
             style.draw_line(axes, range(1, len(scores) + 1), scores, colour=colour, label=label)

@@ -18,7 +18,7 @@ from scipy.stats import probplot
 from probes.heads.result import Curve, HeadResult, Residuals
 from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report import style
-from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, side_by_side
+from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context
 from probes.report.scores import AutoencoderInfo, Plain, PretrainingInfo, tidy_rows
 
@@ -52,7 +52,7 @@ class FigureInput:
     result: HeadResult
     split: str
     """The reported one."""
-    gold: Sequence[Any]
+    gold: Sequence[object]
     """Gold of every prediction on it: numbers, or names."""
     residuals: Residuals | None = None
     """Predicted minus gold on it; None for predicted names."""
@@ -163,14 +163,13 @@ def draw_curves(figure: Figure, frame: pd.DataFrame) -> None:
     draw_baselines(axes, frame)
     _mark_chosen(axes, frame[frame["record"] == "score"], layers)
     style.mark_layers(axes, layers)
-    axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100")
+    axes.set_ylabel(score_unit(frame))
 
 
 def curve_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay curves out side by side, with the baselines of their splits."""
-    curves, metric = frame[frame["record"] == "curve"], metric_label(frame["metric"].iloc[0])
-    levels = baseline_levels(frame)
-    return side_by_side(curves, "layer", ("curve", "split"), unit=f"{metric} x 100").assign(**levels)
+    table = side_by_side(frame[frame["record"] == "curve"], "layer", ("curve", "split"), unit=score_unit(frame))
+    return table.assign(**baseline_levels(frame))
 
 
 def baseline_levels(frame: pd.DataFrame) -> dict[str, float]:
@@ -316,9 +315,9 @@ def _history_score(result: HeadResult) -> str:
     return next((key for key in keys if key in recorded), "")
 
 
-def confusion_frame(names: Sequence[str], gold: Sequence[str], predicted: NDArray[np.integer]) -> pd.DataFrame:
+def confusion_frame(names: Sequence[str], gold: Sequence[object], predicted: NDArray[np.integer]) -> pd.DataFrame:
     """Count gold names (rows) and predicted ones (columns; the last is no prediction, where some are missing)."""
-    codes = {name: code for code, name in enumerate(names)}
+    codes: dict[object, int] = {name: code for code, name in enumerate(names)}
     counts = np.zeros((len(names), len(names) + 1), dtype=np.int64)
     rows = np.array([codes[name] for name in gold])
     np.add.at(counts, (rows, np.asarray(predicted, np.int64)), 1)  # NO_PREDICTION is -1, the last column

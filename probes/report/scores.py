@@ -459,7 +459,7 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
     return HeadResult(name, **fields_of_head)
 
 
-def tidy_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+def tidy_rows(result: HeadResult) -> Iterator[dict[str, object]]:
     """Give the rows of `icecore.results` for one head, without the columns that say what it is of."""
     layer = result.chosen.get("layer")
     numbers = [seed["seed"] for seed in result.seeds]
