@@ -23,19 +23,14 @@ FINDINGS = "layers.json"
 
 @dataclass(frozen=True)
 class View:
-    """One answer to which layers matter.
-
-    Attributes:
-        title: What it is called in tables and figures.
-        asks: The question it answers.
-        is_gain: Whether a value is a difference, so that 0 means nothing; else a score.
-        is_retrained: Whether probes are fitted again for it.
-    """
+    """One answer to which layers matter: its title and the question it answers."""
 
     title: str
     asks: str
     is_gain: bool = True
+    """Whether a value is a difference, so that 0 means nothing; else a score."""
     is_retrained: bool = False
+    """Whether probes are fitted again for it."""
 
 
 VIEWS = {
@@ -67,18 +62,10 @@ OF_EVERY_LAYER = ("alone", "control")
 
 @dataclass(frozen=True)
 class ViewCurve:
-    """The values of one view over layers.
+    """The values of one view over layers: bottom up, in the order of choice for `greedy`, or of groups of layers.
 
-    Attributes:
-        view: A key of `VIEWS`.
-        metric: What the values are in: a metric, `bits` or `weight`.
-        layers: The layers, or groups of layers, bottom up; in the order of choice for `greedy`.
-        values: One per layer.
-        low: Lower ends of the intervals; empty where there are none.
-        high: Upper ends.
-        spread: Standard deviation over seeds; empty for one fit.
-        name: Which of several curves of one view, such as the control; empty where there is one.
-        note: How it was computed, in a sentence.
+    `metric` may be `bits` or `weight`. There are no ends of intervals where there are no draws, and no `spread` over
+    seeds for one fit. `name` says which of several curves of one view it is, and `note` how it was computed.
     """
 
     view: str
@@ -158,21 +145,8 @@ class Agreement:
 class HeadFindings:
     """Findings about the layers of one head.
 
-    Attributes:
-        head: The head.
-        pooling: The pooling it reads.
-        metric: The metric of scores.
-        split: The split that was scored; intervals are over its units.
-        unit: What resamples draw: rows, groups, sentences or documents.
-        n_units: Number of units.
-        layers: All layers, bottom up.
-        best: The layer with the highest score alone.
-        best_set: The layers that are statistically tied with the best, at `confidence` for all of them together.
-        confidence: Of the set and of every interval.
-        curves: The views.
-        agreement: How similarly each pair of views ranks the layers.
-        answer: The answer to which layers matter, in a sentence or two.
-        warnings: What a reader must know, a sentence each.
+    Intervals are over the `n_units` units (rows, groups, sentences or documents) of the split. `best_set` are the
+    layers that are statistically tied with the best, at `confidence` for all of them together.
     """
 
     head: str

@@ -21,7 +21,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache, open_cache
 from probes.data.pair_task import PairTask
 from probes.data.task import Task
-from probes.metrics.bootstrap import DEFAULT, Resampling, resample_correlations
+from probes.metrics.bootstrap import DEFAULT, Resampling, summarise_seeds
 from probes.metrics.correlation import CORRELATIONS
 
 if TYPE_CHECKING:
@@ -338,11 +338,11 @@ def draw_shared(
     return sample, replace(sample, cache=other, rows=partners)
 
 
-def choose_poolings(cache: LatentCache, wanted: str) -> tuple[str, ...]:
+def choose_poolings(cache: LatentCache, pooling: str) -> tuple[str, ...]:
     """Return the pooling asked for, all of the cache where none is; UnknownNameError for one that it lacks."""
-    if wanted and wanted not in cache.poolings:
-        raise unknown_name("pooling", wanted, cache.poolings, hint="Extract it, or choose one that is there.")
-    return (wanted,) if wanted else cache.poolings
+    if pooling and pooling not in cache.poolings:
+        raise unknown_name("pooling", pooling, cache.poolings, hint="Extract it, or choose one that is there.")
+    return (pooling,) if pooling else cache.poolings
 
 
 def _draw(
@@ -408,17 +408,17 @@ def measure_geometry(
     """
     import pandas as pd
 
-    wanted = list(measures) or list(MEASURES)
-    for name in wanted:
+    selected = list(measures) or list(MEASURES)
+    for name in selected:
         if name not in MEASURES:
             raise unknown_name("measure", name, MEASURES)
-    families = list(dict.fromkeys(MEASURES[name].family for name in wanted))
+    families = list(dict.fromkeys(MEASURES[name].family for name in selected))
     opened = open_cache(cache)
     sample = draw_sample(opened, texts=texts, most_rows=most_rows, seed=seed, standardise=standardise)
 
     def measure(channel: tuple[str, str]) -> list[dict[str, object]]:
         estimates = measure_rows(sample.read(*channel), sample.groups, families)
-        return [_row(sample, *channel, name, estimates[name]) for name in MEASURES if name in wanted]
+        return [_row(sample, *channel, name, estimates[name]) for name in MEASURES if name in selected]
 
     names = select_from(layers, opened.layers)
     channels = [(name, layer) for name in choose_poolings(opened, pooling) for layer in names]
@@ -466,18 +466,13 @@ def cosine_with_gold(
     sides = [opened.rows_of(list(part[column])).numpy() for column in ("sentence1", "sentence2")]
     sample = Sample(opened, np.concatenate(sides), np.zeros(2 * len(part), np.int64))
     gold, groups = np.array(cast("PairTask", task).gold01(split)), task.units(split)
-    tail = (1 - resampling.confidence) / 2
     rows = []
-    for name_of_pooling in choose_poolings(opened, pooling):
-        names = select_from(layers, opened.layers)
-        cosines = np.stack([_cosines(sample.read(name_of_pooling, name)) for name in names])
-        values = CORRELATIONS[metric](cosines, np.broadcast_to(gold, cosines.shape))
-        resampled = resample_correlations(cosines, gold, metric=metric, groups=groups, resampling=resampling)
-        for name, value, draws in zip(names, values, resampled, strict=True):
-            finite = draws[np.isfinite(draws)]
-            ends = np.quantile(finite, [tail, 1 - tail]) if len(finite) else (np.nan, np.nan)
-            row = _row(sample, name_of_pooling, name, f"gold-{metric}", Estimate(float(value), *map(float, ends)))
-            rows.append({**row, "n_rows": len(gold)})
+    for name in choose_poolings(opened, pooling):
+        for layer in select_from(layers, opened.layers):
+            cosines = _cosines(sample.read(name, layer))
+            summary = summarise_seeds(cosines[None], gold, metric=metric, groups=groups, resampling=resampling)
+            estimate = Estimate(summary.mean, summary.low, summary.high)
+            rows.append({**_row(sample, name, layer, f"gold-{metric}", estimate), "n_rows": len(gold)})
     return pd.DataFrame(rows, columns=list(GEOMETRY_COLUMNS))
 
 
@@ -592,8 +587,8 @@ def similarity_of_layers(
                 "compare caches of one kind."
             )
         samples = list(draw_shared(first, second, most_rows=most_rows, seed=seed, standardise=standardise))
-        wanted = other_pooling or (poolings[0] if poolings[0] in second.poolings else "")
-        poolings.append(choose_poolings(second, wanted)[0])
+        same = poolings[0] if poolings[0] in second.poolings else ""
+        poolings.append(choose_poolings(second, other_pooling or same)[0])
     names = [select_from(layers, sample.cache.layers) for sample in samples]
     kernels = [
         [kernel(sample.read(pooling, name)) for name in chosen]

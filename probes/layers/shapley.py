@@ -126,7 +126,7 @@ GOLD = {"pairs": "score", "classes": "label", "numbers": "number", "words": "tag
 """Kind of task to its column of gold."""
 
 
-def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
+def control_task(task: Same, control: str = "type", seed: int = 0) -> Same:
     """Replace the labels of a task by ones that say nothing about the texts (Hewitt and Liang 2019).
 
     Under `type` and `text` a label is drawn from the gold of train, as often as it occurs there, by the seed and the
@@ -140,29 +140,32 @@ def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
         >>> control.name, control.n_classes
         ('class-sample, control by type (seed 1)', 6)
     """
-    if how not in CONTROLS:
-        raise unknown_name("control", how, CONTROLS)
+    if control not in CONTROLS:
+        raise unknown_name("control", control, CONTROLS)
     if "train" not in task.splits:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
     gold = GOLD[task.kind]
-    labels = _shuffled(task, seed) if how == "shuffled" else _random_labels(task, how, seed)
+    labels = _shuffled(task, seed) if control == "shuffled" else _random_labels(task, control, seed)
     columns = {split: {**rows[:], gold: labels.get(split, rows[gold])} for split, rows in task.splits.items()}
     splits = hold_columns(columns, task.rows("train").features)
-    name = f"{task.name}, control by {how} (seed {seed})"
-    return task.replace_splits(splits, note=f"a control: {CONTROLS[how]} (seed {seed})", name=name)
+    name = f"{task.name}, control by {control} (seed {seed})"
+    return task.replace_splits(splits, note=f"a control: {CONTROLS[control]} (seed {seed})", name=name)
 
 
-def _random_labels(task: Task, how: str, seed: int) -> Mapping[str, Sequence[object]]:
+def _random_labels(task: Task, control: str, seed: int) -> Mapping[str, Sequence[object]]:
     """Draw the label of every type or text."""
     gold = task.rows("train")[GOLD[task.kind]]
     if task.kind != "words":
         pool = sorted(gold)
-        return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, how)] for split in task.splits}
+        return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, control)] for split in task.splits}
     is_spans = task.metrics[0] == "span-f1"
     pool = sorted(_as_one_word(tag) if is_spans else tag for tags in gold for tag in tags)
     return {
         split: [
-            [_draw(word if how == "type" else (position, *words), pool, seed) for position, word in enumerate(words)]
+            [
+                _draw(word if control == "type" else (position, *words), pool, seed)
+                for position, word in enumerate(words)
+            ]
             for words in rows["words"]
         ]
         for split, rows in task.splits.items()
@@ -180,10 +183,10 @@ def _shuffled(task: Task, seed: int) -> Mapping[str, Sequence[object]]:
     return {"train": [convert_tags(tags) for tags in rows] if task.metrics[0] == "span-f1" else rows}
 
 
-def _text_keys(task: Any, split: str, how: str) -> list[tuple[str, ...]]:
+def _text_keys(task: Any, split: str, control: str) -> list[tuple[str, ...]]:
     """Name each row by its texts, or by their first words; a pair in either order is the same."""
     columns = [task.rows(split)[column] for column in task.text_columns]
-    if how == "type":
+    if control == "type":
         columns = [[(text.split() or [""])[0] for text in texts] for texts in columns]
     return [tuple(sorted(texts)) for texts in zip(*columns, strict=True)]
 
@@ -206,35 +209,36 @@ def selectivity(
     *,
     split: str,
     watch: Reporter,
-    how: str = "type",
+    control: str = "type",
     seeds: Sequence[int] = (0,),
     resampling: Resampling = Resampling(),  # noqa: B008 - frozen
 ) -> tuple[ViewCurve, ViewCurve]:
     """Fit a head on control labels, on every layer alone, and take its score there from its score on the task."""
     parts = take_apart(resolved, setting, result, split, watch)
     scores = _score_layers(parts, resampling)
-    controls = [
-        _score_layers(_control_parts(resolved, setting, split, watch, how=how, seed=seed), resampling) for seed in seeds
+    refits = [
+        _score_layers(_control_parts(resolved, setting, split, watch, control=control, seed=seed), resampling)
+        for seed in seeds
     ]
-    values = np.stack([control.value for control in controls], axis=1)
-    control = Resampled(values.mean(1), values, np.mean([control.draws for control in controls], axis=0))
-    gain = Resampled(scores.value - control.value, values, scores.draws - control.draws)
-    note = f"{CONTROLS[how]}; {len(seeds)} seeds of labels"
+    values = np.stack([refit.value for refit in refits], axis=1)
+    refitted = Resampled(values.mean(1), values, np.mean([refit.draws for refit in refits], axis=0))
+    gain = Resampled(scores.value - refitted.value, values, scores.draws - refitted.draws)
+    note = f"{CONTROLS[control]}; {len(seeds)} seeds of labels"
     metric, confidence = parts.scorer.metric, resampling.confidence
     return (
-        control.curve("control", metric, parts.layers, confidence=confidence, name=how, note=note),
-        gain.curve("selectivity", metric, parts.layers, confidence=confidence, name=how, note=note),
+        refitted.curve("control", metric, parts.layers, confidence=confidence, name=control, note=note),
+        gain.curve("selectivity", metric, parts.layers, confidence=confidence, name=control, note=note),
     )
 
 
 def _control_parts(
-    resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, how: str, seed: int
+    resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, control: str, seed: int
 ) -> HeadParts:
-    task = control_task(setting.task, how, seed)
-    folder = setting.folder / "controls" / f"{how}_{seed}"
-    control = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
-    result = HEADS[resolved.name].evaluate(resolved, control, watch)
-    return take_apart(resolved, control, result, split, watch)
+    task = control_task(setting.task, control, seed)
+    folder = setting.folder / "controls" / f"{control}_{seed}"
+    setting = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
+    result = HEADS[resolved.name].evaluate(resolved, setting, watch)
+    return take_apart(resolved, setting, result, split, watch)
 
 
 def _score_layers(parts: HeadParts, resampling: Resampling) -> Resampled:

@@ -103,7 +103,7 @@ def study_layers(
     for control in options.controls:
         report(f"{resolved.name}: the head on control labels by {control}")
         curves += selectivity(
-            resolved, setting, result, split=split, watch=watch, how=control, resampling=study.resampling
+            resolved, setting, result, split=split, watch=watch, control=control, resampling=study.resampling
         )
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
