@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.decoder_spec import FINAL_NORM
-from probes.data.pair_task import SUBSETS
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import SUBSETS, PairTask
+from probes.data.word_task import WordTask
+from probes.data.zero_shot_task import ZeroShotTask
 from probes.fitting.fit_options import LBW
 from probes.heads.result import HeadResult, Residuals, residuals_between
 from probes.metrics.bootstrap import SeedSummary
@@ -93,7 +96,7 @@ class PairReport(KindReport):
     columns = (HEAD_AT_POINT, POOLING, *CORRELATIONS, SEEDS, EPOCHS)
     zero_shot = "spearman"
 
-    def gold(self, task: Any, split: str) -> Sequence[object]:
+    def gold(self, task: PairTask, split: str) -> Sequence[object]:
         return list(task.splits[split]["score"])
 
     def resampled(self, task: TaskInfo) -> str:
@@ -257,7 +260,7 @@ class ClassReport(KindReport):
         Column("test, chosen - default", _gain_over_default, on_screen=False),
     )
 
-    def gold(self, task: Any, split: str) -> Sequence[object]:
+    def gold(self, task: ClassTask, split: str) -> Sequence[object]:
         return [task.class_names[label] for label in task.labels(split)]
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
@@ -298,7 +301,7 @@ class NumberReport(KindReport):
 
     columns = (HEAD, POINT, POOLING, *CORRELATIONS)
 
-    def gold(self, task: Any, split: str) -> Sequence[object]:
+    def gold(self, task: NumberTask, split: str) -> Sequence[object]:
         return list(task.numbers(split).tolist())
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
@@ -337,7 +340,7 @@ class WordReport(KindReport):
         EPOCHS,
     )
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
+    def inputs(self, task: WordTask, split: str) -> Mapping[str, Sequence[object]]:
         sentences = list(enumerate(task.rows(split)["words"]))
         return {
             "row": [row for row, words in sentences for _ in words],
@@ -345,10 +348,10 @@ class WordReport(KindReport):
             "word": [word for _, words in sentences for word in words],
         }
 
-    def gold(self, task: Any, split: str) -> Sequence[object]:
+    def gold(self, task: WordTask, split: str) -> Sequence[object]:
         return [tag for tags in task.splits[split]["tags"] for tag in tags]
 
-    def units(self, task: Any, split: str) -> Sequence[object] | None:
+    def units(self, task: WordTask, split: str) -> Sequence[object] | None:
         units = task.units(split)
         if units is None:
             return None
@@ -392,7 +395,7 @@ class WordReport(KindReport):
             ]
             yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
 
-    def write_files(self, folder: Path, task: Any, heads: Mapping[str, HeadResult]) -> None:
+    def write_files(self, folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:
         write_conll(folder, task, heads)
 
 
@@ -479,13 +482,11 @@ class ZeroShotReport(KindReport):
     def __init__(self, unit: str) -> None:
         self.unit = unit
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
-        inputs: Mapping[str, Sequence[object]] = task.inputs_shown(split)
-        return inputs
+    def inputs(self, task: ZeroShotTask, split: str) -> Mapping[str, Sequence[object]]:
+        return task.inputs_shown(split)
 
-    def gold(self, task: Any, split: str) -> Sequence[object]:
-        gold: Sequence[object] = task.gold_shown(split)
-        return gold
+    def gold(self, task: ZeroShotTask, split: str) -> Sequence[object]:
+        return task.gold_shown(split)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
         chance = result.baselines.get("chance")
