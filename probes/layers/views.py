@@ -240,10 +240,7 @@ FITTED_KINDS = tuple(_KINDS)
 def reduce_layer(
     train: Float32[np.ndarray, "N F"], scored: Float32[np.ndarray, "M F"], components: int
 ) -> tuple[Float32[np.ndarray, "N d"], Float32[np.ndarray, "M d"]]:
-    """Standardise the features of a layer by train, and keep their first principal components of train.
-
-    A feature that is constant in train is left out. HeadError where a latent is not finite.
-    """
+    """Keep the first principal components in train of the features of a layer, standardised by train, none constant."""
     if not (np.isfinite(train).all() and np.isfinite(scored).all()):
         raise HeadError("a latent is NaN or infinite, so no probe can be fitted; extract again, with dtype float32.")
     varies = np.ptp(train, axis=0) > 0
@@ -490,10 +487,7 @@ class _Mix(nn.Module):
 
 
 def learn_mix(rows: LayerRows, *, seeds: tuple[int, ...]) -> Float[np.ndarray, "S L"]:
-    """Fit the weights of a mix of all layers with every seed (Peters et al. 2018, section 3.2), on rows of train.
-
-    A weight does not measure what a layer knows: similar layers share one.
-    """
+    """Fit the weights of a mix of all layers (Peters et al. 2018, section 3.2) by seed; similar layers share one."""
     first = rows.train.read(0)
     most = max(BATCH, MOST_NUMBERS // (len(rows.layers) * first.shape[0] * first.shape[2]))
     index = np.sort(np.random.default_rng(0).permutation(first.shape[1])[:most])

@@ -223,10 +223,9 @@ def summarise_accuracy(
     documents: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:
-    """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
+    """Summarise the accuracy of words over seeds, with an interval over sentences or documents, as `summarise_span_f1`.
 
-    `right` says whether each word has the right tag, False for a word without a prediction; sentences start at
-    `offsets`, whose last entry is the number of words. The rest is as in `summarise_span_f1`.
+    Sentences start at `offsets`, whose last entry is the number of words; no prediction is not right.
     """
     sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
     n_right = np.diff(sums[:, offsets], axis=1)
@@ -465,10 +464,7 @@ MOST_STEPS = 1000
 
 
 def precision_scorer(gold: Int[np.ndarray, " N"], groups: Sequence[str] | None = None) -> UnitScorer:
-    """Score similarities of pairs, of which `gold` says 1 for alike and 0 otherwise, by average precision.
-
-    Pairs of equal similarity are one step, as in scikit-learn.
-    """
+    """Score similarities of pairs, alike (1) or not (0), by average precision; equal ones are one step."""
     units, n_units, unit = _units_of(groups, len(gold))
     n_steps = min(len(gold), MOST_STEPS)
 
@@ -590,10 +586,7 @@ def unit_counts(
     units: Sequence[str],
     sentences: Sequence[str] = (),
 ) -> tuple[Float[np.ndarray, "S U C"], OfSums]:
-    """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`.
-
-    Predictions for a correlation are standardised, or ranked, system by system.
-    """
+    """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`."""
     numbers, groups = number_units(units, len(gold)), _groups(units)
     if metric == SPAN_F1:
         spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]

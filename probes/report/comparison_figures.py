@@ -20,10 +20,7 @@ ROW_INCHES = 0.26
 
 
 def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
-    """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers ringed.
-
-    Layers of decoders with different numbers of blocks are drawn by relative depth, from the embedding to the top.
-    """
+    """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers ringed."""
     curves, scores = (frame[frame["record"] == record] for record in ("curve", "score"))
     best = best_of_layers(curves)
     lists = {tuple(run["layer"]) for _, run in best.groupby("run", sort=False)}
@@ -69,10 +66,9 @@ def name_curves(frame: "pd.DataFrame") -> dict[str, "pd.DataFrame"]:
 
 
 def draw_layer_map(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -> Axes:
-    """Draw the columns of `icecore.layers_across` as a heat map: a row per curve, over relative depth.
+    """Draw the columns of `icecore.layers_across` as a heat map over depth: a row per curve, its best layer ringed.
 
-    Colours run from the lowest to the highest score of each row, which are written beside it, times 100; a ring is the
-    best layer.
+    Colours run from the lowest to the highest score of each row, which are written beside it, times 100.
     """
     curves = name_curves(frame)
     for row, curve in enumerate(curves.values()):

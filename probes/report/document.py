@@ -172,10 +172,7 @@ class KindReport:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out: titles of the columns, and a row of text per head and metric, scores times 100.
-
-    On screen, the columns that do not fit a terminal are left out.
-    """
+    """Lay the results of a run out: titles of the columns (on screen those that fit), and texts per head and metric."""
     columns = [column for column in report.columns if column.on_screen or not on_screen]
     rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
@@ -335,10 +332,7 @@ def _ranked(result: HeadResult) -> float:
 
 
 def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, SplitRows]) -> str:
-    """Name the best head of a run with its margin, and its score on test with the interval and what needs no head.
-
-    The margin has the paired interval of the rows that the choice was made on.
-    """
+    """Name the best head of a run with its margin on the rows that chose it, and its score on test."""
     best = best_result(scores.heads.values())
     others = [result for result in scores.heads.values() if result is not best and result.metric == best.metric]
     margin = ""

@@ -54,7 +54,7 @@ def draw_plans(album: style.Album, scores: PlansScores, report: KindReport) -> N
 def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
     """Give the best score of a head at each layer under every plan, and the baselines under the chosen one.
 
-    The chosen plan comes first, then causal, then the others, the best first. Rows are as those of `icecore.results`.
+    The chosen plan comes first, then causal, then the others, the best first.
     """
     chosen = scores.chosen[head].plan
     results = {row.plan: row.heads[head] for row in scores.plans}
@@ -71,10 +71,7 @@ def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
 
 
 def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw the curve of a head under every plan, on one scale.
-
-    The first plans of the frame have a colour and a label; all others are pale.
-    """
+    """Draw the curve of a head under every plan, on one scale; the first of the frame have a colour and a label."""
     axes, curves = style.panel(figure), frame[frame["record"] == "curve"]
     plans = list(curves.groupby("plan", sort=False))
     layers = max((list(plan["layer"]) for _, plan in plans), key=len)  # a plan may add blocks
@@ -140,11 +137,7 @@ def _axes_of(plan: MaskPlan) -> dict[str, object]:
 
 
 def draw_sweep(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw a score per plan, the last column of a `sweep_frame`, whose name labels it.
-
-    A (k, k0) grid is a heat map where some k0 is between 0 and k. Plans `KIND:K` are lines over k, windows lines over
-    their last block, one per size. Where one plan fits none of these, every plan is a bar.
-    """
+    """Draw a score per plan, the last column of a `sweep_frame`: on a grid, over k, over windows, or else as bars."""
     label = str(frame.columns[-1])
     frame = frame.rename(columns={label: "score"})
     axes, forms = style.panel(figure), set(frame["form"]) - {"causal"}

@@ -122,10 +122,7 @@ def _is_chosen(name: str, chosen: Plain) -> bool:
 
 
 def curve_frame(result: HeadResult) -> pd.DataFrame | None:
-    """Give curves, baselines and chosen scores of a head that scored single layers, the chosen curves first.
-
-    The rows are those of `icecore.results`; `chosen` says what was chosen, `is_chosen` which curves are of it.
-    """
+    """Give curves, baselines and chosen scores of a head that scored single layers, the chosen curves first."""
     if not layer_curves(result) or len(result.layers) < 2:
         return None
     rows = tidy_frame(result).assign(chosen=describe_point(result.chosen))
@@ -252,10 +249,7 @@ def draw_parts(figure: Figure, frame: pd.DataFrame) -> None:
 
 
 def history_frame(result: HeadResult) -> pd.DataFrame | None:
-    """List the epochs of every seed: training loss, the score that chose where there is one, and whether it was kept.
-
-    None for a head without epochs.
-    """
+    """List the epochs of every seed: training loss, the score that chose, whether it was kept; None without epochs."""
     if not any(seed.get("history") for seed in result.seeds):
         return None
     key = _history_score(result)
@@ -362,10 +356,7 @@ def residual_frame(residuals: Residuals) -> pd.DataFrame:
 
 
 def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw residuals in six panels: histogram, Q-Q, calibration, against gold, length and lexical overlap.
-
-    Bins, groups and the size of dots follow from the number of rows; whiskers and bands are 95 % intervals of means.
-    """
+    """Draw residuals: histogram, Q-Q, calibration, and against gold, length and overlap; with 95 % intervals."""
     histogram, quantiles, calibration, *against = style.panels(figure, 2, 3)
     residuals, groups = (frame["predicted"] - frame["gold"]).to_numpy(), residual_groups(frame)
     histogram.hist(residuals, bins=_n_bins(residuals), color=style.BLUE)
@@ -442,10 +433,7 @@ def _label(axes: Axes, x: str, y: str) -> None:
 
 
 def rows_frame(scores: NDArray[np.float64]) -> pd.DataFrame | None:
-    """Sort the scores of rows, with the share of rows that score at most as much, in percent.
-
-    None where rows are only right or wrong, which the results table counts. Rows without a score are left out.
-    """
+    """Sort the scores of rows, with the share of rows that score at most as much; None for rows right or wrong."""
     scored = np.sort(scores[np.isfinite(scores)])
     if len(np.unique(scored)) <= 2:
         return None
