@@ -17,14 +17,16 @@ from probes.metrics.bootstrap import SeedSummary
 SCORES_SCHEMA = 3
 Plain = Mapping[str, object]
 """Plain values by name, as JSON holds them."""
+UNREAD: Plain = {"command": "", "commit": "", "versions": {}, "device": "", "n_resamples": 0}
+"""Fields of a header that tables of results do without."""
 
 
 class DecoderInfo(TypedDict, total=False):
     """The decoder of a run, as `DecoderDescription` writes it."""
 
     name: Required[str]
-    n_layers: Required[int]
-    width: Required[int]
+    n_layers: int
+    width: int
     family: str
     dtype: str
     weight_digest: str
@@ -73,7 +75,7 @@ class CacheInfo(TypedDict, total=False):
     certificate: Plain
 
 
-class AutoencoderInfo(TypedDict):
+class AutoencoderInfo(TypedDict, total=False):
     """The autoencoders of a pooling; lists are over its layers."""
 
     layers: Sequence[str]
@@ -161,17 +163,17 @@ class RunInfo(TypedDict):
 
     cache: CacheInfo
     heads: Mapping[str, Plain]
-    pretraining: PretrainingInfo
-    seconds: Mapping[str, float]
+    pretraining: NotRequired[PretrainingInfo]
+    seconds: NotRequired[Mapping[str, float]]
 
 
 class PlanInfo(TypedDict):
     """A plan of a sweep or a search."""
 
     plan: str
-    cache: str
-    certificate: Plain
-    zero_shot: Mapping[str, Mapping[str, float]]
+    cache: NotRequired[str]
+    certificate: NotRequired[Plain]
+    zero_shot: NotRequired[Mapping[str, Mapping[str, float]]]
     heads: Mapping[str, Plain]
 
 
@@ -379,9 +381,9 @@ class ChoiceInfo(TypedDict):
 class PlansInfo(TypedDict):
     """The content of scores.json of a sweep or a search after its header."""
 
-    test_read: str
+    test_read: NotRequired[str]
     plans: Sequence[PlanInfo]
-    chosen: Mapping[str, ChoiceInfo]
+    chosen: NotRequired[Mapping[str, ChoiceInfo]]
     cost: NotRequired[SweepCost]
     search: NotRequired[SearchCost]
 
@@ -399,7 +401,7 @@ def seal_scores(values: Plain) -> str:
 
 def check_scores(values: Plain) -> None:
     """Check the content of scores.json of a run, sweep or search, of this schema."""
-    from_json(Header, values)
+    from_json(Header, {**UNREAD, **values})
     if values["what"] == "run":
         run: RunInfo = from_json(RunInfo, values)
         _read_heads("heads", run["heads"])
