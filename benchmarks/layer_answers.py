@@ -6,11 +6,13 @@ of each run to docs/figures/layers. Runs that are named again are replaced, othe
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from extract.records import to_plain
 from probes.layers.findings import load_findings
 from probes.report.layer_figures import draw_alone, findings_note
 from probes.report.style import Album, on_panel
@@ -31,7 +33,7 @@ def main() -> None:
         run = read_run_folder(folder)
         for found in load_findings(folder):
             header, name = run.scores.header, f"{folder.name}_{found.head}".replace("-", "_")
-            values = {**found.to_dict(), "curves": [each for each in found.to_dict()["curves"] if each["view"] in KEPT]}
+            values = to_plain(replace(found, curves=tuple(curve for curve in found.curves if curve.view in KEPT)))
             results[name] = without_nan(
                 {
                     "task": header.task["name"],

@@ -3,8 +3,9 @@
 A protocol or a template may decide a field that was not given, whatever its default is.
 """
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date
@@ -12,7 +13,7 @@ from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import signature
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import yaml
 
@@ -20,9 +21,20 @@ from extract.errors import ConfigError, UsageError, unknown_name
 
 Record = TypeVar("Record")
 GIVEN = "_given"
+Values = Mapping[str, Any]
+"""A JSON object."""
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 """Numbers that YAML 1.1 reads as texts, such as 1e-3."""
 NULLS = ("null", "Null", "NULL", "~")
+LARGEST = 2**63
+JSON_KINDS: dict[object, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number or null",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+}
 NOUNS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -233,3 +245,52 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def from_json(hint: Any, value: Any, where: str = "") -> Any:
+    """Read a value of an annotation from JSON: null is the NaN of a `float`, and unknown keys of a mapping stay.
+
+    Raises:
+        TypeError: A value of another kind.
+        KeyError: A key is missing.
+    """
+    kind, inner = get_origin(hint), get_args(hint)
+    if NoneType in inner and value is not None:
+        from_json(inner[0], value, where)
+    if hint is object or NoneType in inner:
+        return value
+    if kind is Mapping:
+        _require(value, dict, where)
+        return {key: from_json(inner[1], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+    if kind in (tuple, Sequence):
+        _require(value, list, where)
+        items = [from_json(inner[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
+        return tuple(items) if kind is tuple else items
+    if hint in JSON_KINDS:
+        _require(value, hint, where)
+        return (math.nan if value is None else float(value)) if hint is float else value
+    _require(value, dict, where)
+    hints, required = _keys_of(hint)
+    paths = {key: f"{where}.{key}".lstrip(".") for key in hints}
+    for key in required:
+        if key not in value:
+            raise KeyError(paths[key])
+    record = {key: from_json(hints[key], value[key], paths[key]) for key in hints if key in value}
+    return {**value, **record} if is_typeddict(hint) else hint(**record)
+
+
+@cache
+def _keys_of(hint: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the annotations of a dataclass or a `TypedDict` by key, and the keys that have to be there."""
+    if is_typeddict(hint):
+        hints = get_type_hints(hint)
+        return hints, tuple(key for key in hints if key in hint.__required_keys__)
+    required = [field.name for field in fields(hint) if field.default is field.default_factory is MISSING]
+    return record_hints(hint), tuple(required)
+
+
+def _require(value: Any, kind: type, where: str) -> None:
+    is_huge = isinstance(value, int) and abs(value) >= LARGEST
+    if is_huge or not (type(value) is kind or (kind is float and type(value) in (int, NoneType))):
+        text = f"a number of {value.bit_length()} bits" if is_huge else repr(value)
+        raise TypeError(f"`{where}` is {text[:60]}, not {JSON_KINDS[kind]}")

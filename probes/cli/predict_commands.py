@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 from extract.errors import IcecoreError, InputError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
+from extract.records import Values
 from probes.cli.arguments import Watched
 from probes.cli.commands import PredictArgs, ScoreArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, RawTable, inner_suffix, read_raw
 from probes.report.safe_csv import write_csv
-from probes.report.scores import Values
 from probes.runs.predict import CHUNK_ROWS, Row, Scorer, load_scorer
 
 # --- Scores of new rows ---

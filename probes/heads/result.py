@@ -130,53 +130,6 @@ class HeadResult:
         }
 
 
-def read_result(name: str, values: Plain) -> HeadResult:
-    """Read a result back from its serial form, without predictions and row scores; a null number is NaN."""
-    return HeadResult(
-        name=name,
-        pooling=values["pooling"],
-        layers=tuple(values["layers"]),
-        options=values["options"],
-        metric=values["metric"],
-        selection=values["selection"],
-        selection_score=_number(values["selection_score"]),
-        chosen=values["chosen"],
-        summary={
-            split: {metric: _read_summary(summary) for metric, summary in by_metric.items()}
-            for split, by_metric in values["summary"].items()
-        },
-        curves=tuple(_read_curve(curve) for curve in values["curves"]),
-        seeds=tuple(values["seeds"]),
-        baselines={
-            name: {split: _number(score) for split, score in by_split.items()}
-            for name, by_split in values["baselines"].items()
-        },
-        optimistic_because=values["optimistic_because"],
-        departures=tuple(values["departures"]),
-        extras=values["extras"],
-    )
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _read_summary(values: Plain) -> SeedSummary:
-    numbers = {key: _number(values[key]) for key in ("mean", "std", "low", "high", "confidence")}
-    return SeedSummary(**numbers, values=tuple(_number(value) for value in values["values"]))
-
-
-def _read_curve(values: Plain) -> Curve:
-    return Curve(
-        values["name"],
-        values["split"],
-        values["metric"],
-        tuple(map(_number, values["values"])),
-        tuple(map(_number, values["spread"])),
-        tuple(tuple(map(_number, row)) for row in values["by_seed"]),
-    )
-
-
 N_LARGEST = 10
 _WORD = re.compile(r"\w+")
 

@@ -1,7 +1,7 @@
 """Latents of texts and pairs as heads read them: channels, features, standardisation, data modules and transforms."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -155,12 +155,12 @@ class GatheredRows(Dataset[B], ABC, Generic[B]):
         return self.__getitems__([index])
 
 
-def as_is(batch: Any) -> Any:
+def as_is(batch: B) -> B:
     """Collate nothing: rows come as a batch."""
     return batch
 
 
-def in_order(rows: Dataset[Any]) -> DataLoader[Any]:
+def in_order(rows: Dataset[B]) -> DataLoader[B]:
     """Load rows in their order."""
     # Without a generator, a loader would use the global one.
     return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=as_is, generator=torch.Generator())
@@ -177,7 +177,7 @@ class Shuffling(lightning.LightningDataModule):
         self._generator = torch.Generator()
         self._next: Tensor | None = None
 
-    def shuffled(self, rows: Dataset[Any]) -> DataLoader[Any]:
+    def shuffled(self, rows: Dataset[B]) -> DataLoader[B]:
         """Load rows in another order every epoch; a last batch that is smaller is dropped."""
         self._generator = torch.Generator().manual_seed(self.seed)
         if self._next is not None:
@@ -212,19 +212,9 @@ class TextRows(GatheredRows[Tensor]):
 
 
 class TextLatents(Shuffling):
-    """Every text of a cache, a part of them held out.
+    """The texts of a corpus with their latents, of which a share `held_out` is not trained on.
 
-    Args:
-        cache: A cache of whole texts.
-        pooling: Which pooling of the cache, or several joined by `+`.
-        layers: A selection of its layers.
-        batch_size: Texts per training batch; a last batch that is smaller is dropped.
-        held_out: Share of the texts that are not trained on, 0 to 1.
-        seed: Seed of the division and of the order of training texts.
-
-    Raises:
-        HeadError: A cache of words, no text would be held out or trained on, or a batch larger than the training texts.
-        UnknownNameError: A pooling or layer that the cache does not have.
+    A cache of words, a share that leaves no text on a side, and a batch larger than the training texts are refused.
     """
 
     def __init__(
@@ -258,11 +248,11 @@ class TextLatents(Shuffling):
         """Fit a standardiser on the training texts."""
         return fit_standardiser(self.cache, self.train_rows.rows, channels=self.channels)
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> DataLoader[Tensor]:
         """Training texts, shuffled by the seed."""
         return self.shuffled(self.train_rows)
 
-    def val_dataloader(self) -> DataLoader[Any]:
+    def val_dataloader(self) -> DataLoader[Tensor]:
         """Held-out texts."""
         return in_order(self.held_out_rows)
 
@@ -317,21 +307,10 @@ class SimilarityRows(GatheredRows[SimilarityBatch]):
 
 
 class PairLatents(Shuffling):
-    """Pairs of a task with their latents.
+    """Pairs of a task with their latents; a last training batch that is smaller is dropped.
 
-    Args:
-        cache: A cache that holds every text of the task.
-        task: The task.
-        pooling: Which pooling of the cache, or several joined by `+`.
-        layers: A selection of its layers.
-        batch_size: Pairs per training batch; a last batch that is smaller is dropped.
-        seed: Seed of the order of training pairs.
-        selection: The split that epochs are chosen on; anything but `validation` is optimistic.
-
-    Raises:
-        CacheError: A text that the cache does not hold.
-        UnknownNameError: A pooling or layer that the cache does not have.
-        HeadError: A batch larger than the training split.
+    `selection` is the split that epochs are chosen on. A cache without a text of the task is refused, and a batch that
+    is larger than the training split.
     """
 
     def __init__(
@@ -429,7 +408,7 @@ class TransformOptions:
         return tuple(self.transform.split("+"))
 
 
-def split_names(noun: str, text: str, table: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
+def split_names(noun: str, text: str, table: Collection[str]) -> tuple[str, ...]:
     """Read names of a table joined by `+`, each once; UnknownNameError for another name, HeadError for one twice."""
     names = tuple(text.split("+"))
     for name in names:

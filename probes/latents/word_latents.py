@@ -36,10 +36,7 @@ Prepare = Callable[[Tensor], None]
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """A stretch of the cache that is read at once: places from `start` to before `stop`.
-
-    A piece is a sentence in it, or a part of one: the positions of its words in the split.
-    """
+    """A stretch of the cache, from `start` to before `stop`; a piece holds the positions of a sentence in the split."""
 
     start: int
     stop: int
@@ -146,10 +143,7 @@ R = TypeVar("R")
 
 
 class InOrder:
-    """Every word of a split with a latent once, in the order of the file, a chunk a batch.
-
-    `places` holds the place in the cache of each word of the split.
-    """
+    """Every word of a split with a latent once, in the order of the file; `places` are those in the cache."""
 
     def __init__(self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64]) -> None:
         self.reader, self.chunks, self.places = reader, chunks, places
@@ -179,21 +173,8 @@ class InOrder:
 class Shuffled:
     """Every word of a split with a latent once a pass, in batches of sentences, each pass in another order.
 
-    An epoch is one pass, or as many as it takes to give `epoch_steps` batches: two passes an epoch train as one does
-    in twice as many epochs.
-
-    Chunks are read in a random order until the buffer is full; its sentences leave it in a random order. Sentences that
-    do not fill a batch wait for the next buffer.
-
-    Args:
-        reader: Reads the cache.
-        chunks: From `plan_chunks`.
-        places: Place in the cache of each word of the split.
-        labels: Class of each word.
-        batch_size: Sentences a batch; the last batch of a pass may have fewer.
-        buffer_words: Words that are mixed.
-        seed: Seed of the orders.
-        epoch_steps: Fewest batches of an epoch.
+    An epoch is one pass, or as many as give `epoch_steps` batches. Chunks are read in a random order until the buffer
+    of `buffer_words` is full, and its sentences leave it in a random order; those that fill no batch wait for the next.
     """
 
     def __init__(
@@ -336,21 +317,8 @@ class GoldTags:
 class WordLatents(lightning.LightningDataModule):
     """Words of a task with their latents, streamed: memory does not grow with the cache.
 
-    The tags of a split are read only when they are asked for, so that those of test stay unseen until then.
-
-    Args:
-        cache: A word cache that holds every sentence of the task.
-        task: The task.
-        pooling: Which word pooling of the cache, or several joined by `+`; its first one when empty.
-        layers: A selection of its layers.
-        batch_size: Sentences per training batch; all of their words that have a latent are trained on together.
-        seed: Seed of the order of training sentences.
-        streaming: How much is read at once, and how much is mixed.
-
-    Raises:
-        CacheError: The cache holds no words, or not those of a sentence.
-        UnknownNameError: A pooling or layer that the cache does not have.
-        TaskError: The task has no training split, or no training word has a latent.
+    The tags of a split are read only when they are asked for, so that those of test stay unseen until then. A training
+    batch holds all words with a latent of `batch_size` sentences. A cache without a sentence of the task is refused.
     """
 
     def __init__(

@@ -1,13 +1,20 @@
 """Findings about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
 
 from extract.errors import HeadError, first_line
 from extract.files import read_file
+from extract.records import from_json
+from probes.metrics.bootstrap import Resampling, UnitScorer
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.significance import joint_intervals
 
 FINDINGS_SCHEMA = 1
 FINDINGS = "layers.json"
@@ -16,19 +23,14 @@ FINDINGS = "layers.json"
 
 @dataclass(frozen=True)
 class View:
-    """One answer to which layers matter.
-
-    Attributes:
-        title: What it is called in tables and figures.
-        asks: The question it answers.
-        is_gain: Whether a value is a difference, so that 0 means nothing; else a score.
-        is_retrained: Whether probes are fitted again for it.
-    """
+    """One answer to which layers matter: its title and the question it answers."""
 
     title: str
     asks: str
     is_gain: bool = True
+    """Whether a value is a difference, so that 0 means nothing; else a score."""
     is_retrained: bool = False
+    """Whether probes are fitted again for it."""
 
 
 VIEWS = {
@@ -60,18 +62,10 @@ OF_EVERY_LAYER = ("alone", "control")
 
 @dataclass(frozen=True)
 class ViewCurve:
-    """The values of one view over layers.
+    """The values of one view over layers: bottom up, in the order of choice for `greedy`, or of groups of layers.
 
-    Attributes:
-        view: A key of `VIEWS`.
-        metric: What the values are in: a metric, `bits` or `weight`.
-        layers: The layers, or groups of layers, bottom up; in the order of choice for `greedy`.
-        values: One per layer.
-        low: Lower ends of the intervals; empty where there are none.
-        high: Upper ends.
-        spread: Standard deviation over seeds; empty for one fit.
-        name: Which of several curves of one view, such as the control; empty where there is one.
-        note: How it was computed, in a sentence.
+    `metric` may be `bits` or `weight`. There are no ends of intervals where there are no draws, and no `spread` over
+    seeds for one fit. `name` says which of several curves of one view it is, and `note` how it was computed.
     """
 
     view: str
@@ -83,6 +77,57 @@ class ViewCurve:
     spread: tuple[float, ...] = ()
     name: str = ""
     note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """A score of each of `N` layers or sets of layers, with those of every seed and of every resample."""
+
+    value: Float[np.ndarray, " N"]
+    seeds: Float[np.ndarray, "N S"]
+    draws: Float[np.ndarray, "N R"]
+
+    @classmethod
+    def of(cls, scorer: UnitScorer, predicted: NDArray[np.generic], resampling: Resampling) -> "Resampled":
+        """Score predictions of one fit, a row for each layer."""
+        draws = scorer.resample(predicted, resampling)
+        return cls(scorer.score(predicted), np.zeros((len(draws), 0)), draws)
+
+    @classmethod
+    def unpack(cls, columns: Float[np.ndarray, "N C"], n_seeds: int) -> "Resampled":
+        """Read what `pack` made."""
+        return cls(columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :])
+
+    def pack(self) -> Float[np.ndarray, "N C"]:
+        """Return all scores side by side, for sums over layers."""
+        return np.concatenate([self.value[:, None], self.seeds, self.draws], axis=1)
+
+    def __sub__(self, other: "Resampled") -> "Resampled":
+        return Resampled(self.value - other.value, self.seeds - other.seeds, self.draws - other.draws)
+
+    def without_nan(self) -> "Resampled":
+        """Return 0 for scores that are not finite, as the correlation of a constant."""
+        return Resampled(np.nan_to_num(self.value), np.nan_to_num(self.seeds), np.nan_to_num(self.draws))
+
+    def curve(
+        self,
+        view: str,
+        metric: str,
+        layers: Sequence[str],
+        *,
+        confidence: float,
+        highest: float = np.inf,
+        name: str = "",
+        note: str = "",
+    ) -> ViewCurve:
+        """Make a view, with intervals that hold for all of its layers together and are no higher than `highest`."""
+        is_correlation = not VIEWS[view].is_gain and metric in CORRELATIONS
+        low, high = joint_intervals(
+            self.value, self.draws, confidence=confidence, highest=highest, is_correlation=is_correlation
+        )
+        spread = self.seeds.std(1, ddof=1) if self.seeds.shape[1] > 1 else np.zeros(0)
+        values, lows, highs, spreads = (tuple(column.tolist()) for column in (self.value, low, high, spread))
+        return ViewCurve(view, metric, tuple(layers), values, lows, highs, spreads, name, note)
 
 
 @dataclass(frozen=True)
@@ -100,21 +145,8 @@ class Agreement:
 class HeadFindings:
     """Findings about the layers of one head.
 
-    Attributes:
-        head: The head.
-        pooling: The pooling it reads.
-        metric: The metric of scores.
-        split: The split that was scored; intervals are over its units.
-        unit: What resamples draw: rows, groups, sentences or documents.
-        n_units: Number of units.
-        layers: All layers, bottom up.
-        best: The layer with the highest score alone.
-        best_set: The layers that are statistically tied with the best, at `confidence` for all of them together.
-        confidence: Of the set and of every interval.
-        curves: The views.
-        agreement: How similarly each pair of views ranks the layers.
-        answer: The answer to which layers matter, in a sentence or two.
-        warnings: What a reader must know, a sentence each.
+    Intervals are over the `n_units` units (rows, groups, sentences or documents) of the split. `best_set` are the
+    layers that are statistically tied with the best, at `confidence` for all of them together.
     """
 
     head: str
@@ -136,11 +168,7 @@ class HeadFindings:
         """Return a view, None where it was not computed."""
         return next((curve for curve in self.curves if curve.view == view and name in ("", curve.name)), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the serial form: plain values by the names of the fields."""
-        return asdict(self)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, object]]:
         """Yield a row per view and layer, whose keys are columns of `compare_layers`."""
         for curve in self.curves:
             missing = (float("nan"),) * len(curve.values)
@@ -175,33 +203,15 @@ def load_findings(folder: Path) -> list[HeadFindings]:
         ) from error
 
 
-def read_findings(values: Mapping[str, Any]) -> HeadFindings:
+def read_findings(values: object) -> HeadFindings:
     """Read findings from their serial form, where NaN is null; refuse those that no figure could be drawn of."""
-    curves = tuple(ViewCurve(**_read_fields(curve)) for curve in values["curves"])
-    agreement = tuple(Agreement(**_read_fields(pair)) for pair in values["agreement"])
-    findings = HeadFindings(**{**_read_fields(values), "curves": curves, "agreement": agreement})
+    findings: HeadFindings = from_json(HeadFindings, values)
     if not {findings.best, *findings.best_set} <= set(findings.layers):
         raise ValueError("its best layers are not among its layers")
-    for curve in curves:
+    for curve in findings.curves:
         lists = [numbers for numbers in (curve.values, curve.low, curve.high, curve.spread) if numbers]
         if curve.view not in VIEWS or {len(curve.layers)} != {len(numbers) for numbers in lists} or not curve.layers:
             raise ValueError(f"its view {curve.view!r} is not one value per layer")
         if curve.view in OF_EVERY_LAYER and curve.layers != findings.layers:
             raise ValueError(f"its view {curve.view!r} is not of every layer")
-        if not all(isinstance(number, int | float) for numbers in lists for number in numbers):
-            raise TypeError(f"its view {curve.view!r} holds values that are not numbers")
-    if not all(isinstance(number, int | float) for pair in agreement for number in (pair.value, pair.low, pair.high)):
-        raise TypeError("the agreement of its views holds values that are not numbers")
     return findings
-
-
-def _read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn null into NaN, and lists into tuples."""
-    return {
-        key: tuple(float("nan") if item is None else item for item in value)
-        if isinstance(value, list)
-        else float("nan")
-        if value is None
-        else value
-        for key, value in values.items()
-    }

@@ -21,7 +21,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache, open_cache
 from probes.data.pair_task import PairTask
 from probes.data.task import Task
-from probes.metrics.bootstrap import DEFAULT, Resampling, resample_correlations
+from probes.metrics.bootstrap import DEFAULT, Resampling, summarise_seeds
 from probes.metrics.correlation import CORRELATIONS
 
 if TYPE_CHECKING:
@@ -48,10 +48,15 @@ class Neighbours(NamedTuple):
     distances: Float[np.ndarray, "M K"]
 
 
+def _as_values(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return each row of numbers as one value, to look for equal ones."""
+    whole = np.ascontiguousarray(rows)
+    return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
+
+
 def find_neighbours(x: Float[np.ndarray, "N D"], *, n_nearest: int = N_NEAREST) -> Neighbours:
     """Find the nearest neighbours of every distinct row by Euclidean distance."""
-    plain = np.ascontiguousarray(x) + 0  # -0 is 0
-    _, first = np.unique(plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1]))).ravel(), return_index=True)
+    _, first = np.unique(_as_values(x + 0), return_index=True)  # -0 is 0
     points = np.sort(first)
     rows = x[points].astype(np.float64)
     rows -= rows.mean(axis=0)
@@ -279,7 +284,7 @@ class Sample:
             latents = ((latents - mean) / np.where(scale > 0, scale, 1)).astype(np.float32)
         return latents
 
-    def describe(self, pooling: str, layer: str) -> dict[str, Any]:
+    def describe(self, pooling: str, layer: str) -> dict[str, object]:
         """Name a layer in the columns `WHERE` of a frame."""
         return {
             "cache": self.cache.path.stem,
@@ -333,11 +338,11 @@ def draw_shared(
     return sample, replace(sample, cache=other, rows=partners)
 
 
-def choose_poolings(cache: LatentCache, wanted: str) -> tuple[str, ...]:
+def choose_poolings(cache: LatentCache, pooling: str) -> tuple[str, ...]:
     """Return the pooling asked for, all of the cache where none is; UnknownNameError for one that it lacks."""
-    if wanted and wanted not in cache.poolings:
-        raise unknown_name("pooling", wanted, cache.poolings, hint="Extract it, or choose one that is there.")
-    return (wanted,) if wanted else cache.poolings
+    if pooling and pooling not in cache.poolings:
+        raise unknown_name("pooling", pooling, cache.poolings, hint="Extract it, or choose one that is there.")
+    return (pooling,) if pooling else cache.poolings
 
 
 def _draw(
@@ -353,11 +358,6 @@ def _draw(
     _, texts = np.unique(keys[drawn, :2], axis=0, return_inverse=True)
     turn = rng.permutation(texts.max() + 1) % N_GROUPS  # words of a text go together
     return Sample(cache, rows[drawn], turn[texts.ravel()])
-
-
-def _as_values(keys: NDArray[np.uint64]) -> NDArray[Any]:
-    """Return each row of numbers as one value, to look for equal ones."""
-    return np.ascontiguousarray(keys).view(np.dtype((np.void, 24))).ravel()
 
 
 MOST_ROWS = 2000
@@ -408,17 +408,17 @@ def measure_geometry(
     """
     import pandas as pd
 
-    wanted = list(measures) or list(MEASURES)
-    for name in wanted:
+    selected = list(measures) or list(MEASURES)
+    for name in selected:
         if name not in MEASURES:
             raise unknown_name("measure", name, MEASURES)
-    families = list(dict.fromkeys(MEASURES[name].family for name in wanted))
+    families = list(dict.fromkeys(MEASURES[name].family for name in selected))
     opened = open_cache(cache)
     sample = draw_sample(opened, texts=texts, most_rows=most_rows, seed=seed, standardise=standardise)
 
-    def measure(channel: tuple[str, str]) -> list[dict[str, Any]]:
+    def measure(channel: tuple[str, str]) -> list[dict[str, object]]:
         estimates = measure_rows(sample.read(*channel), sample.groups, families)
-        return [_row(sample, *channel, name, estimates[name]) for name in MEASURES if name in wanted]
+        return [_row(sample, *channel, name, estimates[name]) for name in MEASURES if name in selected]
 
     names = select_from(layers, opened.layers)
     channels = [(name, layer) for name in choose_poolings(opened, pooling) for layer in names]
@@ -466,18 +466,13 @@ def cosine_with_gold(
     sides = [opened.rows_of(list(part[column])).numpy() for column in ("sentence1", "sentence2")]
     sample = Sample(opened, np.concatenate(sides), np.zeros(2 * len(part), np.int64))
     gold, groups = np.array(cast("PairTask", task).gold01(split)), task.units(split)
-    tail = (1 - resampling.confidence) / 2
     rows = []
-    for name_of_pooling in choose_poolings(opened, pooling):
-        names = select_from(layers, opened.layers)
-        cosines = np.stack([_cosines(sample.read(name_of_pooling, name)) for name in names])
-        values = CORRELATIONS[metric](cosines, np.broadcast_to(gold, cosines.shape))
-        resampled = resample_correlations(cosines, gold, metric=metric, groups=groups, resampling=resampling)
-        for name, value, draws in zip(names, values, resampled, strict=True):
-            finite = draws[np.isfinite(draws)]
-            ends = np.quantile(finite, [tail, 1 - tail]) if len(finite) else (np.nan, np.nan)
-            row = _row(sample, name_of_pooling, name, f"gold-{metric}", Estimate(float(value), *map(float, ends)))
-            rows.append({**row, "n_rows": len(gold)})
+    for name in choose_poolings(opened, pooling):
+        for layer in select_from(layers, opened.layers):
+            cosines = _cosines(sample.read(name, layer))
+            summary = summarise_seeds(cosines[None], gold, metric=metric, groups=groups, resampling=resampling)
+            estimate = Estimate(summary.mean, summary.low, summary.high)
+            rows.append({**_row(sample, name, layer, f"gold-{metric}", estimate), "n_rows": len(gold)})
     return pd.DataFrame(rows, columns=list(GEOMETRY_COLUMNS))
 
 
@@ -494,7 +489,7 @@ def _cosines(stacked: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " N"]:
     return np.asarray(np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0))
 
 
-def _row(sample: Sample, pooling: str, layer: str, measure: str, estimate: Estimate) -> dict[str, Any]:
+def _row(sample: Sample, pooling: str, layer: str, measure: str, estimate: Estimate) -> dict[str, object]:
     return {**sample.describe(pooling, layer), "measure": measure, **estimate._asdict(), "n_rows": len(sample)}
 
 
@@ -582,19 +577,18 @@ def similarity_of_layers(
     import pandas as pd
 
     first, second = open_cache(cache), None if other is None else open_cache(other)
-    how: dict[str, Any] = {"most_rows": most_rows, "seed": seed, "standardise": standardise}
     poolings = [choose_poolings(first, pooling)[0]]
     if second is None:
-        samples = [draw_sample(first, **how)]
+        samples = [draw_sample(first, most_rows=most_rows, seed=seed, standardise=standardise)]
     else:
         if first.is_words != second.is_words:
             raise ConfigError(
                 f"caches {first.path.name!r} and {second.path.name!r} hold latents of words and of whole texts; "
                 "compare caches of one kind."
             )
-        samples = list(draw_shared(first, second, **how))
-        wanted = other_pooling or (poolings[0] if poolings[0] in second.poolings else "")
-        poolings.append(choose_poolings(second, wanted)[0])
+        samples = list(draw_shared(first, second, most_rows=most_rows, seed=seed, standardise=standardise))
+        same = poolings[0] if poolings[0] in second.poolings else ""
+        poolings.append(choose_poolings(second, other_pooling or same)[0])
     names = [select_from(layers, sample.cache.layers) for sample in samples]
     kernels = [
         [kernel(sample.read(pooling, name)) for name in chosen]

@@ -1,10 +1,10 @@
 """Shapley values of layers, control labels with the selectivity of a head, and baselines without a decoder."""
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -14,19 +14,21 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from extract.errors import InputError, TaskError, unknown_name
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import PairTask
 from probes.data.task import Same, Task
-from probes.data.word_task import usual_tags
+from probes.data.word_task import WordTask, usual_tags
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions
 from probes.heads.layer_head import HeadParts, take_apart
 from probes.heads.result import HeadResult
-from probes.layers.findings import ViewCurve
+from probes.layers.findings import Resampled, ViewCurve
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import score_classes
-from probes.metrics.correlation import CORRELATIONS, pearson
-from probes.metrics.significance import joint_intervals
+from probes.metrics.correlation import pearson
 from probes.metrics.span_metrics import convert_tags, split_tag
 
+Label = TypeVar("Label")
 Worth = Callable[[Bool[np.ndarray, "M L"]], Float[np.ndarray, "M *R"]]
 """Scores `M` sets of players; further axes are seeds and resamples of the same score."""
 UNREAD_RESAMPLES = 2
@@ -37,15 +39,7 @@ MOST_EXACT = 12
 
 @dataclass(frozen=True, eq=False)
 class Shapley:
-    """Shapley values.
-
-    Attributes:
-        values: `(L, ...)` values; they sum to what all players have over none.
-        errors: Standard errors of the draw of orders; 0 where all sets were scored.
-        none: The score of no player.
-        all: The score of all.
-        n_sets: Number of sets that were scored.
-    """
+    """Shapley values, which sum to `all - none`; errors are those of drawing orders, 0 where all sets were scored."""
 
     values: Float[np.ndarray, "L *R"]
     errors: Float[np.ndarray, "L *R"]
@@ -132,7 +126,7 @@ GOLD = {"pairs": "score", "classes": "label", "numbers": "number", "words": "tag
 """Kind of task to its column of gold."""
 
 
-def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
+def control_task(task: Same, control: str = "type", seed: int = 0) -> Same:
     """Replace the labels of a task by ones that say nothing about the texts (Hewitt and Liang 2019).
 
     Under `type` and `text` a label is drawn from the gold of train, as often as it occurs there, by the seed and the
@@ -146,40 +140,43 @@ def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
         >>> control.name, control.n_classes
         ('class-sample, control by type (seed 1)', 6)
     """
-    if how not in CONTROLS:
-        raise unknown_name("control", how, CONTROLS)
+    if control not in CONTROLS:
+        raise unknown_name("control", control, CONTROLS)
     if "train" not in task.splits:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
     gold = GOLD[task.kind]
-    labels = _shuffled(task, seed) if how == "shuffled" else _random_labels(task, how, seed)
+    labels = _shuffled(task, seed) if control == "shuffled" else _random_labels(task, control, seed)
     names = task.rows("train").column_names
     columns = {
         split: {**rows.select_columns(names)[:], gold: labels.get(split, rows[gold])}
         for split, rows in task.splits.items()
     }
     splits = task.hold(columns)
-    name = f"{task.name}, control by {how} (seed {seed})"
-    return task.replace_splits(splits, note=f"a control: {CONTROLS[how]} (seed {seed})", name=name)
+    name = f"{task.name}, control by {control} (seed {seed})"
+    return task.replace_splits(splits, note=f"a control: {CONTROLS[control]} (seed {seed})", name=name)
 
 
-def _random_labels(task: Task, how: str, seed: int) -> dict[str, list[Any]]:
+def _random_labels(task: Task, control: str, seed: int) -> Mapping[str, Sequence[object]]:
     """Draw the label of every type or text."""
     gold = task.rows("train")[GOLD[task.kind]]
     if task.kind != "words":
         pool = sorted(gold)
-        return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, how)] for split in task.splits}
+        return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, control)] for split in task.splits}
     is_spans = task.metrics[0] == "span-f1"
     pool = sorted(_as_one_word(tag) if is_spans else tag for tags in gold for tag in tags)
     return {
         split: [
-            [_draw(word if how == "type" else (position, *words), pool, seed) for position, word in enumerate(words)]
+            [
+                _draw(word if control == "type" else (position, *words), pool, seed)
+                for position, word in enumerate(words)
+            ]
             for words in rows["words"]
         ]
         for split, rows in task.splits.items()
     }
 
 
-def _shuffled(task: Task, seed: int) -> dict[str, list[Any]]:
+def _shuffled(task: Task, seed: int) -> Mapping[str, Sequence[object]]:
     """Permute the gold of train; tags are permuted over all its words."""
     rng, gold = np.random.default_rng(seed), list(task.rows("train")[GOLD[task.kind]])
     if task.kind != "words":
@@ -190,15 +187,15 @@ def _shuffled(task: Task, seed: int) -> dict[str, list[Any]]:
     return {"train": [convert_tags(tags) for tags in rows] if task.metrics[0] == "span-f1" else rows}
 
 
-def _text_keys(task: Any, split: str, how: str) -> list[tuple[str, ...]]:
+def _text_keys(task: Any, split: str, control: str) -> list[tuple[str, ...]]:
     """Name each row by its texts, or by their first words; a pair in either order is the same."""
     columns = [task.rows(split)[column] for column in task.text_columns]
-    if how == "type":
+    if control == "type":
         columns = [[(text.split() or [""])[0] for text in texts] for texts in columns]
     return [tuple(sorted(texts)) for texts in zip(*columns, strict=True)]
 
 
-def _draw(key: Hashable, pool: Sequence[Any], seed: int) -> Any:
+def _draw(key: Hashable, pool: Sequence[Label], seed: int) -> Label:
     """Draw from a pool by seed and key alone, the same on every machine."""
     digest = hashlib.sha256(repr((seed, key)).encode()).digest()
     return pool[int.from_bytes(digest[:8], "big") * len(pool) >> 64]
@@ -216,52 +213,43 @@ def selectivity(
     *,
     split: str,
     watch: Reporter,
-    how: str = "type",
+    control: str = "type",
     seeds: Sequence[int] = (0,),
     resampling: Resampling = Resampling(),  # noqa: B008 - frozen
 ) -> tuple[ViewCurve, ViewCurve]:
     """Fit a head on control labels, on every layer alone, and take its score there from its score on the task."""
     parts = take_apart(resolved, setting, result, split, watch)
-    scores = _scores(parts, resampling)
-    controls = np.stack(
-        [_scores(_control_parts(resolved, setting, split, watch, how=how, seed=seed), resampling) for seed in seeds]
+    scores = _score_layers(parts, resampling)
+    refits = [
+        _score_layers(_control_parts(resolved, setting, split, watch, control=control, seed=seed), resampling)
+        for seed in seeds
+    ]
+    values = np.stack([refit.value for refit in refits], axis=1)
+    refitted = Resampled(values.mean(1), values, np.mean([refit.draws for refit in refits], axis=0))
+    gain = Resampled(scores.value - refitted.value, values, scores.draws - refitted.draws)
+    note = f"{CONTROLS[control]}; {len(seeds)} seeds of labels"
+    metric, confidence = parts.scorer.metric, resampling.confidence
+    return (
+        refitted.curve("control", metric, parts.layers, confidence=confidence, name=control, note=note),
+        gain.curve("selectivity", metric, parts.layers, confidence=confidence, name=control, note=note),
     )
-    note = f"{CONTROLS[how]}; {len(seeds)} seeds of labels"
-    columns = {"control": controls.mean(0), "selectivity": scores - controls.mean(0)}
-    spread = controls[..., 0].std(0, ddof=1) if len(seeds) > 1 else np.zeros(0)
-    curves = []
-    for view, scored in columns.items():
-        low, high = joint_intervals(
-            scored[:, 0],
-            scored[:, 1:],
-            confidence=resampling.confidence,
-            is_correlation=view == "control" and parts.scorer.metric in CORRELATIONS,
-        )
-        values, lows, highs, spreads = (tuple(column.tolist()) for column in (scored[:, 0], low, high, spread))
-        curves.append(ViewCurve(view, parts.scorer.metric, parts.layers, values, lows, highs, spreads, how, note))
-    return curves[0], curves[1]
 
 
 def _control_parts(
-    resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, how: str, seed: int
+    resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, control: str, seed: int
 ) -> HeadParts:
-    task = control_task(setting.task, how, seed)
-    folder = setting.folder / "controls" / f"{how}_{seed}"
-    control = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
-    result = HEADS[resolved.name].evaluate(resolved, control, watch)
-    return take_apart(resolved, control, result, split, watch)
+    task = control_task(setting.task, control, seed)
+    folder = setting.folder / "controls" / f"{control}_{seed}"
+    setting = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
+    result = HEADS[resolved.name].evaluate(resolved, setting, watch)
+    return take_apart(resolved, setting, result, split, watch)
 
 
-def _scores(parts: HeadParts, resampling: Resampling) -> Float[np.ndarray, "L R"]:
-    """Score every layer alone, the mean over seeds: on all rows in the first column, then on each resample.
-
-    Constant predictions have a correlation of 0.
-    """
-    by_seed = [
-        np.concatenate([parts.scorer.score(rows)[:, None], parts.scorer.resample(rows, resampling)], axis=1)
-        for rows in parts.alone
-    ]
-    return np.asarray(np.nan_to_num(by_seed).mean(0))
+def _score_layers(parts: HeadParts, resampling: Resampling) -> Resampled:
+    """Score every layer alone, the mean over seeds; constant predictions have a correlation of 0."""
+    by_seed = [Resampled.of(parts.scorer, rows, resampling).without_nan() for rows in parts.alone]
+    values, draws = (np.mean([getattr(scores, name) for scores in by_seed], axis=0) for name in ("value", "draws"))
+    return Resampled(values, np.zeros((len(values), 0)), draws)
 
 
 Predictions = dict[str, NDArray[Any]]
@@ -282,7 +270,7 @@ def baseline_predictions(task: Task) -> dict[str, Predictions]:
     return _BASELINES[task.kind](task)
 
 
-def _of_classes(task: Any) -> dict[str, Predictions]:
+def _of_classes(task: ClassTask) -> dict[str, Predictions]:
     most = np.bincount(task.labels("train")).argmax()
     linear = _fit_linear(
         task,
@@ -293,7 +281,7 @@ def _of_classes(task: Any) -> dict[str, Predictions]:
     return {"majority": {split: np.full(n, most) for split, n in task.n_rows().items()}, "bag-of-words": linear}
 
 
-def _of_numbers(task: Any) -> dict[str, Predictions]:
+def _of_numbers(task: NumberTask) -> dict[str, Predictions]:
     linear = _fit_linear(
         task,
         task.numbers,
@@ -304,14 +292,15 @@ def _of_numbers(task: Any) -> dict[str, Predictions]:
 
 
 def _fit_linear(
-    task: Any,
-    gold: Callable[[str], NDArray[Any]],
+    task: ClassTask | NumberTask,
+    gold: Callable[[str], NDArray[np.generic]],
     make: Callable[[float], BaseEstimator],
     score: Callable[[NDArray[Any], NDArray[Any]], float],
 ) -> Predictions:
     """Fit a linear model on tf-idf of the texts of train, of each text of a row by itself."""
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
-    joined = {split: _texts(task, split) for split in task.splits}
+    columns = {split: [rows[name] for name in task.text_columns] for split, rows in task.splits.items()}
+    joined = {split: [" ".join(texts) for texts in zip(*texts, strict=True)] for split, texts in columns.items()}
     vectors = {"train": vectorizer.fit_transform(joined["train"])}
     vectors |= {split: vectorizer.transform(texts) for split, texts in joined.items() if split != "train"}
     strengths = STRENGTHS if "validation" in vectors else STRENGTHS[1:2]
@@ -323,11 +312,7 @@ def _fit_linear(
     return {split: np.asarray(best.predict(rows)) for split, rows in vectors.items()}
 
 
-def _texts(task: Any, split: str) -> list[str]:
-    return [" ".join(texts) for texts in zip(*(task.rows(split)[name] for name in task.text_columns), strict=True)]
-
-
-def _of_pairs(task: Any) -> dict[str, Predictions]:
+def _of_pairs(task: PairTask) -> dict[str, Predictions]:
     low, high = task.score_range
     sides = {split: [list(task.rows(split)[name]) for name in task.text_columns] for split in task.splits}
     vectorizer = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit([text for side in sides["train"] for text in side])
@@ -347,7 +332,7 @@ def _of_pairs(task: Any) -> dict[str, Predictions]:
     }
 
 
-def _of_words(task: Any) -> dict[str, Predictions]:
+def _of_words(task: WordTask) -> dict[str, Predictions]:
     train = {tag for tags in task.rows("train")["tags"] for tag in tags}
     codes = {tag: code for code, tag in enumerate(tag for tag in task.labels if tag in train)}
     return {"majority": {split: np.array([codes[tag] for tag in usual_tags(task, split)]) for split in task.splits}}

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
@@ -16,7 +14,7 @@ from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
 from probes.heads.layer_head import HeadParts, Together, take_apart
 from probes.heads.result import HeadResult
-from probes.layers.findings import VIEWS, Agreement, HeadFindings, ViewCurve
+from probes.layers.findings import VIEWS, Agreement, HeadFindings, Resampled, ViewCurve
 from probes.layers.shapley import (
     CONTROLS,
     MOST_EXACT,
@@ -29,7 +27,7 @@ from probes.layers.shapley import (
 from probes.layers.views import FITTED_KINDS, LayerRows, Readout, learn_mix, measure_information, predict_sets, rows_of
 from probes.metrics.bootstrap import Resampling, UnitScorer, mean_scorer
 from probes.metrics.correlation import CORRELATIONS, spearman
-from probes.metrics.significance import best_set, joint_intervals
+from probes.metrics.significance import best_set
 
 FEW_UNITS = 100
 PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
@@ -105,7 +103,7 @@ def study_layers(
     for control in options.controls:
         report(f"{resolved.name}: the head on control labels by {control}")
         curves += selectivity(
-            resolved, setting, result, split=split, watch=watch, how=control, resampling=study.resampling
+            resolved, setting, result, split=split, watch=watch, control=control, resampling=study.resampling
         )
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
@@ -128,37 +126,6 @@ def study_layers(
         warnings=warnings(parts, split, result),
     )
     return replace(findings, answer=answer(findings), warnings=(*findings.warnings, *doubts(findings)))
-
-
-@dataclass(frozen=True, eq=False)
-class Resampled:
-    """A score of each of `N` layers or sets of layers, with those of every seed and of every resample."""
-
-    value: Float[np.ndarray, " N"]
-    seeds: Float[np.ndarray, "N S"]
-    draws: Float[np.ndarray, "N R"]
-
-    @classmethod
-    def of(cls, scorer: UnitScorer, predicted: NDArray[Any], resampling: Resampling) -> "Resampled":
-        """Score predictions of one fit, a row for each layer."""
-        draws = scorer.resample(predicted, resampling)
-        return cls(scorer.score(predicted), np.zeros((len(draws), 0)), draws)
-
-    @classmethod
-    def unpack(cls, columns: Float[np.ndarray, "N C"], n_seeds: int) -> "Resampled":
-        """Read what `pack` made."""
-        return cls(columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :])
-
-    def pack(self) -> Float[np.ndarray, "N C"]:
-        """Return all scores side by side, for sums over layers."""
-        return np.concatenate([self.value[:, None], self.seeds, self.draws], axis=1)
-
-    def __sub__(self, other: "Resampled") -> "Resampled":
-        return Resampled(self.value - other.value, self.seeds - other.seeds, self.draws - other.draws)
-
-    def without_nan(self) -> "Resampled":
-        """Return 0 for scores that are not finite, as the correlation of a constant."""
-        return Resampled(np.nan_to_num(self.value), np.nan_to_num(self.seeds), np.nan_to_num(self.draws))
 
 
 class _Study:
@@ -288,27 +255,18 @@ class _Study:
         if len(bits.code):
             n_rows = len(rows.train.gold)
             note = f"bits per row of train, sent in doubling portions; {bits.uniform / n_rows:.2f} by equal odds"
-            yield ViewCurve("code-length", "bits", layers, _plain(bits.code / n_rows), note=note)
+            yield ViewCurve("code-length", "bits", layers, tuple((bits.code / n_rows).tolist()), note=note)
 
     def mix(self) -> Iterator[ViewCurve]:
         """Fit a mix of layers with every seed."""
         weights = learn_mix(self.rows, seeds=self.options.mix_seeds)
-        spread = _plain(weights.std(0, ddof=1)) if len(weights) > 1 else ()
+        spread = tuple(weights.std(0, ddof=1).tolist()) if len(weights) > 1 else ()
         note = f"softmax weights of layer-normed layers, {len(weights)} seeds; equal ones: {1 / weights.shape[1]:.3f}"
-        yield ViewCurve("mix", "weight", self.parts.layers, _plain(weights.mean(0)), spread=spread, note=note)
+        yield ViewCurve("mix", "weight", self.parts.layers, tuple(weights.mean(0).tolist()), spread=spread, note=note)
 
     def _curve(self, view: str, metric: str, names: Sequence[str], scores: Resampled, note: str) -> ViewCurve:
-        """Make a view of scores, with intervals that hold for all of its layers together."""
-        is_score = not VIEWS[view].is_gain
-        low, high = joint_intervals(
-            scores.value,
-            scores.draws,
-            confidence=self.options.confidence,
-            highest=1.0 if is_score else np.inf,
-            is_correlation=is_score and metric in CORRELATIONS,
-        )
-        spread = _plain(scores.seeds.std(1, ddof=1)) if scores.seeds.shape[1] > 1 else ()
-        return ViewCurve(view, metric, tuple(names), _plain(scores.value), _plain(low), _plain(high), spread, note=note)
+        highest = np.inf if VIEWS[view].is_gain else 1.0
+        return scores.curve(view, metric, names, confidence=self.options.confidence, highest=highest, note=note)
 
 
 def score_sets(
@@ -339,10 +297,6 @@ def _agreements(curves: Sequence[ViewCurve], *, n_resamples: int = 1000) -> Iter
             resampled = resampled[np.isfinite(resampled)]
             low, high = np.quantile(resampled, [0.025, 0.975]) if len(resampled) else (np.nan, np.nan)
             yield Agreement(one.view, other.view, value, float(low), float(high))
-
-
-def _plain(values: Any) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
 
 
 def answer(findings: HeadFindings) -> str:

@@ -17,6 +17,10 @@ from torch import Tensor, nn
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import PairTask
+from probes.data.task import Task
+from probes.data.word_task import WordTask
 from probes.heads.class_heads import training_codes
 from probes.heads.layer_head import only_channel
 from probes.heads.word_fits import tag_scorer
@@ -56,13 +60,9 @@ Features = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class ProbeRows:
-    """Rows of one split, as probes read them.
+    """Rows of one split, as probes read them: latents and features of a layer by its position.
 
-    Attributes:
-        read: Reads the latents of a layer, by its position: `(T, N, D)` for `T` texts in a row.
-        features: Reads the features of a probe of a layer, by its position: `(N, F)`.
-        gold: `(N,)` numbers, or classes from 0; -1 for a class that train does not have.
-        units: The unit of each row, numbered: rows of one unit stay in one fold or one resample.
+    Classes of the gold count from 0, with -1 for one that train does not have. Rows of one unit stay in one fold.
     """
 
     read: Callable[[int], Float32[np.ndarray, "T N D"]]
@@ -73,22 +73,16 @@ class ProbeRows:
 
 @dataclass(frozen=True, eq=False)
 class LayerRows:
-    """What probes of layers are fitted on and scored by.
+    """What probes of layers are fitted on and scored by; `n_classes` is 0 for numbers.
 
-    Attributes:
-        layers: The `L` layers, bottom up.
-        train: Rows of train.
-        scored: Rows of the split that is scored.
-        n_classes: Number of classes; 0 for numbers.
-        decide: Turns outputs `(M, N, K)` on the scored split into predictions `(M, N')` as the scorer takes them.
-        scorer: Scores predictions of the scored split.
+    `decide` turns outputs `(M, N, K)` on the scored split into predictions `(M, N')` as the scorer takes them.
     """
 
     layers: tuple[str, ...]
     train: ProbeRows
     scored: ProbeRows
     n_classes: int
-    decide: Callable[[NDArray[np.float64]], NDArray[Any]]
+    decide: Callable[[NDArray[np.float64]], NDArray[np.generic]]
     scorer: UnitScorer
 
     def targets(self) -> Float[np.ndarray, "N K"]:
@@ -105,7 +99,7 @@ class LayerRows:
 
 
 def rows_of(
-    cache: LatentCache, task: Any, *, pooling: str, layers: Sequence[str], split: str, metric: str, most_rows: int
+    cache: LatentCache, task: Task, *, pooling: str, layers: Sequence[str], split: str, metric: str, most_rows: int
 ) -> LayerRows:
     """Read the rows of a task, a draw of at most `most_rows` of train, with a fixed seed."""
     channels = channels_of(cache, pooling, layers)
@@ -119,7 +113,9 @@ def _sample(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
     return np.sort(np.random.default_rng(0).choice(n_rows, most, replace=False))
 
 
-def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+def _pair_rows(
+    cache: LatentCache, task: PairTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
     data = PairLatents(cache, task, pooling=channels.pooling, layers=channels.layers, batch_size=1)
     head = LayerCosine(len(data.layers), cache.width_of(channels.layers))
     standardiser = data.standardiser()
@@ -148,8 +144,10 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     )
 
 
-def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
-    is_pairs = getattr(task, "is_pairs", False)
+def _text_rows(
+    cache: LatentCache, task: ClassTask | NumberTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
+    is_pairs = isinstance(task, ClassTask) and task.is_pairs
 
     def rows_of_split(
         name: str, index: Int[np.ndarray, " n"], units: Int[np.ndarray, " n"], gold: NDArray[Any]
@@ -167,7 +165,7 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
 
     n_train, n_scored = len(task.rows("train")), len(task.rows(split))
     index = _sample(n_train, most_rows)
-    if task.kind == "numbers":
+    if isinstance(task, NumberTask):
         gold, scored_gold, n_classes, decide = task.numbers("train"), task.numbers(split), 0, _first_output
     else:
         classes = np.asarray(task.training_classes)
@@ -188,7 +186,9 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     )
 
 
-def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
+def _word_rows(
+    cache: LatentCache, task: WordTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
     del metric  # that of the task
     data = WordLatents(cache, task, pooling=channels.pooling, layers=channels.layers)
 
@@ -227,7 +227,12 @@ def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
     return outputs[..., 0]
 
 
-_KINDS = {"pairs": _pair_rows, "classes": _text_rows, "numbers": _text_rows, "words": _word_rows}
+_KINDS: dict[str, Callable[..., LayerRows]] = {
+    "pairs": _pair_rows,
+    "classes": _text_rows,
+    "numbers": _text_rows,
+    "words": _word_rows,
+}
 FITTED_KINDS = tuple(_KINDS)
 """Kinds whose heads are fitted on gold."""
 
@@ -235,10 +240,7 @@ FITTED_KINDS = tuple(_KINDS)
 def reduce_layer(
     train: Float32[np.ndarray, "N F"], scored: Float32[np.ndarray, "M F"], components: int
 ) -> tuple[Float32[np.ndarray, "N d"], Float32[np.ndarray, "M d"]]:
-    """Standardise the features of a layer by train, and keep their first principal components of train.
-
-    A feature that is constant in train is left out. HeadError where a latent is not finite.
-    """
+    """Keep the first principal components in train of the features of a layer, standardised by train, none constant."""
     if not (np.isfinite(train).all() and np.isfinite(scored).all()):
         raise HeadError("a latent is NaN or infinite, so no probe can be fitted; extract again, with dtype float32.")
     varies = np.ptp(train, axis=0) > 0
@@ -253,18 +255,9 @@ def reduce_layer(
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """Ridge regressions of sets of layers.
+    """Ridge regressions of sets of layers, from sums over the rows of train in each fold: `X'X`, `X'Y` and `Y'Y`.
 
-    Attributes:
-        rows: The rows.
-        scored: Reduced features of the scored split, all layers side by side, `(M, d)`.
-        slices: Columns of each layer there.
-        grams: Per fold, `X'X` of the rows of train in the fold, `(F, d, d)`.
-        crosses: Per fold, `X'Y`, `(F, d, K)`.
-        gram: The sum over folds.
-        cross: The sum over folds.
-        squares: Per fold, the sum of squares of the centred targets.
-        centre: Mean of the targets over train.
+    `slices` are the columns of each layer, `gram` and `cross` sums over the folds, `centre` the mean of the targets.
     """
 
     rows: LayerRows
@@ -420,26 +413,19 @@ def _error(
 
 @dataclass(frozen=True, eq=False)
 class SetPredictions:
-    """Predictions of the scored split, one for each set of layers.
+    """Predictions of the scored split by readouts of sets of layers, a row each.
 
-    Attributes:
-        whole: `(1, N)`, of all layers.
-        best: `(1, N)`, of the best layer.
-        without: `(L, N)`, of all but one, under the penalty of all.
-        beside: `(L, N)`, of the best and this one.
-        prefix: `(L, N)`, of all up to this one.
-        suffix: `(L, N)`, of this one and all above.
-        greedy: `(G, N)`, of the first picks.
-        picks: The layers picked, in order.
+    `without` has all layers but one, under the penalty of all; `beside` the best and this one; `prefix` and `suffix`
+    all up to this one and from it on; `greedy` the first of `picks`.
     """
 
-    whole: NDArray[Any]
-    best: NDArray[Any]
-    without: NDArray[Any]
-    beside: NDArray[Any]
-    prefix: NDArray[Any]
-    suffix: NDArray[Any]
-    greedy: NDArray[Any]
+    whole: NDArray[np.generic]
+    best: NDArray[np.generic]
+    without: NDArray[np.generic]
+    beside: NDArray[np.generic]
+    prefix: NDArray[np.generic]
+    suffix: NDArray[np.generic]
+    greedy: NDArray[np.generic]
     picks: tuple[int, ...]
 
 
@@ -501,10 +487,7 @@ class _Mix(nn.Module):
 
 
 def learn_mix(rows: LayerRows, *, seeds: tuple[int, ...]) -> Float[np.ndarray, "S L"]:
-    """Fit the weights of a mix of all layers with every seed (Peters et al. 2018, section 3.2), on rows of train.
-
-    A weight does not measure what a layer knows: similar layers share one.
-    """
+    """Fit the weights of a mix of all layers (Peters et al. 2018, section 3.2) by seed; similar layers share one."""
     first = rows.train.read(0)
     most = max(BATCH, MOST_NUMBERS // (len(rows.layers) * first.shape[0] * first.shape[2]))
     index = np.sort(np.random.default_rng(0).permutation(first.shape[1])[:most])
@@ -546,14 +529,9 @@ def _fit(data: Float[Tensor, "L N T D"], gold: Tensor, n_classes: int, seed: int
 
 @dataclass(frozen=True, eq=False)
 class LayerInformation:
-    """Bits of every layer.
+    """Bits that each row of the scored split costs: without latents, by a probe of each layer, and of it and the best.
 
-    Attributes:
-        prior: `(M,)` bits that each row of the scored split costs without any latent.
-        alone: `(L, M)` bits it costs with a probe of the layer.
-        beside: `(L, M)` bits it costs with a probe of the best layer and this one.
-        code: Bits it takes each layer to send the gold of train, portion by portion; none for numbers.
-        uniform: Bits it takes without latents and without learning.
+    `code` is what it takes each layer to send the gold of train (none for numbers), `uniform` without any learning.
     """
 
     prior: Float[np.ndarray, " M"]

@@ -104,9 +104,7 @@ def score_counts(counts: NDArray[np.number], compute: Callable[[NDArray[np.float
     counts, n_units = counts.astype(np.float64), counts.shape[1]
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
-        cells = drawn + n_units * np.arange(len(drawn))[:, None]
-        times = np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
-        sums = np.einsum("ru,suc->src", times, counts, optimize=True)  # exact: whole numbers
+        sums = np.einsum("ru,suc->src", _times_drawn(drawn, n_units), counts, optimize=True)  # exact: whole numbers
         return np.asarray(compute(np.ascontiguousarray(sums)))
 
     return score
@@ -126,6 +124,18 @@ def number_units(groups: Sequence[str] | None, n_rows: int, *, is_sorted: bool =
     return np.array([numbers[group] for group in groups], dtype=np.int64)
 
 
+def _units_of(groups: Sequence[str] | None, n_rows: int) -> tuple[Int[np.ndarray, " N"], int, str]:
+    """Return the unit of each row, the number of units, and their noun."""
+    units = number_units(groups, n_rows)
+    return units, int(units.max(initial=-1)) + 1, "rows" if groups is None else "groups"
+
+
+def _times_drawn(drawn: Int[np.ndarray, "R U"], n_units: int) -> Float[np.ndarray, "R U"]:
+    """Count how often every unit is drawn."""
+    cells = drawn + n_units * np.arange(len(drawn))[:, None]
+    return np.bincount(cells.ravel(), minlength=len(drawn) * n_units).reshape(len(drawn), n_units).astype(np.float64)
+
+
 def summarise_seeds(
     predicted: Float[np.ndarray, "S N"],
     gold: Float[np.ndarray, " N"],
@@ -137,10 +147,6 @@ def summarise_seeds(
     """Summarise a correlation of `CORRELATIONS` over seeds, with an interval over rows or named groups.
 
     Constant predictions make every value NaN.
-
-    Raises:
-        UnknownNameError: Another metric.
-        TaskError: Not one group name per row.
     """
     score, n_units = _of_correlation(predicted, gold, metric, groups)
     values = np.array([CORRELATIONS[metric](row, gold) for row in predicted])
@@ -206,9 +212,6 @@ def summarise_span_f1(
     """Summarise the micro F1 of spans over seeds, with an interval over sentences or over named documents.
 
     Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
-
-    Raises:
-        TaskError: `documents` has another length.
     """
     return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
 
@@ -220,10 +223,9 @@ def summarise_accuracy(
     documents: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:
-    """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
+    """Summarise the accuracy of words over seeds, with an interval over sentences or documents, as `summarise_span_f1`.
 
-    `right` says whether each word has the right tag, False for a word without a prediction; sentences start at
-    `offsets`, whose last entry is the number of words. The rest is as in `summarise_span_f1`.
+    Sentences start at `offsets`, whose last entry is the number of words; no prediction is not right.
     """
     sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
     n_right = np.diff(sums[:, offsets], axis=1)
@@ -291,17 +293,11 @@ class UnitScorer:
     def lead_errors(
         self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT
     ) -> Float[np.ndarray, "R_1 L L"] | None:
-        """Estimate the standard error of the lead of every system over every other, within each resample.
+        """Estimate the standard error of the lead of every system over every other, on all units and in each resample.
 
-        A score changes with a unit by the product of its counts and the slope of the metric in them (its influence, or
-        infinitesimal jackknife). Correlations are on Fisher's z.
-
-        Args:
-            predicted: `(S, L, N)` predictions of `L` systems, of which the mean over `S` seeds leads.
-            resampling: As in `resample`, for the same resamples.
-
-        Returns:
-            First those on all units, then those of every resample; None for a metric of more than `MOST_COUNTS` counts.
+        Predictions are those of `S` seeds, of which the mean leads. A score changes with a unit by the product of its
+        counts and the slope of the metric in them (its influence, or infinitesimal jackknife). Correlations are on
+        Fisher's z. None for a metric of more than `MOST_COUNTS` counts.
         """
         if self.n_counts > MOST_COUNTS:
             return None
@@ -310,7 +306,7 @@ class UnitScorer:
         step = max(1, AT_ONCE // (len(counts) * self.n_units))
 
         def errors(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
-            times = np.stack([np.bincount(row, minlength=self.n_units) for row in drawn]).astype(np.float64)
+            times = _times_drawn(drawn, self.n_units)
             values, slopes = self._slopes(np.einsum("ru,muc->mrc", times, counts, optimize=True))
             influences = np.matmul(counts, slopes.swapaxes(1, 2))  # of a unit on a score: M U R
             influence = influences.reshape(n_seeds, n_systems, *influences.shape[1:]).mean(0)
@@ -348,16 +344,10 @@ class UnitScorer:
 def correlation_scorer(
     gold: Float[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None
 ) -> UnitScorer:
-    """Score numbers by a correlation of `CORRELATIONS`; ranks of Spearman are those among all rows, also in resamples.
-
-    Raises:
-        UnknownNameError: Another metric.
-        TaskError: Not one group per row.
-    """
+    """Score numbers by a correlation of `CORRELATIONS`; ranks are those among all rows, also in resamples."""
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
-    units = number_units(groups, len(gold))
-    n_units = int(units.max(initial=-1)) + 1
+    units, n_units, unit = _units_of(groups, len(gold))
     target = _standard(_ranked(gold, metric))
 
     def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 6"]:
@@ -368,7 +358,7 @@ def correlation_scorer(
 
     return UnitScorer(
         metric,
-        "rows" if groups is None else "groups",
+        unit,
         n_units,
         6,
         count,
@@ -400,9 +390,8 @@ def _correlation_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None) -> UnitScorer:
     """Score classes, numbered from 0, by a metric of `CLASS_METRICS`; errors are as of `correlation_scorer`."""
     compute = class_metric(metric)
-    units = number_units(groups, len(gold))
-    n_units, n_classes = int(units.max(initial=-1)) + 1, int(gold.max(initial=0)) + 1
-    unit = "rows" if groups is None else "groups"
+    units, n_units, unit = _units_of(groups, len(gold))
+    n_classes = int(gold.max(initial=0)) + 1
     if metric == "accuracy":
         return right_scorer(gold, units, unit=unit)
 
@@ -419,39 +408,30 @@ def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[s
 
 def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, unit: str) -> UnitScorer:
     """Score numbered names by accuracy; `units` numbers the unit of each row from 0."""
-    n_units = int(units.max(initial=-1)) + 1
-
-    def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
-        right = (np.asarray(predicted, np.int64) == gold).astype(np.float64)
-        return add_up(np.stack([right, np.ones_like(right)], axis=-1), units, n_units)
-
-    return UnitScorer(
-        "accuracy",
-        unit,
-        n_units,
-        2,
-        count,
-        _share_of_sums,
-        quick=lambda predicted: np.asarray((np.asarray(predicted, np.int64) == gold).mean(-1)),
+    return mean_scorer(
+        units, metric="accuracy", unit=unit, score_rows=lambda predicted: np.asarray(predicted, np.int64) == gold
     )
 
 
-def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> UnitScorer:
-    """Score rows that are scores themselves, such as a loss of each row, by their mean."""
+def mean_scorer(
+    units: Int[np.ndarray, " N"],
+    *,
+    metric: str,
+    unit: str,
+    score_rows: Callable[[NDArray[np.generic]], NDArray[np.generic]] = np.asarray,
+) -> UnitScorer:
+    """Score rows by the mean of their scores, which the predictions are unless `score_rows` says otherwise."""
     n_units = int(units.max(initial=-1)) + 1
 
-    def count(rows: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
-        wide = np.asarray(rows, np.float64)
-        return add_up(np.stack([wide, np.ones_like(wide)], axis=-1), units, n_units)
+    def score(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M N"]:
+        return np.asarray(score_rows(predicted), np.float64)
+
+    def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
+        scores = score(predicted)
+        return add_up(np.stack([scores, np.ones_like(scores)], axis=-1), units, n_units)
 
     return UnitScorer(
-        metric,
-        unit,
-        n_units,
-        2,
-        count,
-        _share_of_sums,
-        quick=lambda rows: np.asarray(np.asarray(rows, np.float64).mean(-1)),
+        metric, unit, n_units, 2, count, _share_of_sums, quick=lambda predicted: np.asarray(score(predicted).mean(-1))
     )
 
 
@@ -484,12 +464,9 @@ MOST_STEPS = 1000
 
 
 def precision_scorer(gold: Int[np.ndarray, " N"], groups: Sequence[str] | None = None) -> UnitScorer:
-    """Score similarities of pairs, of which `gold` says 1 for alike and 0 otherwise, by average precision.
-
-    Pairs of equal similarity are one step, as in scikit-learn.
-    """
-    units = number_units(groups, len(gold))
-    n_units, n_steps = int(units.max(initial=-1)) + 1, min(len(gold), MOST_STEPS)
+    """Score similarities of pairs, alike (1) or not (0), by average precision; equal ones are one step."""
+    units, n_units, unit = _units_of(groups, len(gold))
+    n_steps = min(len(gold), MOST_STEPS)
 
     def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U C"]:
         parts = np.zeros((len(predicted), len(gold), 2 * n_steps))
@@ -504,7 +481,6 @@ def precision_scorer(gold: Int[np.ndarray, " N"], groups: Sequence[str] | None =
     def quick(predicted: NDArray[np.generic]) -> NDArray[np.float64]:
         return np.array([average_precision(values, gold) for values in predicted])
 
-    unit = "rows" if groups is None else "groups"
     return UnitScorer("average-precision", unit, n_units, 2 * n_steps, count, _precision_of_sums, quick)
 
 
@@ -527,8 +503,9 @@ def cluster_scorer(
 
     There are as many clusters as labels, unless `n_clusters` says more.
     """
-    units, n_labels = number_units(groups, len(gold)), int(gold.max(initial=0)) + 1
-    n_units, n_clusters = int(units.max(initial=-1)) + 1, n_clusters or n_labels
+    units, n_units, unit = _units_of(groups, len(gold))
+    n_labels = int(gold.max(initial=0)) + 1
+    n_clusters = n_clusters or n_labels
     n_cells = n_labels * n_clusters
 
     def cells(predicted: NDArray[np.generic]) -> Int[np.ndarray, "M N"]:
@@ -545,9 +522,7 @@ def cluster_scorer(
     def quick(predicted: NDArray[np.generic]) -> NDArray[np.float64]:
         return of_sums(np.stack([np.bincount(row, minlength=n_cells) for row in cells(predicted)]).astype(np.float64))
 
-    return UnitScorer(
-        "v-measure", "rows" if groups is None else "groups", n_units, n_cells, count, of_sums, quick, is_lifted=True
-    )
+    return UnitScorer("v-measure", unit, n_units, n_cells, count, of_sums, quick, is_lifted=True)
 
 
 def v_measure(counts: Float[np.ndarray, "*S K C"]) -> Float[np.ndarray, "*S"]:
@@ -590,17 +565,8 @@ def paired_scores(
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
     """Score `S` systems on all rows, and on the same `R` resamples of whole units.
 
-    Args:
-        predicted: Of every system, a number or a name per row; an empty name is no prediction.
-        gold: A number or a name per row.
-        metric: Name of a metric; for those of `ROW_METRICS`, predictions are scores of rows.
-        units: The unit of each row: the row itself, its group, sentence or document.
-        sentences: The sentence of each word, for `span-f1`.
-        resampling: The draws of units.
-
-    Raises:
-        UnknownNameError: Another metric.
-        TaskError: Not one unit per row.
+    Predictions are a number or a name per row, empty for none, and scores of rows for `ROW_METRICS`. `span-f1` needs
+    the sentence of each word.
     """
     if metric == "spearman":  # ranks are those within a resample
         rows, target = np.array(predicted, np.float64), np.array(gold, np.float64)
@@ -620,10 +586,7 @@ def unit_counts(
     units: Sequence[str],
     sentences: Sequence[str] = (),
 ) -> tuple[Float[np.ndarray, "S U C"], OfSums]:
-    """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`.
-
-    Predictions for a correlation are standardised, or ranked, system by system.
-    """
+    """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`."""
     numbers, groups = number_units(units, len(gold)), _groups(units)
     if metric == SPAN_F1:
         spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
@@ -682,6 +645,4 @@ def _span_counts(
     counts = count_tag_spans(
         [list(gold[part]) for part in parts], [[tag or None for tag in tags[part]] for part in parts]
     ).by_sentence()
-    sums = np.zeros((int(units.max()) + 1, counts.shape[1]), np.int64)
-    np.add.at(sums, units[starts], counts)
-    return sums
+    return np.asarray(add_up(counts[None], units[starts], int(units.max()) + 1)[0])

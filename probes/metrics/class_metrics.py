@@ -37,13 +37,15 @@ def count_by_unit(
     predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"]
 ) -> Float[np.ndarray, "S U C"]:
     """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
-    n_classes = 1 + max((int(side.max()) for side in (predicted, gold) if side.size), default=0)
-    counts = np.zeros((len(predicted), int(units.max(initial=-1)) + 1, 3, n_classes))
-    for table, row in zip(counts, predicted, strict=True):
-        is_hit = row == gold
-        for k, (of, classes) in enumerate(((units[is_hit], gold[is_hit]), (units, row), (units, gold))):
-            np.add.at(table[:, k], (of, classes), 1)
-    return counts.reshape(*counts.shape[:2], 3 * n_classes)
+    n_classes, n_units = _n_classes(predicted, gold), int(units.max(initial=-1)) + 1
+    cells = n_classes * units  # a class of a unit is counted as a class of its own
+    counts = count_classes(predicted + cells, gold + cells, n_classes=n_units * n_classes)
+    tables = (counts.hits, counts.n_predicted, counts.n_gold)
+    return np.concatenate([table.reshape(len(predicted), n_units, n_classes) for table in tables], axis=-1)
+
+
+def _n_classes(*sides: NDArray[np.integer]) -> int:
+    return 1 + max((int(side.max()) for side in sides if side.size), default=0)
 
 
 def _f1_per_class(counts: ClassCounts) -> NDArray[np.float64]:
@@ -99,8 +101,7 @@ def score_classes(
     where there are no rows; an unknown metric is refused with those of `CLASS_METRICS`.
     """
     compute = class_metric(metric)
-    highest = [int(side.max()) for side in (predicted, gold) if side.size]
-    return np.asarray(compute(count_classes(predicted, gold, n_classes=1 + max(highest, default=0))))
+    return np.asarray(compute(count_classes(predicted, gold, n_classes=_n_classes(predicted, gold))))
 
 
 def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
@@ -117,13 +118,7 @@ def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarra
 
 
 def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
-    """Divide the discounted gain by that of the best possible ranking.
-
-    Args:
-        ranked: `(..., Q, R)` grades of the retrieved documents, best first.
-        ideal: `(Q, R')` grades of all judged documents, highest first, padded by 0.
-        depth: How many documents count.
-    """
+    """Divide the discounted gain by that of the best ranking; `ideal` are all grades, the highest first, then 0."""
     return np.asarray(discounted_gain(ranked, depth) / discounted_gain(ideal, depth))
 
 

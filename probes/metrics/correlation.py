@@ -13,15 +13,7 @@ from extract.errors import unknown_name
 
 
 def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
-    """Pearson correlation along the last axis.
-
-    Args:
-        predicted: `(..., N)` predictions, one corpus per leading index.
-        gold: `(N,)` or `(..., N)` gold.
-
-    Returns:
-        `(...)` correlations in [-1, 1]; NaN where either side is constant.
-    """
+    """Pearson correlation along the last axis, one corpus per leading index; NaN where either side is constant."""
     a, b = _centre(predicted), _centre(gold)
     # divided one after the other, because the product of two tiny norms would underflow
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -73,7 +65,7 @@ class LinearCalibration:
         """Turn `(N,)` predictions into scores."""
         return np.clip(self.slope * np.asarray(predicted, np.float64) + self.intercept, self.low, self.high)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float]:
         """Return plain values."""
         return asdict(self)
 
@@ -89,7 +81,7 @@ class IsotonicCalibration:
         """Turn `(N,)` predictions into scores."""
         return np.interp(np.asarray(predicted, np.float64), self.predictions, self.scores)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, list[float]]:
         """Return plain values."""
         return {"predictions": list(self.predictions), "scores": list(self.scores)}
 

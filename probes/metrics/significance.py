@@ -50,16 +50,9 @@ def permutation_p_value(
 ) -> float:
     """Test whether two systems can be exchanged, two-sided: predictions of whole units are swapped at random.
 
-    The metric is computed again from the swapped predictions of all units. With at most `n_permutations` ways to swap,
-    all of them are tried and the test is exact (`scipy.stats.permutation_test`). NaN where the metric has no value.
-
-    Args:
-        one: Counts of one system, in every unit. Systems are exchanged as they are: predictions of different scales
-            have to be standardised first, as `UnitScorer.count` does.
-        other: Those of the other.
-        of_sums: The metric.
-        n_permutations: How many swaps to try.
-        seed: Seed of the swaps.
+    The metric is computed again from the swapped counts of all units. With at most `n_permutations` ways to swap, all
+    of them are tried and the test is exact (`scipy.stats.permutation_test`). NaN where the metric has no value. Systems
+    are exchanged as they are: predictions of different scales have to be standardised, as `UnitScorer.count` does.
     """
     n_units, gap = len(one), np.asarray(other - one, np.float64)
     both = one.sum(0), other.sum(0)
@@ -86,9 +79,6 @@ def permutation_p_value(
 
 def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Float[np.ndarray, " T"]:
     """Adjust the p-values of `T` tests for their number, in their order; NaN is no test and stays.
-
-    Raises:
-        UnknownNameError: A correction that is not in `CORRECTIONS`.
 
     Example:
         >>> correct_p_values([0.01, 0.04, 0.03]).round(3).tolist()
@@ -165,14 +155,10 @@ def expected_maximum(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Float[np.ndarray, "4 D"]:
-    """Return the expected best score of `n` settings drawn at random, given the scores of all tried settings.
+    """Return the expected best score of `n` settings drawn at random, its deviation, and its interval (low, high).
 
     `sum_b v_(b) ((b / B)^n - ((b - 1) / B)^n)` over the `B` scores in rising order, for draws with replacement (Dodge
     et al. 2019, Show Your Work, equation 5).
-
-    Returns:
-        For every number of draws: the expectation, the standard deviation of the best score, and the ends of the
-        interval of the expectation, from resampling the settings.
 
     Example:
         >>> expected_maximum([0.0, 1.0], [1, 2, 3])[0].tolist()
@@ -205,27 +191,15 @@ def best_set(
     confidence: float = 0.95,
     is_correlation: bool = False,
 ) -> Int[np.ndarray, " B"]:
-    """Find the systems that are statistically tied with the best.
+    """Find the systems that are statistically tied with the best: their positions, ascending, never none.
 
     System `k` stays in where the largest studentised lead of any other system over it is within its resamples:
     `max_j (v_j - v_k) / s_jk` against the quantile of `max_j ((v*_j - v*_k) - (v_j - v_k)) / s*_jk`
-    (Hsu 1984, Multiple comparisons with the best; Hall 1988 for the studentised bootstrap). With `errors`, `s*_jk` is
-    estimated within each resample, which holds where the errors of systems have heavy tails or unlike forms; without,
-    `s_jk` and `s*_jk` are both the standard deviation of the resampled difference.
-
-    Args:
-        values: The score of each system, higher is better; NaN for a system without one, which is never in the set.
-        resampled: Their scores on the same `R` resamples.
-        errors: Standard errors of every lead, as `UnitScorer.lead_errors` gives them.
-        confidence: Nominal frequency with which the set holds the best, which `MISSES` is calibrated for;
-            docs/statistics.md has the measured one.
-        is_correlation: Whether scores are correlations, which are compared on Fisher's z.
-
-    Returns:
-        Positions, ascending; never empty.
-
-    Raises:
-        TaskError: No system has a score.
+    (Hsu 1984, Multiple comparisons with the best; Hall 1988 for the studentised bootstrap). With `errors`, as
+    `UnitScorer.lead_errors` gives them, `s*_jk` is estimated within each resample, which holds where the errors of
+    systems have heavy tails or unlike forms; without, both are the standard deviation of the resampled difference.
+    `MISSES` is calibrated for the confidence; docs/statistics.md has the measured one. Correlations are compared on
+    Fisher's z.
 
     Example:
         >>> draws = np.random.default_rng(0).normal(size=(3, 500))
@@ -324,15 +298,11 @@ def normalised_ranks(values: Float[np.ndarray, "M T"]) -> Float[np.ndarray, "M T
 
 
 def centre_of_gravity(values: Float[np.ndarray, "*S L"], depths: Float[np.ndarray, " L"]) -> Float[np.ndarray, "*S"]:
-    """Return the mean of the depths of layers, each weighted by its gain over the layers below.
+    """Return the mean of the depths of layers, bottom up, each weighted by its gain over the layers below.
 
     This is the expected layer of Tenney et al. (2019): sum of l * delta_l over the sum of delta_l. Where each layer is
     scored alone, delta_l is the gain of the best score up to l over the best below l, so that it is never negative; the
     lowest layer has none. NaN where no layer gains.
-
-    Args:
-        values: Scores of layers, bottom up; any number of curves, such as seeds or resamples, in front.
-        depths: Depth of each layer.
 
     Example:
         >>> float(centre_of_gravity(np.array([0.0, 0.5, 0.25, 1.0]), np.array([0.0, 1.0, 2.0, 3.0])))

@@ -162,8 +162,7 @@ def count_spans(
 ) -> SpanCounts:
     """Count correct, predicted and gold spans of each sentence, by type, as `conlleval` of CoNLL-2000 does.
 
-    A predicted span is correct if a gold span has the same start, end and type. Arguments are as for `find_spans`;
-    `strict` holds for the gold spans too, and a word without a prediction is `NO_PREDICTION`.
+    A predicted span is correct if a gold span has the same start, end and type. `strict` holds for the gold spans too.
     """
     n_rows = len(offsets) - 1
     if not len(gold) == len(predicted) == int(offsets[-1]):

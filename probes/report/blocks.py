@@ -97,6 +97,11 @@ def metric_label(metric: str) -> str:
     return LABELS.get(metric, metric)
 
 
+def score_unit(frame: "pd.DataFrame") -> str:
+    """Name the metric of a frame as an axis does on which scores are times 100."""
+    return f"{metric_label(frame['metric'].iloc[0])} x 100"
+
+
 def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: str = "") -> str:
     """Write a number; `-` where it is missing, None or NaN."""
     return NOTHING if value is None or math.isnan(value) else f"{times * value:{sign}.{digits}f}"

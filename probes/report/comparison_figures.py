@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from probes.report import style
-from probes.report.blocks import metric_label, side_by_side
+from probes.report.blocks import metric_label, score_unit, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,21 +15,16 @@ if TYPE_CHECKING:
 
 CURVE = ["task", "plan", "decoder", "head", "pooling", "run"]
 """Columns that tell curves apart, those that readers know first."""
-DEPTH = "relative depth, from the embedding to the top"
 ROW_INCHES = 0.26
 """Height of a curve in a heat map."""
 
 
 def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
-    """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers ringed.
-
-    Layers of decoders with different numbers of blocks are drawn by relative depth, from the embedding to the top.
-    """
+    """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers ringed."""
     curves, scores = (frame[frame["record"] == record] for record in ("curve", "score"))
     best = best_of_layers(curves)
     lists = {tuple(run["layer"]) for _, run in best.groupby("run", sort=False)}
-    n_runs = best["run"].nunique()
-    for (name, run), colour in zip(best.groupby("run", sort=False), style.colours(n_runs), strict=True):
+    for (name, run), colour in style.coloured(list(best.groupby("run", sort=False))):
         n, values = len(run), 100 * run["value"].to_numpy(np.float64)
         positions = np.arange(n, dtype=np.float64) if len(lists) == 1 else np.arange(n) / max(n - 1, 1)
         breaks = style.layer_breaks(list(run["layer"])) if len(lists) == 1 else ()
@@ -38,11 +33,8 @@ def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
         axes.plot(
             positions[is_chosen], values[is_chosen], "o", color=colour, markersize=6, markerfacecolor="white", zorder=5
         )
-    if len(lists) == 1:
-        style.mark_layers(axes, next(iter(lists)))
-    else:
-        axes.set_xlabel(DEPTH)
-    axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100, {frame['split'].iloc[0]}")
+    style.mark_depth(axes, lists)
+    axes.set_ylabel(_unit(frame))
     return axes
 
 
@@ -53,8 +45,11 @@ def best_of_layers(curves: "pd.DataFrame") -> "pd.DataFrame":
 
 def runs_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     """Lay the lines of `draw_runs` out side by side."""
-    unit = f"{metric_label(frame['metric'].iloc[0])} x 100, {frame['split'].iloc[0]}"
-    return side_by_side(best_of_layers(frame[frame["record"] == "curve"]), "layer", ("run",), unit=unit)
+    return side_by_side(best_of_layers(frame[frame["record"] == "curve"]), "layer", ("run",), unit=_unit(frame))
+
+
+def _unit(frame: "pd.DataFrame") -> str:
+    return f"{score_unit(frame)}, {frame['split'].iloc[0]}"
 
 
 def name_curves(frame: "pd.DataFrame") -> dict[str, "pd.DataFrame"]:
@@ -71,10 +66,9 @@ def name_curves(frame: "pd.DataFrame") -> dict[str, "pd.DataFrame"]:
 
 
 def draw_layer_map(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -> Axes:
-    """Draw the columns of `icecore.layers_across` as a heat map: a row per curve, over relative depth.
+    """Draw the columns of `icecore.layers_across` as a heat map over depth: a row per curve, its best layer ringed.
 
-    Colours run from the lowest to the highest score of each row, which are written beside it, times 100; a ring is the
-    best layer.
+    Colours run from the lowest to the highest score of each row, which are written beside it, times 100.
     """
     curves = name_curves(frame)
     for row, curve in enumerate(curves.values()):
@@ -116,7 +110,7 @@ def draw_layer_gaps(axes: Axes, frame: "pd.DataFrame") -> Axes:
     style.draw_band(axes, positions, low, high, colour=style.BLUE)
     axes.axhline(0, color=style.GREY, linewidth=0.6)
     style.mark_layers(axes, layers)
-    axes.set_ylabel(f"difference of {metric_label(frame['metric'].iloc[0])} x 100")
+    axes.set_ylabel(f"difference of {score_unit(frame)}")
     return axes
 
 
@@ -168,4 +162,4 @@ def _name_rows(axes: Axes, names: list[str]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(DEPTH)
+    axes.set_xlabel(style.DEPTH)

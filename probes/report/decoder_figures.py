@@ -51,7 +51,7 @@ def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled
     """
     parts = split_series(frame)
     lists = {tuple(dict.fromkeys(part["layer"])) for part in parts.values()}
-    for (label, part), colour in zip(parts.items(), style.colours(len(parts)), strict=True):
+    for (label, part), colour in style.coloured(parts.items()):
         rows = part[part["measure"] == measure]
         x = np.arange(len(rows)) if len(lists) == 1 else rows["depth"].to_numpy()
         values, low, high = (rows[name].to_numpy(np.float64) for name in ("value", "low", "high"))
@@ -65,10 +65,7 @@ def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_title(name, loc="left", fontsize=style.SMALL)
     axes.set_ylabel(unit)
-    if len(lists) == 1:
-        style.mark_layers(axes, next(iter(lists)))
-    else:
-        axes.set_xlabel("relative depth, from the embedding to the top")
+    style.mark_depth(axes, lists)
     return axes
 
 
@@ -184,7 +181,7 @@ def draw_weights(axes: Axes, frame: "pd.DataFrame") -> None:
     """Draw the cosine of two checkpoints over the blocks, a line for attention, MLP, and both together."""
     blocks = frame[frame["layer"] != "embedding"]
     layers = list(dict.fromkeys(blocks["layer"]))
-    for (part, name), colour in zip(NAMES.items(), style.colours(len(NAMES)), strict=True):
+    for (part, name), colour in style.coloured(NAMES.items()):
         values = blocks[blocks["part"] == part].set_index("layer")["cosine"].reindex(layers)
         style.draw_line(axes, range(len(layers)), values.to_numpy(), colour=colour, label=name)
     style.mark_layers(axes, layers)
@@ -197,8 +194,7 @@ def draw_scores(figure: Figure, frame: "pd.DataFrame") -> None:
     keys = ["task", "split", "pooling"]
     telling = [key for key in keys if frame[key].nunique() > 1]
     layers = list(dict.fromkeys(frame["layer"]))
-    groups = list(frame.groupby(keys, sort=False))
-    for (key, rows), colour in zip(groups, style.colours(len(groups)), strict=True):
+    for (key, rows), colour in style.coloured(list(frame.groupby(keys, sort=False))):
         label = " ".join(str(value) for name, value in zip(keys, key, strict=True) if name in telling)
         scores = 100 * rows.set_index("layer")["score"].reindex(layers)
         style.draw_line(axes, range(len(layers)), scores.to_numpy(), colour=colour, label=label)

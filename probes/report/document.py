@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from extract.inputs.template import FIRST_FIELDS
@@ -31,13 +32,15 @@ from probes.report.blocks import (
 )
 from probes.report.scores import (
     Header,
+    Plain,
     PlanChoice,
     PlanScores,
     PlansScores,
+    PretrainingInfo,
     PretrainingScores,
     RunScores,
     SearchCost,
-    Values,
+    TaskRecord,
 )
 
 FEW_UNITS = 30
@@ -50,11 +53,11 @@ EVERY_PLAN = "every plan"
 class SplitRows:
     """The rows of a split, one for each prediction."""
 
-    inputs: Mapping[str, Sequence[Any]]
+    inputs: Mapping[str, Sequence[object]]
     """Columns of predictions.csv: `row`, and the inputs."""
-    gold: Sequence[Any]
+    gold: Sequence[object]
     """Numbers, or names."""
-    units: Sequence[Any] | None = None
+    units: Sequence[object] | None = None
     """The unit of each row that intervals draw whole; None where they draw rows, or the sentences of words."""
 
 
@@ -113,18 +116,18 @@ class KindReport:
     zero_shot = ""
     """Metric of the score that a mask plan has without any head; empty where there is none."""
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
         """Give columns of predictions.csv: `row`, and the inputs of every prediction."""
         rows = task.rows(split)
         return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: Any, split: str) -> Sequence[object]:
         """Give the gold of every prediction: numbers, or names."""
         raise NotImplementedError
 
-    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+    def units(self, task: Any, split: str) -> Sequence[object] | None:
         """Give the unit of every prediction that intervals draw whole; None where they draw rows or sentences."""
-        units: Sequence[Any] | None = task.units(split)
+        units: Sequence[object] | None = task.units(split)
         return units
 
     def rows(self, task: Task) -> dict[str, SplitRows]:
@@ -134,7 +137,7 @@ class KindReport:
             for split in task.splits
         }
 
-    def resampled(self, task: Values) -> str:
+    def resampled(self, task: TaskRecord) -> str:
         """Say, from the description of a task, what intervals are drawn from."""
         return "groups" if task["has_groups"] else self.unit
 
@@ -142,7 +145,7 @@ class KindReport:
         """Name the metrics of a head, a row of the results table each."""
         return tuple(result.summary[result.reported_split])
 
-    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals | None:
+    def residuals(self, rows: SplitRows, predicted: NDArray[np.generic]) -> Residuals | None:
         """Compare predicted numbers with gold; None for predicted names."""
         return None
 
@@ -169,10 +172,7 @@ class KindReport:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out: titles of the columns, and a row of text per head and metric, scores times 100.
-
-    On screen, the columns that do not fit a terminal are left out.
-    """
+    """Lay the results of a run out: titles of the columns (on screen those that fit), and texts per head and metric."""
     columns = [column for column in report.columns if column.on_screen or not on_screen]
     rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
@@ -297,13 +297,13 @@ def _used(context: Context) -> Iterator[Block]:
     yield machine_line(header)
 
 
-def _further(template: Values) -> str:
+def _further(template: Plain) -> str:
     """Name the fields of a template that differ from their defaults, beyond those that every report names."""
     named = (*FIRST_FIELDS, "window", "mean_of")
     return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
 
 
-def _pretraining(pretraining: Values) -> Iterator[Block]:
+def _pretraining(pretraining: PretrainingInfo) -> Iterator[Block]:
     """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
     records = pretraining.get("autoencoders", {})
     if records:
@@ -332,10 +332,7 @@ def _ranked(result: HeadResult) -> float:
 
 
 def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, SplitRows]) -> str:
-    """Name the best head of a run with its margin, and its score on test with the interval and what needs no head.
-
-    The margin has the paired interval of the rows that the choice was made on.
-    """
+    """Name the best head of a run with its margin on the rows that chose it, and its score on test."""
     best = best_result(scores.heads.values())
     others = [result for result in scores.heads.values() if result is not best and result.metric == best.metric]
     margin = ""

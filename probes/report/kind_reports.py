@@ -6,10 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.decoder_spec import FINAL_NORM
-from probes.data.pair_task import SUBSETS
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import SUBSETS, PairTask
+from probes.data.word_task import WordTask
+from probes.data.zero_shot_task import ZeroShotTask
 from probes.fitting.fit_options import LBW
 from probes.heads.result import HeadResult, Residuals, residuals_between
 from probes.metrics.bootstrap import SeedSummary
@@ -30,7 +34,7 @@ from probes.report.blocks import (
 )
 from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result
 from probes.report.predictions import write_conll
-from probes.report.scores import Values
+from probes.report.scores import TaskRecord
 
 ZERO_SHOT = "layer-cosine"
 """The head without training."""
@@ -92,10 +96,10 @@ class PairReport(KindReport):
     columns = (HEAD_AT_POINT, POOLING, *CORRELATIONS, SEEDS, EPOCHS)
     zero_shot = "spearman"
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: PairTask, split: str) -> Sequence[object]:
         return list(task.splits[split]["score"])
 
-    def resampled(self, task: Values) -> str:
+    def resampled(self, task: TaskRecord) -> str:
         return "pairs"
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
@@ -104,9 +108,9 @@ class PairReport(KindReport):
     def remarks(self, context: Context) -> Iterator[Block]:
         yield "Correlations are of the whole split."
 
-    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals:
-        first, second = rows.inputs["sentence1"], rows.inputs["sentence2"]
-        return residuals_between(first, second, gold=rows.gold, predicted=predicted)
+    def residuals(self, rows: SplitRows, predicted: NDArray[np.generic]) -> Residuals:
+        first, second = (list(map(str, rows.inputs[name])) for name in ("sentence1", "sentence2"))
+        return residuals_between(first, second, gold=np.asarray(rows.gold), predicted=predicted)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
         if ZERO_SHOT not in heads:
@@ -179,7 +183,7 @@ def _subsets(context: Context) -> Iterator[Block]:
     yield from (Item(f"{name}: {SUBSETS[name]}") for name in names)
 
 
-def _subset_cell(summary: Values | None) -> str:
+def _subset_cell(summary: Mapping[str, Any] | None) -> str:
     return NOTHING if summary is None else f"{spread(SeedSummary(**summary))} ({interval(SeedSummary(**summary))})"
 
 
@@ -256,7 +260,7 @@ class ClassReport(KindReport):
         Column("test, chosen - default", _gain_over_default, on_screen=False),
     )
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: ClassTask, split: str) -> Sequence[object]:
         return [task.class_names[label] for label in task.labels(split)]
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
@@ -297,7 +301,7 @@ class NumberReport(KindReport):
 
     columns = (HEAD, POINT, POOLING, *CORRELATIONS)
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: NumberTask, split: str) -> Sequence[object]:
         return list(task.numbers(split).tolist())
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
@@ -336,7 +340,7 @@ class WordReport(KindReport):
         EPOCHS,
     )
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+    def inputs(self, task: WordTask, split: str) -> Mapping[str, Sequence[object]]:
         sentences = list(enumerate(task.rows(split)["words"]))
         return {
             "row": [row for row, words in sentences for _ in words],
@@ -344,16 +348,16 @@ class WordReport(KindReport):
             "word": [word for _, words in sentences for word in words],
         }
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
+    def gold(self, task: WordTask, split: str) -> Sequence[object]:
         return [tag for tags in task.splits[split]["tags"] for tag in tags]
 
-    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+    def units(self, task: WordTask, split: str) -> Sequence[object] | None:
         units = task.units(split)
         if units is None:
             return None
         return [name for name, words in zip(units, task.rows(split)["words"], strict=True) for _ in words]
 
-    def resampled(self, task: Values) -> str:
+    def resampled(self, task: TaskRecord) -> str:
         return str(task["resampled"].get("test", "sentences"))
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
@@ -391,7 +395,7 @@ class WordReport(KindReport):
             ]
             yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
 
-    def write_files(self, folder: Path, task: Any, heads: Mapping[str, HeadResult]) -> None:
+    def write_files(self, folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:
         write_conll(folder, task, heads)
 
 
@@ -478,13 +482,11 @@ class ZeroShotReport(KindReport):
     def __init__(self, unit: str) -> None:
         self.unit = unit
 
-    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
-        inputs: Mapping[str, Sequence[Any]] = task.inputs_shown(split)
-        return inputs
+    def inputs(self, task: ZeroShotTask, split: str) -> Mapping[str, Sequence[object]]:
+        return task.inputs_shown(split)
 
-    def gold(self, task: Any, split: str) -> Sequence[Any]:
-        gold: Sequence[Any] = task.gold_shown(split)
-        return gold
+    def gold(self, task: ZeroShotTask, split: str) -> Sequence[object]:
+        return task.gold_shown(split)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
         chance = result.baselines.get("chance")

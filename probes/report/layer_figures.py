@@ -117,10 +117,7 @@ def draw_alone(axes: Axes, rows: pd.DataFrame | HeadFindings) -> Axes:
 
 
 def draw_agreement(axes: Axes, frame: pd.DataFrame) -> Axes:
-    """Draw how far views rank the layers alike: Spearman's correlation in the cells, its interval below.
-
-    The frame has the fields of `probes.layers.findings.Agreement`.
-    """
+    """Draw how far views rank the layers alike: Spearman's correlation in the cells, its interval below."""
     views = [view for view in VIEWS if view in {*frame["one"], *frame["other"]}]
     values = np.full((len(views), len(views)), np.nan)
     axes.grid(visible=False)

@@ -25,7 +25,7 @@ from probes.layers.findings import HeadFindings, load_findings
 from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Table, cell, frame_table, markdown
 from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
-from probes.report.scores import Values
+from probes.report.scores import Plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,13 +125,13 @@ class Page:
     answers: tuple[str, ...]
     warnings: tuple[str, ...]
     parts: tuple[Part, ...]
-    data: Values = field(default_factory=dict)
+    data: Plain = field(default_factory=dict)
     """Name to the scores of a run, embedded as JSON."""
     n_left_out: int = 0
     """Figures that would have made it too large."""
 
 
-def run_page(folder: Path, document: Document, pictures: Pictures, values: Values) -> Page:
+def run_page(folder: Path, document: Document, pictures: Pictures, values: Plain) -> Page:
     """Make the page of a run: first what is in its folder about its layers, then its report."""
     figures, parts, warnings = pictures.take(), list[Part](), list[str]()
     heads = list[HeadFindings]()

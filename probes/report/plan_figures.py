@@ -1,7 +1,6 @@
 """Figures of sweeps over mask plans, and of searches for one."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from extract.masks.mask_plan import CAUSAL, MaskPlan, k_and_k0, parse_plan
 from probes.heads.result import HeadResult
 from probes.report import style
-from probes.report.blocks import metric_label, side_by_side
+from probes.report.blocks import score_unit, side_by_side
 from probes.report.document import KindReport, plan_score_label, plan_scores
 from probes.report.run_figures import baseline_levels, draw_baselines, layer_curves, tidy_frame
 from probes.report.scores import PlansScores, SearchCost
@@ -55,7 +54,7 @@ def draw_plans(album: style.Album, scores: PlansScores, report: KindReport) -> N
 def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
     """Give the best score of a head at each layer under every plan, and the baselines under the chosen one.
 
-    The chosen plan comes first, then causal, then the others, the best first. Rows are as those of `icecore.results`.
+    The chosen plan comes first, then causal, then the others, the best first.
     """
     chosen = scores.chosen[head].plan
     results = {row.plan: row.heads[head] for row in scores.plans}
@@ -72,15 +71,11 @@ def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
 
 
 def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw the curve of a head under every plan, on one scale.
-
-    The first plans of the frame have a colour and a label; all others are pale.
-    """
+    """Draw the curve of a head under every plan, on one scale; the first of the frame have a colour and a label."""
     axes, curves = style.panel(figure), frame[frame["record"] == "curve"]
     plans = list(curves.groupby("plan", sort=False))
     layers = max((list(plan["layer"]) for _, plan in plans), key=len)  # a plan may add blocks
-    coloured = list(enumerate(zip(plans, style.colours(len(plans)), strict=True)))
-    for number, ((text, plan), colour) in reversed(coloured):
+    for number, ((text, plan), colour) in reversed([*enumerate(style.coloured(plans))]):
         is_pale = number >= MOST_COLOURED
         style.draw_line(
             axes,
@@ -93,13 +88,12 @@ def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
         )
     draw_baselines(axes, frame, only_near=True)
     style.mark_layers(axes, layers)
-    axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100, validation")
+    axes.set_ylabel(f"{score_unit(frame)}, validation")
 
 
 def plan_curves_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay the curves of plans out side by side."""
-    unit = f"{metric_label(frame['metric'].iloc[0])} x 100, validation"
-    curves = frame[frame["record"] == "curve"]
+    curves, unit = frame[frame["record"] == "curve"], f"{score_unit(frame)}, validation"
     return side_by_side(curves, "layer", ("plan",), unit=unit).assign(**baseline_levels(frame))
 
 
@@ -123,16 +117,12 @@ def plan_curves_note(scores: PlansScores, head: str) -> str:
 
 
 def sweep_frame(scores: PlansScores, report: KindReport) -> pd.DataFrame:
-    """List the plans of a sweep with the axes that each can be drawn on, and with their scores times 100.
-
-    Columns: `plan`; `k` and `k0` of a plan on such a grid; `form`, which is `causal`, `over k` for `KIND:K`, `window`
-    for `KIND@FIRST-LAST`, or empty; `line` and `x`, where such a plan is drawn; and `score`.
-    """
+    """List the plans of a sweep with the axes that each can be drawn on (`_axes_of`), and their scores times 100."""
     points = plan_scores(scores, report)
     return pd.DataFrame([{"plan": plan.text, **_axes_of(plan), "score": score} for plan, score in points.items()])
 
 
-def _axes_of(plan: MaskPlan) -> dict[str, Any]:
+def _axes_of(plan: MaskPlan) -> dict[str, object]:
     k, k0 = k_and_k0(plan) or (math.nan, math.nan)
     segment, form, line, x = plan.segments[0], "", "", 0
     if plan.is_untouched:
@@ -147,11 +137,7 @@ def _axes_of(plan: MaskPlan) -> dict[str, Any]:
 
 
 def draw_sweep(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw a score per plan, the last column of a `sweep_frame`, whose name labels it.
-
-    A (k, k0) grid is a heat map where some k0 is between 0 and k. Plans `KIND:K` are lines over k, windows lines over
-    their last block, one per size. Where one plan fits none of these, every plan is a bar.
-    """
+    """Draw a score per plan, the last column of a `sweep_frame`: on a grid, over k, over windows, or else as bars."""
     label = str(frame.columns[-1])
     frame = frame.rename(columns={label: "score"})
     axes, forms = style.panel(figure), set(frame["form"]) - {"causal"}
@@ -175,9 +161,7 @@ def draw_sweep(figure: Figure, frame: pd.DataFrame) -> None:
 def _draw_lines(axes: Axes, frame: pd.DataFrame) -> None:
     """Draw a line per kind, or per kind and size of window; lines over k begin at causal."""
     causal, lines = frame[frame["form"] == "causal"], frame[frame["form"] != "causal"]
-    names = list(dict.fromkeys(lines["line"]))
-    for name, colour in zip(names, style.colours(len(names)), strict=True):
-        line = lines[lines["line"] == name]
+    for (name, line), colour in style.coloured(list(lines.groupby("line", sort=False))):
         points = pd.concat([causal, line]) if (line["form"] == "over k").all() else line
         points = points.sort_values("x", kind="stable")
         style.draw_line(axes, points["x"], points["score"], colour=colour, label=name)
@@ -234,7 +218,7 @@ def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
     """
     axes, trials = style.panel(figure), list(frame.groupby("trial", sort=False))
     if frame["k"].isna().any():
-        for (_, trial), colour in zip(trials, style.colours(len(trials)), strict=True):
+        for (_, trial), colour in style.coloured(trials):
             label = f"{trial['n_rows'].iloc[0]:,} rows per split"
             scores = 100 * trial["score"].sort_values(ascending=False)
             style.draw_line(axes, range(1, len(scores) + 1), scores, colour=colour, label=label)

@@ -52,11 +52,7 @@ def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], r
 
 
 def write_scored(path: Path, heads: Mapping[str, HeadResult]) -> None:
-    """Write the predictions that scores are of, a row for each row and split; nothing where no head has others.
-
-    The columns are `split,row`, then `HEAD:1`, `HEAD:2` and so on for the seeds or draws of a head: numbers to the last
-    digit of float32, or names.
-    """
+    """Write the predictions that scores are of, a column per seed or draw; nothing where no head has others."""
     results = [result for result in heads.values() if result.scored]
     if not results:
         return
@@ -105,10 +101,7 @@ def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:
 def with_predictions(
     scores: RunScores, tables: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> tuple[RunScores, dict[str, SplitRows]]:
-    """Put predictions that were read back into the scores of a run, and return the rows as well.
-
-    Names keep the order of the task; the scores of single rows are those of numbers alone.
-    """
+    """Put predictions that were read back into the scores of a run, and return the rows as well."""
     task = scores.header.task
     names = task.get("class_names") or task.get("tags") or ()
     texts = (text for table in tables.values() for name in ("gold", *scores.heads) for text in table[name])

@@ -18,9 +18,9 @@ from scipy.stats import probplot
 from probes.heads.result import Curve, HeadResult, Residuals
 from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report import style
-from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, side_by_side
+from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context
-from probes.report.scores import Values, tidy_rows
+from probes.report.scores import AutoencoderInfo, Plain, PretrainingInfo, tidy_rows
 
 LINES = {"test": (0, (1, 1.2))}
 """Style of the line of a split, where it is not drawn through."""
@@ -52,7 +52,7 @@ class FigureInput:
     result: HeadResult
     split: str
     """The reported one."""
-    gold: Sequence[Any]
+    gold: Sequence[object]
     """Gold of every prediction on it: numbers, or names."""
     residuals: Residuals | None = None
     """Predicted minus gold on it; None for predicted names."""
@@ -115,17 +115,14 @@ def layer_curves(result: HeadResult) -> list[Curve]:
     return sorted(curves, key=lambda curve: not _is_chosen(curve.name, result.chosen))
 
 
-def _is_chosen(name: str, chosen: Values) -> bool:
+def _is_chosen(name: str, chosen: Plain) -> bool:
     """Whether a curve is that of the chosen value, as `raw` or `C 0.1`."""
     numbers = {f"{key} {value:g}" for key, value in chosen.items() if isinstance(value, int | float)}
     return name in numbers or name in chosen.values()
 
 
 def curve_frame(result: HeadResult) -> pd.DataFrame | None:
-    """Give curves, baselines and chosen scores of a head that scored single layers, the chosen curves first.
-
-    The rows are those of `icecore.results`; `chosen` says what was chosen, `is_chosen` which curves are of it.
-    """
+    """Give curves, baselines and chosen scores of a head that scored single layers, the chosen curves first."""
     if not layer_curves(result) or len(result.layers) < 2:
         return None
     rows = tidy_frame(result).assign(chosen=describe_point(result.chosen))
@@ -163,14 +160,13 @@ def draw_curves(figure: Figure, frame: pd.DataFrame) -> None:
     draw_baselines(axes, frame)
     _mark_chosen(axes, frame[frame["record"] == "score"], layers)
     style.mark_layers(axes, layers)
-    axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100")
+    axes.set_ylabel(score_unit(frame))
 
 
 def curve_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay curves out side by side, with the baselines of their splits."""
-    curves, metric = frame[frame["record"] == "curve"], metric_label(frame["metric"].iloc[0])
-    levels = baseline_levels(frame)
-    return side_by_side(curves, "layer", ("curve", "split"), unit=f"{metric} x 100").assign(**levels)
+    table = side_by_side(frame[frame["record"] == "curve"], "layer", ("curve", "split"), unit=score_unit(frame))
+    return table.assign(**baseline_levels(frame))
 
 
 def baseline_levels(frame: pd.DataFrame) -> dict[str, float]:
@@ -229,7 +225,7 @@ def _curves_note(source: FigureInput) -> str:
     return ", ".join([*parts, *["bands: standard deviation over seeds"] * has_bands])
 
 
-def parts_frame(parts: Values) -> pd.DataFrame:
+def parts_frame(parts: Plain) -> pd.DataFrame:
     """Take the values of `PARTS` that a head or an autoencoder has, a column each, over its layers."""
     columns = {label: times * np.array(parts[key], float) for key, (label, times) in PARTS.items() if key in parts}
     return pd.DataFrame({"layer": parts["layers"], **columns})
@@ -253,10 +249,7 @@ def draw_parts(figure: Figure, frame: pd.DataFrame) -> None:
 
 
 def history_frame(result: HeadResult) -> pd.DataFrame | None:
-    """List the epochs of every seed: training loss, the score that chose where there is one, and whether it was kept.
-
-    None for a head without epochs.
-    """
+    """List the epochs of every seed: training loss, the score that chose, whether it was kept; None without epochs."""
     if not any(seed.get("history") for seed in result.seeds):
         return None
     key = _history_score(result)
@@ -316,9 +309,9 @@ def _history_score(result: HeadResult) -> str:
     return next((key for key in keys if key in recorded), "")
 
 
-def confusion_frame(names: Sequence[str], gold: Sequence[str], predicted: NDArray[np.integer]) -> pd.DataFrame:
+def confusion_frame(names: Sequence[str], gold: Sequence[object], predicted: NDArray[np.integer]) -> pd.DataFrame:
     """Count gold names (rows) and predicted ones (columns; the last is no prediction, where some are missing)."""
-    codes = {name: code for code, name in enumerate(names)}
+    codes: dict[object, int] = {name: code for code, name in enumerate(names)}
     counts = np.zeros((len(names), len(names) + 1), dtype=np.int64)
     rows = np.array([codes[name] for name in gold])
     np.add.at(counts, (rows, np.asarray(predicted, np.int64)), 1)  # NO_PREDICTION is -1, the last column
@@ -363,10 +356,7 @@ def residual_frame(residuals: Residuals) -> pd.DataFrame:
 
 
 def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw residuals in six panels: histogram, Q-Q, calibration, against gold, length and lexical overlap.
-
-    Bins, groups and the size of dots follow from the number of rows; whiskers and bands are 95 % intervals of means.
-    """
+    """Draw residuals: histogram, Q-Q, calibration, and against gold, length and overlap; with 95 % intervals."""
     histogram, quantiles, calibration, *against = style.panels(figure, 2, 3)
     residuals, groups = (frame["predicted"] - frame["gold"]).to_numpy(), residual_groups(frame)
     histogram.hist(residuals, bins=_n_bins(residuals), color=style.BLUE)
@@ -443,10 +433,7 @@ def _label(axes: Axes, x: str, y: str) -> None:
 
 
 def rows_frame(scores: NDArray[np.float64]) -> pd.DataFrame | None:
-    """Sort the scores of rows, with the share of rows that score at most as much, in percent.
-
-    None where rows are only right or wrong, which the results table counts. Rows without a score are left out.
-    """
+    """Sort the scores of rows, with the share of rows that score at most as much; None for rows right or wrong."""
     scored = np.sort(scores[np.isfinite(scores)])
     if len(np.unique(scored)) <= 2:
         return None
@@ -552,7 +539,7 @@ FIGURES: tuple[HeadFigure, ...] = (
 """Every figure of a head."""
 
 
-def draw_autoencoders(album: style.Album, pretraining: Values, *, plan: str) -> None:
+def draw_autoencoders(album: style.Album, pretraining: PretrainingInfo, *, plan: str) -> None:
     """Draw losses (FREEZE Figure 2) and fitting of the autoencoders of every pooling."""
     for pooling, record in pretraining.get("autoencoders", {}).items():
         name = f"figures/autoencoder_{re.sub(r'[^A-Za-z0-9-]', '_', pooling)}"  # a name in a cache, no path
@@ -567,7 +554,7 @@ def draw_autoencoders(album: style.Album, pretraining: Values, *, plan: str) -> 
         album.add(f"{name}_history", draw_losses, losses, title=f"Fitting the {about}", note=note, table=losses)
 
 
-def loss_frame(record: Values) -> pd.DataFrame:
+def loss_frame(record: AutoencoderInfo) -> pd.DataFrame:
     """List the epochs of autoencoders: training and held-out loss, mean over layers, and the layers that kept each."""
     loss = "mean squared error" + " / variance" * record["standardises_latents"]
     epochs = range(1, len(record["history"]) + 1)

@@ -1,20 +1,180 @@
-"""scores.json as typed records: of a run, a sweep, a search and a pretraining. The format is docs/scores_format.md."""
+"""scores.json as typed records: of a run, a sweep, a search and a pretraining. The format is docs/scores_format.md.
+
+The file may come from anybody: it is read by the annotations below, and a field of the wrong kind is refused.
+"""
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, Required, TypedDict
 
 from extract.files import digest_text
 from extract.masks.mask_plan import MaskPlan, parse_plan
-from extract.records import to_plain
-from probes.heads.result import HeadResult, read_result
-from probes.report.score_shapes import check_scores
+from extract.records import from_json, to_plain
+from probes.heads.result import Curve, HeadResult
+from probes.metrics.bootstrap import SeedSummary
 
 SCORES_SCHEMA = 3
-Values = Mapping[str, Any]
+Plain = Mapping[str, object]
 """Plain values by name, as JSON holds them."""
+UNREAD: Plain = {"command": "", "commit": "", "versions": {}, "device": "", "n_resamples": 0}
+"""Fields of a header that tables of results do without."""
+
+
+class DecoderInfo(TypedDict, total=False):
+    """The decoder of a run, as `DecoderDescription` writes it."""
+
+    name: Required[str]
+    n_layers: int
+    width: int
+    family: str
+    dtype: str
+    weight_digest: str
+    revision: str | None
+
+
+class TaskRecord(TypedDict, total=False):
+    """The task of a run; the fields after `notes` depend on its kind."""
+
+    kind: str
+    name: Required[str]
+    source: str
+    is_sample: bool
+    metrics: Sequence[str]
+    n_rows: Mapping[str, int]
+    digest: str
+    notes: Sequence[str]
+    score_range: Sequence[float]
+    n_pairs: Mapping[str, int]
+    licence: str
+    n_classes: int
+    class_names: Sequence[str]
+    shared_rows: Mapping[str, str]
+    """Split to what to say of rows of it that share a text."""
+    has_groups: bool
+    tags: Sequence[str]
+    has_documents: bool
+    resampled: Mapping[str, str]
+    """Split to what intervals draw."""
+    n_sentences: Mapping[str, int]
+    n_words: Mapping[str, int]
+    words_in_cache: Mapping[str, int]
+
+
+class CacheInfo(TypedDict, total=False):
+    """The cache that a run read."""
+
+    file: str
+    id: str
+    plan: Required[str]
+    template: Plain
+    poolings: Sequence[str]
+    storage_dtype: str
+    n_rows: int
+    n_truncated: int
+    certificate: Plain
+
+
+class AutoencoderInfo(TypedDict, total=False):
+    """The autoencoders of a pooling; lists are over its layers."""
+
+    layers: Sequence[str]
+    codes: Sequence[int]
+    best_epochs: Sequence[int]
+    held_out_losses: Sequence[float]
+    held_out_squared_errors: Sequence[float]
+    standardises_latents: bool
+    history: Sequence[Mapping[str, float]]
+    n_texts: Mapping[str, int]
+
+
+class PretrainingInfo(TypedDict, total=False):
+    """Autoencoders that heads started from."""
+
+    corpus: Plain
+    cache: Plain
+    autoencoders: Mapping[str, AutoencoderInfo]
+    """By pooling."""
+
+
+class Chosen(TypedDict, total=False):
+    """What was chosen for a head."""
+
+    layer: str
+    kind: str
+    C: float
+    decoding: str
+    threshold: float
+    alpha: float
+    score: float
+
+
+class SeedInfo(TypedDict, total=False):
+    """One seed of a head."""
+
+    seed: Required[int]
+    best_epoch: int
+    seconds: float
+    history: Sequence[Mapping[str, float | None]]
+    scores: Mapping[str, Mapping[str, float]]
+    identical_similarity: float | None
+
+
+class Counted(TypedDict):
+    """What begins with a number of rows."""
+
+    n: int
+
+
+class ResidualInfo(Counted):
+    """Residuals of a split, by `Residuals.to_dict`."""
+
+    quarters: NotRequired[Mapping[str, Sequence[Mapping[str, float | None]]]]
+
+
+class Extras(TypedDict, total=False):
+    """What only some heads have."""
+
+    subsets: Mapping[str, Counted]
+    residuals: Mapping[str, ResidualInfo]
+
+
+class HeadInfo(TypedDict):
+    """The serial form of a `HeadResult`, by its fields."""
+
+    pooling: str
+    layers: tuple[str, ...]
+    options: Plain
+    metric: str
+    selection: str
+    selection_score: float
+    chosen: Chosen
+    summary: Mapping[str, Mapping[str, SeedSummary]]
+    curves: tuple[Curve, ...]
+    seeds: tuple[SeedInfo, ...]
+    baselines: Mapping[str, Mapping[str, float]]
+    optimistic_because: str
+    departures: tuple[str, ...]
+    extras: Extras
+
+
+class RunInfo(TypedDict):
+    """The content of scores.json of a run after its header."""
+
+    cache: CacheInfo
+    heads: Mapping[str, Plain]
+    pretraining: NotRequired[PretrainingInfo]
+    seconds: NotRequired[Mapping[str, float]]
+
+
+class PlanInfo(TypedDict):
+    """A plan of a sweep or a search."""
+
+    plan: str
+    cache: NotRequired[str]
+    certificate: NotRequired[Plain]
+    zero_shot: NotRequired[Mapping[str, Mapping[str, float]]]
+    heads: Mapping[str, Plain]
 
 
 @dataclass(frozen=True)
@@ -37,8 +197,8 @@ class Header:
     """Where heads were fitted."""
     n_resamples: int
     """Bootstrap resamples behind every interval."""
-    decoder: Values
-    task: Values
+    decoder: DecoderInfo
+    task: TaskRecord
     products: Mapping[str, str] = field(default_factory=dict)
     """What computed float32 products, and the CPU capability it was chosen by."""
     config_sha256: str = ""
@@ -46,7 +206,7 @@ class Header:
     own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Poolings, mask kinds and heads that the user added: `module` and `sha256` of their code by noun and name."""
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         return {"schema": SCORES_SCHEMA, **to_plain(self)}
 
@@ -56,13 +216,13 @@ class RunScores:
     """The scores of a run."""
 
     header: Header
-    cache: Values
+    cache: CacheInfo
     heads: Mapping[str, HeadResult]
-    pretraining: Values = field(default_factory=dict)
+    pretraining: PretrainingInfo = field(default_factory=PretrainingInfo)
     """Layer-wise autoencoders that heads started from; empty where there were none."""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         values = {"cache": self.cache, "pretraining": self.pretraining, "heads": heads, "seconds": self.seconds}
@@ -76,13 +236,13 @@ class PlanScores:
     plan: MaskPlan
     cache: str
     """File name."""
-    certificate: Values
+    certificate: Plain
     """What was certified of the cache."""
     heads: Mapping[str, HeadResult]
     zero_shot: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """For pairs: split to metric to the correlation of the raw cosine at the final norm; else empty."""
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         certified = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
@@ -106,7 +266,7 @@ class PlanGain:
         """Chosen minus default."""
         return self.chosen - self.default
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         return {**to_plain(self), "gain": self.gain}
 
@@ -121,7 +281,7 @@ class PlanChoice:
     gain: PlanGain | None = None
     """None where there is nothing to compare with, or no test."""
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
         gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
@@ -185,7 +345,7 @@ class PlansScores:
     search: SearchCost | None = None
     """Of a search."""
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         return {
             **self.header.to_dict(),
@@ -202,16 +362,33 @@ class PretrainingScores:
     """The scores of layer-wise autoencoders that were fitted by themselves."""
 
     header: Header
-    cache: Values
-    pretraining: Values
+    cache: CacheInfo
+    pretraining: PretrainingInfo
     """Corpus, and per pooling losses and history."""
 
-    def to_dict(self) -> Values:
+    def to_dict(self) -> Plain:
         """Return the serial form."""
         return {**self.header.to_dict(), **to_plain({"cache": self.cache, "pretraining": self.pretraining})}
 
 
-def seal_scores(values: Values) -> str:
+class ChoiceInfo(TypedDict):
+    """The plan chosen for a head, whose scores are those of the plan."""
+
+    plan: str
+    gain: NotRequired[PlanGain]
+
+
+class PlansInfo(TypedDict):
+    """The content of scores.json of a sweep or a search after its header."""
+
+    test_read: NotRequired[str]
+    plans: Sequence[PlanInfo]
+    chosen: NotRequired[Mapping[str, ChoiceInfo]]
+    cost: NotRequired[SweepCost]
+    search: NotRequired[SearchCost]
+
+
+def seal_scores(values: Plain) -> str:
     """Digest the content of scores.json, without the digest that it holds: SHA-256 in hexadecimal digits.
 
     Example:
@@ -222,56 +399,69 @@ def seal_scores(values: Values) -> str:
     return digest_text(json.dumps(rest, sort_keys=True))
 
 
-def read_run(values: Values) -> RunScores:
+def check_scores(values: Plain) -> None:
+    """Check the content of scores.json of a run, sweep or search, of this schema."""
+    from_json(Header, {**UNREAD, **values})
+    if values["what"] == "run":
+        run: RunInfo = from_json(RunInfo, values)
+        _read_heads("heads", run["heads"])
+    else:
+        plans: PlansInfo = from_json(PlansInfo, values)
+        for number, row in enumerate(plans["plans"]):
+            _read_heads(f"plans[{number}].heads", row["heads"])
+
+
+def read_run(values: Plain) -> RunScores:
     """Read the scores of a run, without predictions, back from the content of scores.json."""
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
         raise ValueError(
             f"scores.json has schema {values['schema']} of a {values.get('what', 'run')}; this version reads schema "
             f"{SCORES_SCHEMA} of a run; run it again"
         )
-    check_scores(values)
-    heads = _read_heads(values["heads"])
-    return RunScores(_read_header(values), values["cache"], heads, values["pretraining"], values["seconds"])
+    run: RunInfo = from_json(RunInfo, values)
+    heads = _read_heads("heads", run["heads"])
+    return RunScores(from_json(Header, values), run["cache"], heads, run["pretraining"], run["seconds"])
 
 
-def read_plans(values: Values) -> PlansScores:
+def read_plans(values: Plain) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
-    check_scores(values)
-    plans = [
-        PlanScores(
-            parse_plan(row["plan"]), row["cache"], row["certificate"], _read_heads(row["heads"]), row["zero_shot"]
-        )
-        for row in values["plans"]
-    ]
+    record: PlansInfo = from_json(PlansInfo, values)
+    plans = []
+    for number, row in enumerate(record["plans"]):
+        heads = _read_heads(f"plans[{number}].heads", row["heads"])
+        plans.append(PlanScores(parse_plan(row["plan"]), row["cache"], row["certificate"], heads, row["zero_shot"]))
     by_text = {row.plan.text: row for row in plans}
     chosen = {}
-    for name, choice in values["chosen"].items():
-        row = by_text[choice["plan"]]
-        gain = {key: value for key, value in choice.get("gain", {}).items() if key != "gain"}
-        chosen[name] = PlanChoice(row.plan, row.heads[name], PlanGain(**gain) if gain else None)
-    cost = SweepCost(**values["cost"]) if "cost" in values else None
-    search = _read_search(values["search"]) if "search" in values else None
-    return PlansScores(_read_header(values), values["test_read"], tuple(plans), chosen, cost, search)
+    for name, choice in record["chosen"].items():
+        best = by_text[choice["plan"]]
+        chosen[name] = PlanChoice(best.plan, best.heads[name], choice.get("gain"))
+    header: Header = from_json(Header, values)
+    costs = record.get("cost"), record.get("search")
+    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs)
 
 
-def _read_heads(values: Values) -> dict[str, HeadResult]:
-    return {name: read_result(name, result) for name, result in values.items()}
+def _read_heads(where: str, heads: Mapping[str, Plain]) -> dict[str, HeadResult]:
+    if not heads:
+        raise ValueError(f"`{where}` has no head")
+    return {name: read_result(name, values, f"{where}.{name}") for name, values in heads.items()}
 
 
-def _read_search(values: Values) -> SearchCost:
-    trials = [
-        SearchTrial(**{**trial, "scores": {plan: math.nan if v is None else v for plan, v in trial["scores"].items()}})
-        for trial in values["trials"]
-    ]
-    return SearchCost(**{**values, "trials": tuple(trials)})
+def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
+    """Read the result of a head back from its serial form, without predictions; its parts have to fit each other."""
+    head: HeadInfo = from_json(HeadInfo, values, where)
+    n_layers = len(head["layers"])
+    for number, curve in enumerate(head["curves"]):
+        lists = [curve.values, *([curve.spread] if curve.spread else []), *curve.by_seed]
+        if any(len(scores) != n_layers for scores in lists):
+            raise ValueError(f"`{where}.curves[{number}]` has not a score for each of {n_layers} layers")
+    for split, scores in head["summary"].items():
+        if head["metric"] not in scores:
+            raise ValueError(f"`{where}.summary.{split}` has no {head['metric']!r}, by which the head was chosen")
+    fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}
+    return HeadResult(name, **fields_of_head)
 
 
-def _read_header(values: Values) -> Header:
-    earlier: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
-    return Header(**{key: {**earlier, **values}[key] for key in Header.__dataclass_fields__})
-
-
-def tidy_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+def tidy_rows(result: HeadResult) -> Iterator[dict[str, object]]:
     """Give the rows of `icecore.results` for one head, without the columns that say what it is of."""
     layer = result.chosen.get("layer")
     numbers = [seed["seed"] for seed in result.seeds]

@@ -1,12 +1,12 @@
 """How figures look: one theme, one palette, direct labels, and the only way to make a figure and to write it."""
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ SCALE = "viridis"
 SIZE, TALL, WIDE = (5.2, 3.2), (5.2, 3.9), (7.0, 4.4)
 """Width and height of figures in inches: readable in a column of 3.3 inches, and across a page."""
 SMALL = 7.5
-THEME: dict[str, Any] = {
+THEME: dict[str, object] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
@@ -72,12 +72,14 @@ THEME: dict[str, Any] = {
 }
 """Settings of matplotlib, over its own defaults, whatever a matplotlibrc says. Letters without hinting have the
 same width in every format, so that one layout fits all."""
-UNDATED: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+UNDATED = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Metadata by format: a figure that is drawn again has the same bytes."""
 END = "label of an end"
+DEPTH = "relative depth, from the embedding to the top"
 ENDS = {"embedding": "emb", "final_norm": "norm"}
 """How layers that are no blocks are written under an axis."""
 
+Part = TypeVar("Part")
 Numbers: TypeAlias = Sequence[Any] | NDArray[Any] | pd.Series
 Draw = Callable[..., object]
 """Draws data into a figure."""
@@ -100,7 +102,7 @@ class Album:
         self,
         name: str,
         draw: Draw,
-        *data: Any,
+        *data: object,
         title: str,
         note: str = "",
         size: tuple[float, float] = SIZE,
@@ -116,7 +118,7 @@ class Album:
         self.keep(figure, title, note, table)
 
 
-def make_figure(draw: Draw, *data: Any, title: str, note: str = "", size: tuple[float, float] = SIZE) -> Figure:
+def make_figure(draw: Draw, *data: object, title: str, note: str = "", size: tuple[float, float] = SIZE) -> Figure:
     """Make a figure in the theme: title above, `draw(figure, *data)`, a grey note below; size in inches."""
     with context(["default", THEME]):
         figure = Figure(figsize=size, layout="constrained")
@@ -146,9 +148,12 @@ def save_figure(figure: Figure, path: Path, *, file_format: str) -> None:
     write_file(path, content.getvalue())
 
 
-def panels(figure: Figure, n_rows: int = 1, n_columns: int = 1, **shares: Any) -> list[Axes]:
-    """Divide a figure into panels, row by row; `shares` are those of `Figure.subplots`."""
-    axes: list[Axes] = figure.subplots(n_rows, n_columns, squeeze=False, **shares).ravel().tolist()
+def panels(
+    figure: Figure, n_rows: int = 1, n_columns: int = 1, *, sharex: bool = False, sharey: bool = False
+) -> list[Axes]:
+    """Divide a figure into panels, row by row."""
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, sharex=sharex, sharey=sharey)
+    axes: list[Axes] = grid.ravel().tolist()
     return axes
 
 
@@ -165,6 +170,11 @@ def on_panel(draw: Draw) -> Draw:
 def colours(n: int) -> list[str]:
     """Give a colour to each of `n` lines, the most important first; those beyond the palette are pale."""
     return [*COLOURS[:n], *[PALE] * (n - len(COLOURS))]
+
+
+def coloured(parts: Collection[Part]) -> Iterator[tuple[Part, str]]:
+    """Give every part of a figure, the most important first, with its colour."""
+    return zip(parts, colours(len(parts)), strict=True)
 
 
 def draw_line(
@@ -251,6 +261,14 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
         if len(starts) > 2:
             axes.axvline(first - 0.5, color=PALE, linewidth=0.6)
             write_above(axes, poolings[first], (first + last - 1) / 2, colour=GREY)
+
+
+def mark_depth(axes: Axes, lists: Collection[tuple[str, ...]]) -> None:
+    """Name the layers under an axis, or of curves over different layers the relative depth."""
+    if len(lists) == 1:
+        mark_layers(axes, next(iter(lists)))
+    else:
+        axes.set_xlabel(DEPTH)
 
 
 def write_above(axes: Axes, text: str, x: float, *, colour: str = INK, side: str = "center") -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from probes.report.document import (
 from probes.report.page import PAGE, Pictures, run_page, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
-from probes.report.scores import PlansScores, PretrainingScores, RunScores, Values, seal_scores
+from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import Album
 
 
@@ -37,23 +37,23 @@ def write_run(
     write_predictions(folder / PREDICTIONS, task, scores.heads, report)
     write_scored(folder / SCORED, scores.heads)
     report.write_files(folder, task, scores.heads)
-    pictures = Pictures()
-    album = Album(folder, formats, pictures.keep)
-    _write_report(album, pictures, report_run(album, Context(scores, report.rows(task), report)), values)
+    context = Context(scores, report.rows(task), report)
+    _write_report(folder, values, formats, lambda album: report_run(album, context))
 
 
 def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
     """Write scores, figures, page and summary of a sweep or a search."""
     values = _write_scores(folder, scores)
+    _write_report(folder, values, formats, lambda album: report_plans(album, scores, report))
+
+
+def _write_report(folder: Path, values: Plain, formats: Sequence[str], draw: Callable[[Album], Document]) -> None:
+    """Draw, and write the page, and the summary last, which says that all is there."""
     pictures = Pictures()
     album = Album(folder, formats, pictures.keep)
-    _write_report(album, pictures, report_plans(album, scores, report), values)
-
-
-def _write_report(album: Album, pictures: Pictures, document: Document, values: Values) -> None:
-    """Write the page, and the summary last, which says that all is there."""
-    write_page(album.folder / PAGE, run_page(album.folder, document, pictures, values), pictures.classes)
-    write_file(album.folder / "summary.md", summary_text(document, album.drawn))
+    document = draw(album)
+    write_page(folder / PAGE, run_page(folder, document, pictures, values), pictures.classes)
+    write_file(folder / "summary.md", summary_text(document, album.drawn))
 
 
 def report_run(album: Album, context: Context) -> Document:
@@ -79,7 +79,7 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
     write_file(folder / "summary.md", summary_text(pretraining_document(scores), album.drawn))
 
 
-def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> dict[str, Any]:
+def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> Plain:
     """Write scores.json (docs/scores_format.md), and return its content."""
     values = without_nan(scores.to_dict())
     sealed = {**values, "sha256": seal_scores(values)}

@@ -20,14 +20,21 @@ from extract.errors import CacheError, ConfigError, HeadError, first_line, print
 from extract.files import digest_json, read_file, refuse_links, write_file
 from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import RebaOptions
-from extract.records import as_given
+from extract.records import Values, as_given
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.manifest import Manifest, Plain, differences, flatten
 from probes.heads.head_table import find_head
-from probes.heads.result import HeadResult, read_result
+from probes.heads.result import HeadResult
 from probes.report.document import best_result
-from probes.report.score_shapes import check_scores
-from probes.report.scores import SCORES_SCHEMA, RunScores, Values, read_run, seal_scores
+from probes.report.scores import (
+    SCORES_SCHEMA,
+    CacheInfo,
+    RunScores,
+    check_scores,
+    read_result,
+    read_run,
+    seal_scores,
+)
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 if TYPE_CHECKING:  # importing this module loads no torch
@@ -172,7 +179,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def describe_cache(cache: "LatentCache") -> Values:
+def describe_cache(cache: "LatentCache") -> CacheInfo:
     """Describe a cache for scores.json."""
     return {
         "file": cache.path.name,

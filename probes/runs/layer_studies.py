@@ -14,6 +14,7 @@ from extract import code_gate as gate
 from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
+from extract.records import to_plain
 from probes.heads.context import FitContext
 from probes.heads.layer_head import HeadParts, take_apart
 from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, load_findings
@@ -146,7 +147,7 @@ def find_layers(
     values = {
         "schema": FINDINGS_SCHEMA,
         "run": run.scores.header.name,
-        "heads": [head_findings.to_dict() for head_findings in (*findings, *others)],
+        "heads": [to_plain(head_findings) for head_findings in (*findings, *others)],
     }
     write_file(run.path / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
     return findings
@@ -257,4 +258,4 @@ def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, object]
     }
     depths = relative_depths([name.rpartition("/")[2] for name in findings.layers], run.n_blocks)
     by_layer = dict(zip(findings.layers, depths, strict=True))
-    return [{**system, "depth": by_layer.get(row["layer"], float("nan")), **row} for row in findings.rows()]
+    return [{**system, "depth": by_layer.get(str(row["layer"]), float("nan")), **row} for row in findings.rows()]

@@ -253,7 +253,7 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
         "template": {**folder.spec.template.to_dict(), "window": described.window},
     }
     scored = {
-        "decoder": {key: folder.scores.header.decoder[key] for key in DECODER_KEYS},
+        "decoder": {key: value for key, value in folder.scores.header.decoder.items() if key in DECODER_KEYS},
         "plan": folder.scores.cache["plan"],
         "template": folder.scores.cache["template"],
     }

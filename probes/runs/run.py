@@ -12,6 +12,7 @@ from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
+from extract.records import Values
 from extract.registry import describe_own
 from extract.run.extraction import (
     ExtractionProgress,
@@ -34,7 +35,15 @@ from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
-from probes.report.scores import Header, PlansScores, PretrainingScores, RunScores, Values
+from probes.report.scores import (
+    DecoderInfo,
+    Header,
+    PlansScores,
+    PretrainingInfo,
+    PretrainingScores,
+    RunScores,
+    TaskRecord,
+)
 from probes.report.write import write_pretraining, write_run
 from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
 from probes.runs.run_config import RunConfig, describe_sources
@@ -196,7 +205,7 @@ class EncoderStore:
             self.fitted[pooling] = obtain_autoencoder(pretraining, pooling=pooling, report=report)
         return self.fitted[pooling]
 
-    def describe(self, corpus: Corpus | None) -> Values:
+    def describe(self, corpus: Corpus | None) -> PretrainingInfo:
         """Describe them for scores.json."""
         keys = (
             "layers",
@@ -210,13 +219,14 @@ class EncoderStore:
             "held_out_squared_errors",
             "n_texts",
         )
-        return {
+        described: Any = {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},
             "autoencoders": {
                 pooling: {key: saved.record[key] for key in keys} for pooling, saved in self.fitted.items()
             },
         }
+        return cast("PretrainingInfo", described)
 
 
 def obtain_corpus(config: RunConfig) -> Corpus | None:
@@ -377,8 +387,8 @@ def make_header(
         command=command,
         device=str(choose_device(config.decoder.device)),
         n_resamples=config.bootstrap,
-        decoder=decoder,
-        task=task.to_plain() if task else {},
+        decoder=cast("DecoderInfo", decoder),
+        task=cast("TaskRecord", task.to_plain() if task else {}),
         config_sha256=digest_bytes(read_file(folder / CONFIG)),
         own=describe_own(_own_names(config)),
         **describe_program(),

@@ -11,7 +11,7 @@ from extract.files import digest_rows
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import REBA, RebaOptions, select_word_poolings
-from extract.records import complete, forget_defaults
+from extract.records import Values, complete, forget_defaults
 from extract.registry import describe_own, import_own
 from extract.run.extraction import own_names, unique_texts
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
@@ -20,7 +20,6 @@ from extract.store.manifest import Plain
 from extract.store.shard_index import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
-from probes.report.scores import Values
 from probes.runs.folder import RunFolder
 from probes.runs.run_config import RunConfig
 

@@ -17,7 +17,8 @@ from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import HEADS, HeadEntry, Purpose, resolve_head
-from probes.heads.result import HeadResult, read_result
+from probes.heads.result import HeadResult
+from probes.report.scores import read_result
 from probes.runs.task_kinds import KINDS
 from tests.conformance.planted_kinds import ALL, PLANTED, fingerprint
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting

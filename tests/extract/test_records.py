@@ -1,13 +1,24 @@
 """Records from plain values: what an annotation says is built, and nothing that a value names."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
 from extract.errors import ConfigError
-from extract.records import complete, forget_defaults, from_plain, given, remembers_given, to_plain, with_numbers
+from extract.records import (
+    complete,
+    forget_defaults,
+    from_json,
+    from_plain,
+    given,
+    remembers_given,
+    to_plain,
+    with_numbers,
+)
 
 
 @remembers_given
@@ -123,3 +134,63 @@ def test_numbers_that_yaml_takes_for_texts() -> None:
         "a": [1e-3, "x", {"b": -2e5}],
         "c": "1.0.0",
     }
+
+
+@dataclass(frozen=True)
+class Point:
+    """A record in a file."""
+
+    x: float
+    tags: tuple[str, ...]
+    note: str = ""
+
+
+class Info(TypedDict):
+    """Plain values in a file."""
+
+    points: Mapping[str, Point]
+    sizes: Sequence[int]
+    share: float | None
+    is_on: NotRequired[bool]
+    free: object
+
+
+POINT = {"x": 1, "tags": ["a"]}
+INFO = {"points": {"p": POINT}, "sizes": [1], "share": None, "free": {"deep": [None]}}
+
+
+def test_json_is_read_by_annotations() -> None:
+    info: Info = from_json(Info, {**INFO, "later": 7})
+    assert info == {**INFO, "points": {"p": Point(1.0, ("a",))}, "later": 7}
+    assert type(info["points"]["p"].x) is float
+    assert info["share"] is None
+    assert math.isnan(from_json(Point, {**POINT, "x": None, "unknown": 7}).x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"points": {"p": {**POINT, "x": True}}}, "`points.p.x` is True, not a number or null"),
+        ({"points": {"p": {**POINT, "x": 10**400}}}, "`points.p.x` is a number of 1329 bits, not a number or null"),
+        ({"points": {"p": {**POINT, "tags": "a"}}}, "`points.p.tags` is 'a', not a list"),
+        ({"points": {"p": {**POINT, "note": None}}}, "`points.p.note` is None, not a text"),
+        ({"points": {"p": [1]}}, r"`points.p` is \[1\], not a mapping"),
+        ({"points": [POINT]}, "`points` is .*, not a mapping"),
+        ({"sizes": [1, 2.0]}, r"`sizes\[1\]` is 2.0, not a whole number"),
+        ({"sizes": [2**63]}, r"`sizes\[0\]` is a number of 64 bits, not a whole number"),
+        ({"share": "1"}, "`share` is '1', not a number or null"),
+        ({"is_on": 1}, "`is_on` is 1, not true or false"),
+    ],
+)
+def test_json_of_another_kind_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        from_json(Info, {**INFO, **changes})
+
+
+@pytest.mark.parametrize("key", ["points", "free", "points.p.x"])
+def test_a_key_that_json_lacks_is_named(key: str) -> None:
+    values: dict[str, Any] = {**INFO, "points": {"p": {**POINT}}}
+    inner = values["points"]["p"] if "." in key else values
+    del inner[key.rpartition(".")[2]]
+    with pytest.raises(KeyError, match=key):
+        from_json(Info, values)

@@ -32,7 +32,7 @@ def measure(cache: LatentCache, task: ClassTask, folder: Path, **more: Any) -> t
 
 def test_the_planted_layer_alone_is_selective(tmp_path: Path) -> None:
     task = make_class_task()
-    control, gain = measure(plant_classes(tmp_path / "c.h5", task), task, tmp_path, how="text", seeds=(0, 1))
+    control, gain = measure(plant_classes(tmp_path / "c.h5", task), task, tmp_path, control="text", seeds=(0, 1))
     assert (control.view, gain.view, control.name) == ("control", "selectivity", "text")
     place = LAYERS.index(PLANTED)
     assert int(np.argmax(gain.values)) == place
@@ -48,7 +48,7 @@ def test_random_features_are_not_selective(tmp_path: Path) -> None:
     task = make_class_task()
     texts = task.texts()
     latents = np.random.default_rng(0).normal(size=(len(LAYERS), len(texts), WIDTH)).astype(np.float32)
-    _, gain = measure(write_latents(tmp_path / "r.h5", texts, {"mean": latents}), task, tmp_path, how="shuffled")
+    _, gain = measure(write_latents(tmp_path / "r.h5", texts, {"mean": latents}), task, tmp_path, control="shuffled")
     assert all(low <= 0 <= high for low, high in zip(gain.low, gain.high, strict=True))
     assert abs(np.mean(gain.values)) < 0.1
     assert gain.spread == ()
@@ -57,4 +57,4 @@ def test_random_features_are_not_selective(tmp_path: Path) -> None:
 def test_an_unknown_control_is_refused(tmp_path: Path) -> None:
     task = make_class_task()
     with pytest.raises(UnknownNameError, match="unknown control 'words'"):
-        measure(plant_classes(tmp_path / "c.h5", task), task, tmp_path, how="words")
+        measure(plant_classes(tmp_path / "c.h5", task), task, tmp_path, control="words")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from extract.errors import CacheError, HeadError, InputError, UnknownNameError
+from extract.records import to_plain
 from probes.heads.layer_head import take_apart
 from probes.layers.findings import FINDINGS, VIEWS, load_findings, read_findings
 from probes.layers.study import StudyOptions, describe_layers
@@ -94,8 +95,8 @@ def test_findings_are_kept_beside_the_scores_head_by_head(finished: Finished, co
     for each in kept:
         assert each.answer.count(each.best)
         assert each.best in each.best_set
-        again = read_findings(json.loads(json.dumps(each.to_dict())))
-        assert json.dumps(again.to_dict()) == json.dumps(each.to_dict())
+        again = read_findings(json.loads(json.dumps(to_plain(each))))
+        assert json.dumps(to_plain(again)) == json.dumps(to_plain(each))
     (copied / FINDINGS).write_text("{}", encoding="utf-8")
     with pytest.raises(HeadError, match="make it again: icecore layers"):
         load_findings(copied)

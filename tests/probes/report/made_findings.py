@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from extract.records import to_plain
 from probes.layers.findings import FINDINGS, Agreement, HeadFindings, ViewCurve
 
 LAYERS = ("embedding", *(f"block_{k:02d}" for k in range(1, 13)), "final_norm")
@@ -63,5 +64,5 @@ def make_findings(**fields: Any) -> HeadFindings:
 
 def write_findings(folder: Path, *findings: HeadFindings, **fields: Any) -> None:
     """Write the file of a run folder that holds findings."""
-    values = {"schema": 1, "run": folder.name, "heads": [each.to_dict() for each in findings], **fields}
+    values = {"schema": 1, "run": folder.name, "heads": [to_plain(each) for each in findings], **fields}
     (folder / FINDINGS).write_text(json.dumps(values), encoding="utf-8")

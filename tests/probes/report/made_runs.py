@@ -32,7 +32,7 @@ HEADS_OF: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Heads of every kind with options that make them quick."""
 SIZES = {"train": 48, "validation": 32, "test": 32}
-DECODER: dict[str, Any] = {
+DECODER: Any = {
     "name": "planted",
     "family": "llama",
     "n_layers": 3,
@@ -73,7 +73,7 @@ class MadeRun:
 
     def with_header(self, **changes: Any) -> "MadeRun":
         """Change fields of the header; those of the task are added to it."""
-        task = {**self.scores.header.task, **changes.pop("task", {})}
+        task: Any = {**self.scores.header.task, **changes.pop("task", {})}
         return replace(self, scores=replace(self.scores, header=replace(self.scores.header, task=task, **changes)))
 
 
@@ -86,11 +86,11 @@ def make_run(kind: str, folder: Path) -> MadeRun:
     for name, options in HEADS_OF[kind].items():
         heads[name] = HEADS[name].evaluate(resolve_head(name, options, kind=kind), setting, lambda _: ignore_epoch)
     header = make_header(kind, KINDS[kind].describe(task, cache).to_plain())
-    about = {**describe_cache(cache)} if kind != "words" else WORD_CACHE
+    about = describe_cache(cache) if kind != "words" else WORD_CACHE
     return MadeRun(RunScores(header, about, heads, {}, {"extraction": 1.0, "heads": 2.0}), task, cache, KINDS[kind])
 
 
-def make_header(kind: str, task: dict[str, Any], what: str = "run") -> Header:
+def make_header(kind: str, task: Any, what: str = "run") -> Header:
     """Make a header; its commit is that of an installed package."""
     return Header(
         what=what,
@@ -110,7 +110,7 @@ def make_header(kind: str, task: dict[str, Any], what: str = "run") -> Header:
 
 def make_pretraining() -> PretrainingScores:
     """Make the scores of autoencoders."""
-    about = {"corpus": {}, "cache": {}, "autoencoders": AUTOENCODERS}
+    about: Any = {"corpus": {}, "cache": {}, "autoencoders": AUTOENCODERS}
     return PretrainingScores(make_header("", {}, "pretraining"), WORD_CACHE, about)
 
 
@@ -134,7 +134,7 @@ def make_summary(mean: float, n_seeds: int = 1) -> SeedSummary:
     return SeedSummary(mean, 0.02, mean - 0.1, mean + 0.1, 0.95, (mean,) * n_seeds)
 
 
-WORD_CACHE: dict[str, Any] = {
+WORD_CACHE: Any = {
     "file": "c.h5",
     "id": "i" * 64,
     "plan": "causal",

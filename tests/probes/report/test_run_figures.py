@@ -154,7 +154,8 @@ def test_autoencoders_show_losses_widths_and_epochs() -> None:
     assert [values(line) for line in axes.lines[:2]] == [[0.9, 0.6], [0.8, 0.5]]
     assert [line.get_xdata()[0] for line in axes.lines[2:]] == [1, 2]  # type: ignore[index]
     assert axes.get_ylabel() == "mean squared error / variance"
-    [axes] = drawn(draw_losses, loss_frame({**record, "standardises_latents": False})).axes
+    without: Any = {**record, "standardises_latents": False}
+    [axes] = drawn(draw_losses, loss_frame(without)).axes
     assert axes.get_ylabel() == "mean squared error"
 
 
