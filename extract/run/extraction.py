@@ -1,19 +1,14 @@
 """The extraction: texts in, a whole cache out, resumable at any moment."""
 
 import os
-import queue
-import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property, partial
 from hashlib import sha256
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,13 +16,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder, count_places
 from extract.decoders.decoder_spec import select_layers
-from extract.errors import CertificateError, ConfigError, InputError, TruncationWarning
+from extract.errors import ConfigError, InputError, TruncationWarning
 from extract.files import digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
 from extract.inputs.joined_text import JoinedText, digest_texts, require_words
@@ -35,13 +28,13 @@ from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import require_reading
-from extract.poolings.memory import HostCopies, HostCopy, trim_heap
+from extract.poolings.memory import HostCopy
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
 from extract.poolings.poolings import Joiner, require_no_padding
 from extract.registry import describe_own
 from extract.run.encode import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
-from extract.run.session import Session
+from extract.run.session import ExtractionProgress, Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
 from extract.store.format import create_store, require_locks
@@ -53,9 +46,6 @@ from extract.wiring.certificate import check_batch_invariance, check_devices, ch
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
 from extract.wiring.states import layer_widths, pool_batch
 
-ITEMS_AHEAD = 3  # batches tokenised ahead at most
-ITEMS_WAITING = 1  # batches that wait to be written at most: those of words are large
-TRIM_ITEMS = 2  # written batches after which free pages of the heap go back to the system
 LONGEST, MOST_ROWS = 8, 64  # texts tried for the longest row, and rows of the batch that a plan is proved on
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 PlacementKey = Literal["device_map", "tp_plan"]
@@ -64,21 +54,7 @@ SPREADS: dict[PlacementKey, str] = {
     "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
 }
 """What the keys of a decoder do that exclude several processes."""
-T = TypeVar("T")
 Text = TypeVar("Text", bound=str | JoinedText)
-
-
-class ExtractionProgress:
-    """Progress callback of an extraction; silent by default."""
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """An extraction of `n_rows` rows (0 if unknown) begins, of which `n_done` are already done."""
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """A batch has been written."""
-
-    def finish(self) -> None:
-        """The extraction has ended, well or not."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +131,8 @@ def extract_latents(
         path = cache_path(Path(folder), manifest)
         check_texts(decoder, unique, spec, path=path)
         with open_store(path, manifest, workers=workers) as writer:
-            Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
+            session = Session(decoder, progress, shares_decoder=workers.shares_decoder)
+            Extraction(decoder, unique, spec, writer, session, workers).run()
         cache = LatentCache(path, expected=manifest.identity)
     if workers.rank == 0:
         warn_truncated(cache)
@@ -326,15 +303,8 @@ class Extraction:
     texts: Sequence[str | JoinedText]
     spec: ExtractionSpec
     writer: StoreWriter
-    progress: ExtractionProgress
+    session: Session  # in a sweep one for all stores
     workers: Workers = field(default_factory=Workers)
-    copies: HostCopies = field(default_factory=HostCopies)
-    shared_session: Session | None = None  # that of a sweep, which closes the rows of all its stores together
-
-    @cached_property
-    def session(self) -> Session:
-        """Closes the rows that this process writes."""
-        return self.shared_session or Session(self.decoder)
 
     @cached_property
     def proof(self) -> BatchProof:
@@ -380,19 +350,10 @@ class Extraction:
             is_done = self.writer.done_rows()
             certificate = self.certify()
             self.session.proofs.append(self.proof.prove)
-            self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
-            try:
-                self._pump(is_done)
-            except CertificateError:  # the open rows of this run are not trusted
-                raise
-            except BaseException:
-                if not self.workers.shares_decoder:  # weights of a split decoder are read by all processes together
-                    self.session.close_if_frozen()
-                raise
-            finally:
-                self.progress.finish()
-            certificate |= {"frozen": self.session.require_frozen(), "batches": self.proof.result}
-            self.session.close_rows()
+            frozen = self.session.fill(
+                self.batches(is_done), self._compute, n_rows=len(is_done), n_done=int(is_done.sum())
+            )
+            certificate |= {"frozen": frozen, "batches": self.proof.result}
             self.workers.barrier()
             if self.workers.rank == 0 and self.writer.done_rows().all():
                 self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
@@ -420,20 +381,9 @@ class Extraction:
         n_tokens = max(len(row.ids) for item in self.encoder(longest) for row in item.rows)
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
-    def _pump(self, is_done: NDArray[np.bool_]) -> None:
-        """Tokenise, compute and write, all three in a thread of their own, with bounded queues between them."""
-        with closing(Sink(lambda step: step())) as sink, closing(Ahead(self.batches(is_done))) as batches:
-            for batch in batches:
-                latents = pool_batch(
-                    self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
-                )
-                self.proof.add(batch, latents)
-                self.session.prove_batches()
-                for whole, copy in self.storable(batch, latents):
-                    sink.put(partial(self.write, whole, copy))
-                if self.session.is_due and not self.workers.shares_decoder:
-                    self.session.require_frozen()
-                    sink.put(self.session.close_rows)  # after all rows computed before this comparison
+    def _compute(self, batch: Batch, put: Put) -> None:
+        latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba)
+        self.take(batch, latents, put)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -456,11 +406,12 @@ class Extraction:
                 if self.workers.computes(number) and not is_done[rows].all():
                     yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
 
-    def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, HostCopy]]:
-        """Yield a batch with its latents in transit to the host; one of windows when all those of its texts are there.
+    def take(self, batch: Batch, latents: Float[Tensor, "L P N D"], put: Put) -> None:
+        """Put the writing of a batch, with its latents in transit to the host; of windows, once a text has all of them.
 
         The latents are rounded on their device, which reports on those that do not fit; `write` reads the report.
         """
+        self.proof.add(batch, latents)
         joined = self.joiner.add(batch, latents)
         if joined is None:
             return
@@ -468,7 +419,7 @@ class Extraction:
         stored, report = round_latents(latents, self.storage)
         if self.workers.shares_decoder:  # the others wait for each other in the next batch, so all stop at this one
             self.require_fit(whole, report.cpu(), stored.shape)
-        yield whole, self.copies.start(stored, report)
+        put(partial(self.write, whole, self.session.copies.start(stored, report)))
 
     def require_fit(self, batch: Batch, report: Tensor, shape: Sequence[int]) -> None:
         """Refuse latents of a batch by the report on them, in main memory: `NonFiniteLatentError` names the first."""
@@ -509,65 +460,7 @@ class Extraction:
             words=None if words is None else (words.first_word, words.flags),
         )
         self.session.add(self.writer, int(batch.rows[0]), len(batch.rows))
-        self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
-
-
-class Sink:
-    """A thread that consumes items in order; its error surfaces at the next `put` or at `close`."""
-
-    def __init__(self, consume: Callable[[Any], None]) -> None:
-        self._consume = consume
-        self._queue: queue.Queue[Any] = queue.Queue(ITEMS_WAITING)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        for number in count(1):
-            if (item := self._queue.get()) is None:
-                return
-            if self._error is None:
-                try:
-                    self._consume(item)
-                except BaseException as error:  # handed to the caller's thread
-                    self._error = error
-            del item  # else it would outlive the wait for the next one
-            if number % TRIM_ITEMS == 0:
-                trim_heap()
-
-    def put(self, item: Any) -> None:
-        """Queue an item, waiting while the queue is full."""
-        if self._error is not None:
-            raise self._error
-        self._queue.put(item)
-
-    def close(self) -> None:
-        """Consume all queued items, end the thread, and raise its error if it has not surfaced yet."""
-        self._queue.put(None)
-        self._thread.join()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-
-class Ahead(Iterator[T]):
-    """An iterator whose items are made in a thread, a few ahead; its error surfaces where the items are used."""
-
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items = items
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="icecore-tokeniser")
-        self._futures = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
-
-    def __next__(self) -> T:
-        """Return the next item, waiting for it."""
-        item = self._futures[0].result()  # an error, or the end, stays first
-        self._futures.popleft()
-        self._futures.append(self._pool.submit(next, self._items))
-        return item
-
-    def close(self) -> None:
-        """End the thread and drop unused items."""
-        self._pool.shutdown(cancel_futures=True)
+        self.session.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
 
 def launched_size() -> int:
@@ -614,47 +507,3 @@ def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Worke
     fabric.launch()
     device = "auto" if shares_decoder else str(fabric.device)
     return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, device, shares_decoder)
-
-
-class BarProgress(ExtractionProgress):
-    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
-
-    def __init__(self, console: Console, *, title: str) -> None:
-        self._console, self._title = console, title
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rates]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=False,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(title, total=None, rates="")
-        self._rows = self._tokens = self._total = 0
-        self._started = self._printed = 0.0
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """Show the bar."""
-        self._total = n_rows
-        self._rows = self._n_before = n_done
-        self._started = self._printed = time.monotonic()
-        self._bar.update(self._task, total=n_rows or None, completed=n_done)
-        self._bar.start()
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """Move the bar."""
-        self._rows += n_rows
-        self._tokens += n_tokens
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
-        self._bar.update(self._task, completed=self._rows, rates=rates)
-        if not self._console.is_terminal and time.monotonic() - self._printed > 30:
-            self._printed = time.monotonic()
-            of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
-
-    def finish(self) -> None:
-        """Stop the bar."""
-        self._bar.stop()

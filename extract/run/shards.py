@@ -18,7 +18,6 @@ from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.run.extraction import (
     Extraction,
-    ExtractionProgress,
     describe_extraction,
     open_store,
     require_one_process,
@@ -26,6 +25,7 @@ from extract.run.extraction import (
     warn_truncated,
 )
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
+from extract.run.session import ExtractionProgress, Session
 from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, locked_file, require_locks
 from extract.store.manifest import Manifest, require_same
@@ -194,7 +194,8 @@ class ShardWriter:
         draft = cache_path(claim.drafts, manifest)
         try:
             with open_store(draft, manifest) as writer:
-                Extraction(self.decoder, window.texts, self.spec, writer, _ClaimProgress(self.progress, claim)).run()
+                session = Session(self.decoder, _ClaimProgress(self.progress, claim))
+                Extraction(self.decoder, window.texts, self.spec, writer, session).run()
         except (InputError, NonFiniteLatentError) as error:
             raise type(error)(f"in {window}, counted in it: {error}") from error
         return describe_shard(draft, window=window.number, expected=manifest.identity), draft

@@ -13,7 +13,6 @@ from extract.errors import ConfigError, TaskError
 from extract.files import digest_bytes, read_file
 from extract.registry import describe_own
 from extract.run.extraction import (
-    ExtractionProgress,
     PlacementKey,
     Workers,
     extract_latents,
@@ -23,6 +22,7 @@ from extract.run.extraction import (
     require_one_process,
 )
 from extract.run.ray import extract_shards_on_ray
+from extract.run.session import ExtractionProgress
 from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.domains import look_both_ways_split
