@@ -62,7 +62,7 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
         "weight_digest": "",
         "tokenizer_digest": "",
     }
-    layers = list(layer_names(N_LAYERS - 2))
+    layers = tuple(layer_names(N_LAYERS - 2))
     shape = (N_LAYERS, 1, WINDOW, width)
     latents = np.random.default_rng(0).standard_normal(shape, np.float32)  # the same ones in every shard
     texts, index = name_texts(n_rows), None
@@ -73,13 +73,13 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
             plan="causal",
             architecture="inplace",
             template=InputTemplate().to_dict(),
-            poolings=["mean"],
+            poolings=("mean",),
             layers=layers,
             storage_dtype="float32",
             n_rows=len(digests),
             text_digest=digest_rows(digests),
             versions={},
-        ).to_plain()
+        )
         manifest = Manifest(identity, {"decoder": decoder})
         index = index or ShardIndex(shared_identity(identity), manifest.provenance, WINDOW)
         path = folder / f"shard-{number:06d}.h5"

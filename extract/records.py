@@ -103,8 +103,9 @@ def from_plain(hint: Any, value: Any, name: str = "", *, load: Callable[[str], A
         UsageError: A key is unknown or missing, or a value of a wrong type.
         ConfigError: Null where the annotation has none.
     """
-    if isinstance(hint, type) and is_dataclass(hint):
-        return _record_from_plain(hint, value, name, load)
+    record = next((option for option in (hint, *get_args(hint)) if is_dataclass(option)), None)
+    if record is not None and get_origin(hint) is not tuple and (value is not None or record is hint):
+        return _record_from_plain(record, value, name, load)
     if value is None:
         if hint is Any or NoneType in get_args(hint):
             return None

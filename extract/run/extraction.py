@@ -141,7 +141,7 @@ def extract_latents(
 
 def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
     """Warn, with counts, where texts of a cache were longer than the longest row; `n_cut` saves a count."""
-    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity["template"]
+    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity.template
     if not n_cut:
         return
     most, window = template["max_tokens"] or template["window"], template["window"]
@@ -195,8 +195,8 @@ def describe_extraction(
         plan=plan.text,
         architecture=plan.architecture,
         template={**spec.template.to_dict(), "window": decoder.description.window},
-        poolings=select_poolings(spec.poolings) if words is None else (),
-        layers=layers,
+        poolings=tuple(select_poolings(spec.poolings)) if words is None else (),
+        layers=tuple(layers),
         storage_dtype=spec.storage_dtype,
         n_rows=count_rows(decoder, texts, spec) if n_rows is None else n_rows,
         text_digest=digest_rows(digest_texts(texts)),
@@ -220,7 +220,7 @@ def describe_extraction(
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
         **({"own": own} if own else {}),
     }
-    return Manifest(identity.to_plain(), provenance)
+    return Manifest(identity, provenance)
 
 
 @cache
@@ -234,7 +234,7 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
     if not joined:
         return None
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
-    return WordIdentity(poolings, spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
+    return WordIdentity(tuple(poolings), spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
 
 
 def _describe_placeholder(decoder: Decoder, seed: int) -> Plain:
@@ -283,7 +283,7 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
     workers.barrier()
     writer = StoreWriter(path)
     try:
-        require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
+        require_same(writer.manifest.identity.to_plain(), manifest.identity.to_plain(), where=repr(str(path)))
         with writer.locked() if workers.rank == 0 else nullcontext():
             if workers.rank == 0:
                 require_sound(path)

@@ -172,7 +172,7 @@ class Selection:
     @property
     def metadata(self) -> dict[str, str]:
         """The identity of the cache as metadata of a file."""
-        return {METADATA: json.dumps(self.cache.identity, sort_keys=True)}
+        return {METADATA: json.dumps(self.cache.identity.to_plain(), sort_keys=True)}
 
 
 def arrow_table(chosen: Selection) -> "pa.Table":

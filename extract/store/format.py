@@ -129,10 +129,10 @@ def _read_manifest(structure: Structure, path: Path) -> Manifest:
     if structure.schema != SCHEMA:
         raise CacheError(f"cache {str(path)!r} has schema {structure.schema}; this version reads schema {SCHEMA}.")
     text, digest = structure.manifest, structure.manifest_digest
-    manifest = Manifest.from_json(text)
     # Caches of earlier versions have neither a digest of the manifest nor checksums.
-    is_whole = (digest is not None) == _has_checksums(structure)
-    if manifest.id != structure.identity or not is_whole or digest not in (None, digest_text(text)):
+    is_whole = (digest is not None) == _has_checksums(structure) and digest in (None, digest_text(text))
+    manifest = Manifest.from_json(text) if is_whole else None
+    if manifest is None or manifest.id != structure.identity:
         raise CacheError(
             f"the manifest of cache {str(path)!r} is damaged: it does not match its digest; delete the file and "
             "extract again."

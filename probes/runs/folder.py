@@ -177,8 +177,8 @@ def describe_cache(cache: "LatentCache") -> dict[str, Any]:
     return {
         "file": cache.path.name,
         "id": cache.manifest.id,
-        "plan": cache.identity["plan"],
-        "template": cache.identity["template"],
+        "plan": cache.identity.plan,
+        "template": cache.identity.template,
         "poolings": list(cache.poolings),
         "storage_dtype": cache.storage_dtype,
         "n_rows": len(cache),

@@ -188,11 +188,11 @@ def test_anything_else_is_another_cache(
 def test_the_identity_of_a_cache_of_texts_has_the_fields_it_always_had(decoder: Decoder, texts: list[str]) -> None:
     identity = describe_extraction(decoder, texts, SPEC).identity
     fields = ["schema", "decoder", "plan", "architecture", "template", "poolings", "layers", "storage_dtype"]
-    assert list(identity) == [*fields, "n_rows", "text_digest", "versions"]
+    assert list(identity.to_plain()) == [*fields, "n_rows", "text_digest", "versions"]
     template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "spans": "", "window": 64}
-    assert identity["template"] == template
+    assert identity.template == template
     joined = hashlib.sha256(b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts))
-    assert (identity["n_rows"], identity["text_digest"]) == (40, joined.hexdigest())
+    assert (identity.n_rows, identity.text_digest) == (40, joined.hexdigest())
 
 
 def test_truncated_rows_are_flagged(decoder: Decoder, tmp_path: Path) -> None:
