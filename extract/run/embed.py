@@ -170,9 +170,7 @@ def estimate_extraction(
         n_truncated += sum(item.is_truncated for item in encoded)
         example = example or show_row(encoded[0].rows[0], decoder.tokenizer)
         rate = rate or _measure(decoder, [item.rows[0] for item in encoded], spec=spec, manifest=manifest)
-    sizes = {
-        name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
-    }
+    sizes = {name: array.n_bytes for name, array in array_shapes(manifest).items()}
     n_tokens = sum(lengths)
     seconds = _work(decoder, lengths) / rate
     return Estimate(

@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limi
 from extract.run.session import ExtractionProgress, Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
-from extract.store.format import create_store, require_locks
+from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter
@@ -442,7 +442,7 @@ class Extraction:
 
     def _write(self, batch: Batch, stored: Tensor) -> None:
         raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
-        rows: dict[str, NDArray[Any]] = {
+        rows: dict[str, StoredArray] = {
             "digest": digest_texts([self.texts[i] for i in batch.positions]),
             "n_tokens": batch.n_tokens,
             "is_truncated": batch.is_truncated.astype(np.uint8),

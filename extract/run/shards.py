@@ -27,7 +27,7 @@ from extract.run.extraction import (
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
 from extract.run.session import ExtractionProgress, Session
 from extract.store.cache import ShardedCache, cache_path, describe_shard
-from extract.store.format import explain_write_error, locked_file, require_locks
+from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import LocalFiles, require_shard
 from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
@@ -374,7 +374,7 @@ class Ledger:
             except FileNotFoundError:  # the drafts were removed this moment: all is done
                 return None
             except OSError as error:
-                raise explain_write_error(error, path, needed=None) from error
+                raise explain_write_error(error, path) from error
             try:
                 stack.enter_context(locked_file(file.fileno()))
             except BlockingIOError:
@@ -398,11 +398,9 @@ class Ledger:
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder of shards, which is created; others hold it for moments only."""
-    try:
+    with explained_errors(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("wb")
-    except OSError as error:
-        raise explain_write_error(error, folder / LOCK, needed=None) from error
     with file, locked_file(file.fileno(), waits=True):
         yield
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
+from jaxtyping import Bool, Float, Int, Int64, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from extract.decoders.decoder_spec import select_from
 from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line, unknown_name
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
 from extract.store.exports import Selection, arrow_table, export_cache
-from extract.store.format import CHECKSUMS, latent_path, read_layout, rows_that_count
+from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces
 from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
 from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
@@ -237,7 +237,7 @@ class LatentCache:
         self.width_of(names)
         return self._gather(index, names, pooling)
 
-    def _require_positions(self, positions: NDArray[Any]) -> Int64[np.ndarray, " B"]:
+    def _require_positions(self, positions: StoredArray) -> Int64[np.ndarray, " B"]:
         noun, last = self.items.noun, len(self.items) - 1
         if positions.size and positions.dtype.kind not in "iu":
             raise CacheError(f"{noun}s are of dtype {positions.dtype}; allowed: whole numbers from 0 to {last}.")
@@ -330,17 +330,7 @@ class LatentCache:
         """Whether each position has a latent; words that were truncated or that no token covers have none."""
         return self.items.has_latent
 
-    @property
-    def row_of_place(self) -> Int64[np.ndarray, " P"]:
-        """Row that each latent was read in."""
-        return self.items.row_of_latent
-
-    @property
-    def word_flags(self) -> UInt8[np.ndarray, " W"]:
-        """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
-        return self.items.flags
-
-    def to_numpy(self, layer: str, pooling: str = "") -> NDArray[Any]:
+    def to_numpy(self, layer: str, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
 
         float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
@@ -401,7 +391,7 @@ class LatentCache:
             `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
-        flags = self.word_flags
+        flags = self.items.flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
         return {"n_words": self.n_words, **counts, "n_windows": self.items.lookup.n_split}
@@ -413,7 +403,7 @@ class LatentCache:
             raise unknown_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
         return latent_path(self.manifest, pooling, layer)
 
-    def _torch(self, raw: NDArray[Any]) -> Tensor:
+    def _torch(self, raw: StoredArray) -> Tensor:
         view = torch.from_numpy(raw)
         return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
@@ -504,7 +494,7 @@ class MeanCache(LatentCache):
         """The items of the first part, with the flags of words in any part."""
         if not self.is_words:
             return CachedTexts(self._file)
-        flags = [part.word_flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
+        flags = [part.items.flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
         return CachedWords(self._file, np.bitwise_or.reduce(flags))
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
@@ -539,7 +529,7 @@ def _row_digests(cache: LatentCache) -> UInt64[np.ndarray, "N 2"]:
     return np.ascontiguousarray(cache._file.map("/rows/digest")).view(np.uint64)
 
 
-def _match(keys: NDArray[Any], others: NDArray[Any], part: LatentCache) -> Int[np.ndarray, " P"]:
+def _match(keys: StoredArray, others: StoredArray, part: LatentCache) -> Int[np.ndarray, " P"]:
     """Find the position of each key of one cache in another."""
     order, other = np.lexsort(keys.T), np.lexsort(others.T)
     if keys.shape != others.shape or (keys[order] != others[other]).any():
