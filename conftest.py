@@ -109,7 +109,7 @@ def tiny_cache(tmp_path: Path) -> Path:
         "n_tokens": np.ones(3, np.int32),
         "is_truncated": np.zeros(3, np.uint8),
     }
-    writer.write_rows(0, latents, poolings=["mean"], layers=layers, rows=rows)
+    writer.write_rows(0, latents, rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()
     return path

@@ -92,7 +92,7 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
             "n_tokens": np.ones(len(some), np.int32),
             "is_truncated": np.zeros(len(some), np.uint8),
         }
-        writer.write_rows(first, block[:, :, : len(some)], poolings=["mean"], layers=layers, rows=rows)
+        writer.write_rows(first, block[:, :, : len(some)], rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()
     return LatentCache(path)

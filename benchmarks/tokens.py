@@ -203,9 +203,7 @@ def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, s
             "word_start": np.zeros(n, np.int32),
         }
         words = (first * SENTENCE_WORDS, np.zeros(n * SENTENCE_WORDS, np.uint8))
-        writer.write_rows(
-            first, block[:, :, : n * SENTENCE_WORDS], poolings=[POOLING], layers=layers, rows=rows, words=words
-        )
+        writer.write_rows(first, block[:, :, : n * SENTENCE_WORDS], rows=rows, words=words)
     drift = {"right": 0.0, "left": 0.0, "allowed": 1.0}
     frozen = {"is_bit_identical": True}
     writer.write_certificate({"influence": {"n_layers": len(layers)}, "batch_invariance": drift, "frozen": frozen})

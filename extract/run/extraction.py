@@ -310,7 +310,12 @@ class Extraction:
     def proof(self) -> BatchProof:
         """Proves batches of this extraction."""
         return BatchProof(
-            self.decoder, self.spec.mask_plan, self.poolings, self.layers, reba=self.spec.reba, storage=self.storage
+            self.decoder,
+            self.spec.mask_plan,
+            self.manifest.poolings,
+            self.manifest.layers,
+            reba=self.spec.reba,
+            storage=self.manifest.storage_dtype,
         )
 
     @cached_property
@@ -321,27 +326,17 @@ class Extraction:
     @cached_property
     def joiner(self) -> Joiner:
         """Joins the windows of texts."""
-        return Joiner(self.poolings)
+        return Joiner(self.manifest.poolings)
 
     @property
-    def poolings(self) -> tuple[str, ...]:
-        """Poolings of the store."""
-        return self.writer.manifest.poolings
-
-    @property
-    def layers(self) -> list[str]:
-        """Layers of the store, bottom up."""
-        return list(self.writer.manifest.layers)
-
-    @property
-    def storage(self) -> str:
-        """Storage dtype of the store."""
-        return self.writer.manifest.storage_dtype
+    def manifest(self) -> Manifest:
+        """What the store holds."""
+        return self.writer.manifest
 
     @property
     def batching(self) -> dict[str, int]:
         """The batching that the store was started with; a resumed run keeps it and so computes the same batches."""
-        return dict(self.writer.manifest.provenance["batching"])
+        return dict(self.manifest.provenance["batching"])
 
     def run(self) -> None:
         """Fill the store and write its certificate; raises as `extract_latents`."""
@@ -364,7 +359,7 @@ class Extraction:
         n_rows, n_tokens = self.largest_batch()
         require_reading(self.spec.plan, len(self.decoder.blocks))
         if not isinstance(self.texts[0], JoinedText):
-            custom = [name for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]]
+            custom = [name for name in self.manifest.poolings if name in POOLINGS and name not in SHIPPED["pooling"]]
             require_no_padding({name: POOLINGS[name][0] for name in custom}, self.decoder.description.width)
         certificate: Plain = {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
@@ -382,7 +377,13 @@ class Extraction:
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
     def _compute(self, batch: Batch, put: Put) -> None:
-        latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba)
+        latents = pool_batch(
+            self.decoder,
+            batch,
+            poolings=self.manifest.poolings,
+            layers=self.manifest.layers,
+            reba=self.spec.reba,
+        )
         self.take(batch, latents, put)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
@@ -416,7 +417,7 @@ class Extraction:
         if joined is None:
             return
         whole, latents = joined
-        stored, report = round_latents(latents, self.storage)
+        stored, report = round_latents(latents, self.manifest.storage_dtype)
         if self.workers.shares_decoder:  # the others wait for each other in the next batch, so all stop at this one
             self.require_fit(whole, report.cpu(), stored.shape)
         put(partial(self.write, whole, self.session.copies.start(stored, report)))
@@ -428,38 +429,34 @@ class Extraction:
             return
         layer, pooling, number, column = unfit.indices
         where = (
-            f"layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
+            f"layer {self.manifest.layers[layer]}, pooling {self.manifest.poolings[pooling]}, dimension {column}, "
             f"{name_latent(batch, number, self.texts)}"
         )
-        raise refuse_latent(unfit.value, where=where, storage=self.storage, dtype=self.decoder.description.dtype)
+        raise refuse_latent(
+            unfit.value, where=where, storage=self.manifest.storage_dtype, dtype=self.decoder.description.dtype
+        )
 
     def write(self, batch: Batch, copy: HostCopy) -> None:
         """Write the latents of a batch once they have arrived; nothing of it where one does not fit."""
         with copy as (stored, report):
             self.require_fit(batch, report, stored.shape)
             if self.workers.writes:
-                self._write(batch, stored)
+                self._write(batch, (stored.view(torch.uint16) if stored.dtype == torch.bfloat16 else stored).numpy())
 
-    def _write(self, batch: Batch, stored: Tensor) -> None:
-        raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
+    def _write(self, batch: Batch, latents: StoredArray) -> None:
         rows: dict[str, StoredArray] = {
             "digest": digest_texts([self.texts[i] for i in batch.positions]),
             "n_tokens": batch.n_tokens,
             "is_truncated": batch.is_truncated.astype(np.uint8),
         }
-        words = batch.words
+        first, words = int(batch.rows[0]), batch.words
         if words is not None:
-            first = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
-            rows |= {"first_word": first, "n_words": words.n_words, "word_start": words.word_start}
+            first_words = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
+            rows |= {"first_word": first_words, "n_words": words.n_words, "word_start": words.word_start}
         self.writer.write_rows(
-            int(batch.rows[0]),
-            raw,
-            poolings=self.poolings,
-            layers=self.layers,
-            rows=rows,
-            words=None if words is None else (words.first_word, words.flags),
+            first, latents, rows=rows, words=None if words is None else (words.first_word, words.flags)
         )
-        self.session.add(self.writer, int(batch.rows[0]), len(batch.rows))
+        self.session.add(self.writer, first, len(batch.rows))
         self.session.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
 

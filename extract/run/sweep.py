@@ -142,7 +142,7 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     first = branches[0].extraction
     was_done = np.stack([branch.was_done for branch in branches])
     # The word pooling that `auto` stands for differs between plans, so all are computed and each plan stores its own.
-    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
+    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.manifest.poolings))
 
     def compute(batch: Batch, put: Put) -> None:
         needed: dict[Route, list[Extraction]] = {}
@@ -152,10 +152,10 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
 
         def emit(route: Route, latents: Tensor) -> None:
             for extraction in needed[route]:
-                chosen = [latents[:, poolings.index(name)] for name in extraction.poolings]
+                chosen = [latents[:, poolings.index(name)] for name in extraction.manifest.poolings]
                 extraction.take(batch, torch.stack(chosen, dim=1), put)  # a copy
 
-        walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
+        walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.manifest.layers, emit=emit)
 
     session = first.session
     session.proofs += [partial(branch.prove, wiring) for branch in branches]

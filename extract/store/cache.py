@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64, UInt64
+from jaxtyping import Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from extract.errors import CacheError, CacheIncompleteError, CacheWarning, Iceco
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
 from extract.store.exports import Selection, arrow_table, export_cache
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
-from extract.store.items import CachedTexts, CachedWords, WordPlaces
+from extract.store.items import CachedTexts, CachedWords, WordPlaces, row_keys
 from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
 from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
 from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
@@ -320,16 +320,6 @@ class LatentCache:
         """
         return self.items.words_of(texts)
 
-    @property
-    def keys(self) -> UInt64[np.ndarray, "P 3"]:
-        """Keys that match the latents of caches: two numbers for the text, and the number of the word, else 0."""
-        return self.items.keys
-
-    @property
-    def has_latent(self) -> Bool[np.ndarray, " P"]:
-        """Whether each position has a latent; words that were truncated or that no token covers have none."""
-        return self.items.has_latent
-
     def to_numpy(self, layer: str, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
 
@@ -439,8 +429,8 @@ class MeanCache(LatentCache):
         self.parts = tuple(parts)
         self.path, self._file = first.path, first._file
         self.manifest = Manifest(identity or whole, provenance)
-        self._rows = [_match(_row_digests(first), _row_digests(part), part) for part in parts]
-        self._positions = [_match(first.keys, part.keys, part) for part in parts]
+        self._rows = [_match(row_keys(first._file), row_keys(part._file), part) for part in parts]
+        self._positions = [_match(first.items.keys, part.items.keys, part) for part in parts]
 
     @property
     def read_dtype(self) -> str:
@@ -523,10 +513,6 @@ def mean_parts(identity: CacheIdentity) -> list[CacheIdentity]:
         replace(identity, template={**part, **window}, chat=identity.chat if "chat" in part else None)
         for part in template.get(MEAN_OF, ())
     ]
-
-
-def _row_digests(cache: LatentCache) -> UInt64[np.ndarray, "N 2"]:
-    return np.ascontiguousarray(cache._file.map("/rows/digest")).view(np.uint64)
 
 
 def _match(keys: StoredArray, others: StoredArray, part: LatentCache) -> Int[np.ndarray, " P"]:

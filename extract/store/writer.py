@@ -78,8 +78,6 @@ class StoreWriter:
         first: int,
         latents: StoredArray | Sequence[Sequence[StoredArray]],
         *,
-        poolings: Sequence[str],
-        layers: Sequence[str],
         rows: dict[str, StoredArray],
         words: tuple[int, NDArray[np.uint8]] | None = None,
     ) -> None:
@@ -90,8 +88,8 @@ class StoreWriter:
         start = first if words is None else words[0]
         arrays = [
             (latent_path(self.manifest, pooling, layer), start, latents[k][p][:, : self.manifest.width(layer)])
-            for k, layer in enumerate(layers)
-            for p, pooling in enumerate(poolings)
+            for k, layer in enumerate(self.manifest.layers)
+            for p, pooling in enumerate(self.manifest.poolings)
         ]
         if words is not None:
             arrays.append(("/words/flags", start, words[1]))

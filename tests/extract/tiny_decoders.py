@@ -208,8 +208,6 @@ def write_cache(
     writer.write_rows(
         0,
         raw[:, :, :n_rows],
-        poolings=identity.poolings,
-        layers=identity.layers,
         rows={name: values[:n_rows] for name, values in rows.items()},
     )
     writer.close_rows(0, n_rows)

@@ -69,8 +69,6 @@ def write_word_cache(
         writer.write_rows(
             row,
             raw[:, :, own],
-            poolings=manifest.poolings,
-            layers=identity.layers,
             rows=rows,
             words=(place, given[own]),
         )

@@ -59,7 +59,7 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
     }
     writer = StoreWriter(path)
     stacked = np.stack(list(latents.values()), axis=1)
-    writer.write_rows(0, stacked, poolings=tuple(latents), layers=layers, rows=rows)
+    writer.write_rows(0, stacked, rows=rows)
     drift = {"right": 0.0, "left": 0.0, "allowed": 1.0}
     writer.write_certificate(
         {"influence": {"n_layers": len(layers)}, "batch_invariance": drift, "frozen": {"is_bit_identical": True}}

@@ -31,7 +31,7 @@ def write_some(path: Path, n_rows: int, *, closes: bool = True) -> None:
     latents = np.zeros((len(identity.layers), 2, n_rows, 6), np.float32)
     rows: dict[str, NDArray[Any]] = {"digest": digest_texts(TEXTS[:n_rows]), "n_tokens": np.ones(n_rows, np.int32)}
     rows["is_truncated"] = np.zeros(n_rows, np.uint8)
-    writer.write_rows(0, latents, poolings=["mean", "last"], layers=identity.layers, rows=rows)
+    writer.write_rows(0, latents, rows=rows)
     if closes:
         writer.close_rows(0, n_rows)
     writer.close()
