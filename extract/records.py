@@ -71,10 +71,14 @@ def complete(record: Record, values: Mapping[str, object]) -> Record:
         for name, value in values.items()
         if isinstance(value, Mapping) or name not in given(record)
     }
-    if not changes:
-        return record
+    return with_values(record, **changes) if changes else record
+
+
+def with_values(record: Record, **values: object) -> Record:
+    """Return the record with other values, also of what it computes once; it is checked, and its fields are given."""
     changed = copy(record)
-    vars(changed).update(changes, **{GIVEN: given(record) | frozenset(changes)})
+    names = frozenset(field.name for field in _fields(type(record)))
+    vars(changed).update(values, **{GIVEN: given(record) | names.intersection(values)})
     changed.__post_init__()  # type: ignore[attr-defined]
     return changed
 

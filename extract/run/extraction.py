@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property, partial
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -21,7 +20,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, count_places
 from extract.decoders.decoder_spec import select_layers
 from extract.errors import ConfigError, InputError, TruncationWarning
-from extract.files import digest_rows
+from extract.files import digest_bytes, digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
 from extract.inputs.joined_text import JoinedText, digest_texts, require_words
 from extract.inputs.tokens import digest_chat
@@ -59,22 +58,16 @@ Text = TypeVar("Text", bound=str | JoinedText)
 
 @dataclass(frozen=True)
 class Workers:
-    """The position of this process in a group (torchrun, SLURM) that writes one store together.
-
-    Attributes:
-        rank: Position of this process, 0 for the one that creates and certifies the store.
-        world_size: Number of processes.
-        barrier: Waits for all processes.
-        device: Device of this process, or `auto`.
-        shares_decoder: Whether one decoder is split over all processes (tensor parallel): then each computes every
-            batch, and the first process writes them.
-    """
+    """The position of this process in a group (torchrun, SLURM) that writes one store together."""
 
     rank: int = 0
+    """0 for the process that creates and certifies the store."""
     world_size: int = 1
     barrier: Callable[[], None] = lambda: None
+    """Waits for all processes."""
     device: str = "auto"
     shares_decoder: bool = False
+    """Whether one decoder is split over all processes: then each computes every batch, and the first writes them."""
 
     @property
     def writes(self) -> bool:
@@ -155,10 +148,9 @@ def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
 
 
 def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
-    """Drop repeated texts, keeping the first of each.
+    """Drop repeated texts, keeping the first of each; equal texts with other words are different.
 
-    Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
-    position of the first in the caller's list, for messages.
+    `first_index` is the position of the first in the caller's list, for messages.
     """
     if isinstance(texts, str):
         raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
@@ -240,7 +232,7 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
 def _describe_placeholder(decoder: Decoder, seed: int) -> Plain:
     """Describe the random placeholder, which its seed gives again."""
     placeholder = draw_placeholder(decoder.description.width, seed).numpy()
-    return {"seed": seed, "sha256": sha256(placeholder.astype("<f4").tobytes()).hexdigest()}
+    return {"seed": seed, "sha256": digest_bytes(placeholder.astype("<f4").tobytes())}
 
 
 def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
@@ -251,9 +243,7 @@ def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[s
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
     """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
-    if spec.template.on_long != "windows":
-        return len(texts)
-    return _count_encoded(decoder, texts, spec)
+    return _count_encoded(decoder, texts, spec) if spec.template.on_long == "windows" else len(texts)
 
 
 def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
@@ -273,10 +263,9 @@ def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Ex
 
 @contextmanager
 def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:
-    """Open a store for writing, laid out if it is not there, and locked until the `with` block ends.
+    """Open a store for writing, laid out if it is not there; one of another identity, or a damaged one, is refused.
 
-    The first process of a group takes the lock, under which the others write. A store of another identity, or a damaged
-    one, is refused before anything is written.
+    The first process of a group holds its lock, under which the others write, until the `with` block ends.
     """
     if workers.rank == 0 and not path.exists():
         create_store(path, manifest)
@@ -462,11 +451,19 @@ class Extraction:
 
 def launched_size() -> int:
     """Count the processes that torchrun or SLURM launched, this one included."""
+    return _launched()[2]
+
+
+def _launched() -> tuple[int, int, int]:
+    """Return the rank of this process, its rank on its node, and the number of all, as torchrun or SLURM gives them."""
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
-        return int(os.environ["SLURM_NTASKS"])
-    return 1
+        names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+    elif "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
+        names = "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"
+    else:
+        return 0, 0, 1
+    rank, local, size = (int(os.environ.get(name, "0")) for name in names)
+    return rank, local, size
 
 
 def require_one_process(key: PlacementKey) -> None:
@@ -480,15 +477,9 @@ def require_one_process(key: PlacementKey) -> None:
 
 def place_worker(device: str = "auto") -> Workers:
     """Choose rank and device of this process among those launched, without joining them: none waits for another."""
-    size = launched_size()
-    if size == 1:
-        return Workers(device=device)
-    by_torchrun = "WORLD_SIZE" in os.environ and "RANK" in os.environ
-    rank, local = ("RANK", "LOCAL_RANK") if by_torchrun else ("SLURM_PROCID", "SLURM_LOCALID")
-    n_devices = torch.cuda.device_count()
-    if device == "auto" and n_devices:
-        device = f"cuda:{int(os.environ.get(local, '0')) % n_devices}"
-    return Workers(int(os.environ[rank]), size, device=device)
+    rank, local, size = _launched()
+    n_devices = torch.cuda.device_count() if size > 1 and device == "auto" else 0
+    return Workers(rank, size, device=f"cuda:{local % n_devices}" if n_devices else device)
 
 
 def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:

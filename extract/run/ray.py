@@ -299,10 +299,9 @@ class ListedProgress:
 
 @contextmanager
 def joined_cluster(ray: ModuleType, workers: RayWorkers) -> Iterator[None]:
-    """Hold a connection to a Ray cluster until the `with` block ends.
+    """Hold a connection to a Ray cluster, as `extract_shards_on_ray` chooses it, until the `with` block ends.
 
-    It is the one that `ray.init` joined before, that of `RAY_ADDRESS`, or one that runs on this machine; where there is
-    none, Ray is started here, with room for all workers, and leaves neither processes nor files.
+    One that is started here has room for all workers, and leaves neither processes nor files.
     """
     with redirect_stdout(sys.stderr), ExitStack() as stack:  # Ray writes to it when a worker dies
         if not ray.is_initialized():

@@ -176,11 +176,7 @@ class LatentCache:
         return f"{CHECKSUMS}/blocks" in self._file.layouts[0]
 
     def verify(self) -> None:
-        """Compare every finished row with its checksums, which reads the whole file; nothing if it carries none.
-
-        Raises:
-            CacheError: Something in the file is not what was written.
-        """
+        """Compare every finished row with its checksums, if it carries any: `CacheError` where one does not match."""
         require_sound(self.path)
 
     @property
@@ -593,11 +589,7 @@ class ShardedCache(LatentCache):
         return {**super().certificate, "n_shards": self.n_shards}
 
     def verify(self) -> None:
-        """Compare the SHA-256 of every shard with the index, which reads all of them.
-
-        Raises:
-            CacheError: A shard is not what was written; names it.
-        """
+        """Compare the SHA-256 of every shard with the index: `CacheError` names one that is not what was written."""
         for shard in self.index.shards:
             require_shard(self._file.files, shard, self.index, where=str(self.path))
 
@@ -644,17 +636,15 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
 
 
 def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
-    """Find a whole and sound cache of an identity in a folder, first by the file name of `cache_path`; or return None.
+    """Find a whole and sound cache of an identity in a folder; further poolings and layers of it are left out.
 
-    It may hold further poolings, word poolings or layers, which are left out of what is returned. A mean needs all of
-    its parts.
+    That with the file name of `cache_path` comes first. A mean needs all of its parts.
     """
     if parts := mean_parts(identity):
         caches = [cache for part in parts if (cache := find_cache(folder, part)) is not None]
         return MeanCache(caches, identity=identity) if len(caches) == len(parts) else None
-    manifest = Manifest(identity)
-    for cache in whole_caches(folder, first=manifest.short_id):
-        if cache.manifest.id == manifest.id or _covers(cache.identity, identity):
+    for cache in whole_caches(folder, first=Manifest(identity).short_id):
+        if _covers(cache.identity, identity):
             with passing_over(cache.path):
                 cache.verify()
                 return cache.shown_as(identity)

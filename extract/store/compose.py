@@ -31,10 +31,9 @@ class CachePart:
 
 
 def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Path) -> LatentCache:
-    """Write the cache that an extraction of the texts of all parts would have written, up to rounding.
+    """Write the cache that an extraction of the texts of all parts, each in one of them, would have written.
 
-    Every text of the manifest is in exactly one part, in any order. The certificate is that of the last part, with the
-    identities of all parts.
+    The certificate is that of the last part, with the identities of all parts.
     """
     expected = of_all_texts(manifest.identity)
     for part in parts:

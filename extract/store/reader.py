@@ -32,13 +32,8 @@ from extract.store.shard_index import Shard, ShardIndex
 class StoreReader:
     """Reads the arrays of a cache by their rows; a cache in one file is one shard.
 
-    No file is held open. A reader can be pickled; another process makes its own maps.
-
-    Args:
-        files: Where the files are.
-        manifest: What the cache holds.
-        layouts: Where the arrays of each shard are, by its file name, in the order of the rows.
-        name: Name of the cache, for messages.
+    `layouts` are those of the shards by file name, in the order of the rows, and `name` is for messages. No file is
+    held open. A reader can be pickled; another process makes its own maps.
     """
 
     def __init__(
@@ -144,9 +139,8 @@ CHUNK = 1 << 22  # bytes read at a time to digest a file
 class RowMaps:
     """Read-only maps of files that scattered rows are gathered from.
 
-    Every page that is touched counts as memory of the process, and a page may be one of 2 MB. So pages are released
-    before they are many: the system keeps them as long as it has room, and training takes no more memory on a larger
-    cache.
+    Every page that is touched, perhaps one of 2 MB, counts as memory of the process. So pages are released before they
+    are many, and training takes no more memory on a larger cache.
     """
 
     def __init__(self) -> None:

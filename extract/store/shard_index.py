@@ -36,21 +36,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What a folder of shards holds.
+    """What a folder of shards holds."""
 
-    Attributes:
-        identity: The plain one of every shard, without what depends on its texts.
-        provenance: That of the first shard.
-        window_texts: Texts of a window, repeats included; the last has fewer.
-        shards: Those that are there, by window.
-        is_complete: Whether they hold all texts.
-    """
-
-    identity: Plain
-    provenance: Plain
-    window_texts: int
-    shards: tuple[Shard, ...] = ()
-    is_complete: bool = False
+    identity: Plain  # of every shard, without what depends on its texts
+    provenance: Plain  # of the first shard
+    window_texts: int  # texts of a window, repeats included; the last has fewer
+    shards: tuple[Shard, ...] = ()  # those that are there, by window
+    is_complete: bool = False  # whether they hold all texts
 
     @property
     def n_rows(self) -> int:
