@@ -206,14 +206,33 @@ def _parts(thing: object, seen: Seen) -> Iterator[str]:
     else:
         seen[id(thing)] = thing
         yield first_place(type(thing).__module__, type(thing).__qualname__)[1]
-        yield from next((parts for kinds, parts in _PARTS if isinstance(thing, kinds)), _of_object)(thing, seen)
+        yield from _inner_parts(thing, seen)
 
 
-def _of_code(code: CodeType, seen: Seen) -> Iterator[str]:
-    yield code.co_code.hex()
-    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_flags))
-    for constant in code.co_consts:
-        yield from _parts(constant, seen)
+def _inner_parts(thing: object, seen: Seen) -> Iterator[str]:
+    match thing:
+        case CodeType():
+            yield thing.co_code.hex()
+            yield repr((thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_argcount, thing.co_flags))
+            yield from _of_items(thing.co_consts, seen)
+        case tuple() | list():
+            yield from _of_items(thing, seen)
+        case set() | frozenset():
+            yield from sorted(repr(item) for item in thing)
+        case Mapping():
+            yield from _of_items(chain(*thing.items()), seen)
+        case partial():
+            yield from _of_items((thing.func, thing.args, thing.keywords), seen)
+        case MethodType():
+            yield from _of_items((thing.__func__, thing.__self__), seen)
+        case FunctionType():
+            yield from _of_function(thing, seen)
+        case type():
+            yield from _of_class(thing, seen)
+        case ModuleType():
+            yield thing.__name__
+        case _:
+            yield from _of_object(thing, seen)
 
 
 def _of_items(items: Iterable[object], seen: Seen) -> Iterator[str]:
@@ -277,20 +296,6 @@ def _of_global(value: object, names: Collection[str], seen: Seen) -> Iterator[st
         seen[id(value)] = value
         for name in sorted(set(names) & set(vars(value))):
             yield from _of_global(vars(value)[name], names, seen)
-
-
-_PARTS: tuple[tuple[Any, Callable[[Any, Seen], Iterator[str]]], ...] = (
-    (CodeType, _of_code),
-    (tuple | list, _of_items),
-    (set | frozenset, lambda items, _: iter(sorted(repr(item) for item in items))),
-    (Mapping, lambda mapping, seen: _of_items(chain(*mapping.items()), seen)),
-    (partial, lambda part, seen: _of_items((part.func, part.args, part.keywords), seen)),
-    (MethodType, lambda method, seen: _of_items((method.__func__, method.__self__), seen)),
-    (FunctionType, _of_function),
-    (type, _of_class),
-    (ModuleType, lambda module, _: iter([module.__name__])),
-)
-"""Types and the function that yields their parts; the first that fits."""
 
 
 def _names(code: CodeType) -> tuple[str, ...]:
