@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -315,6 +315,26 @@ class LatentCache:
                 whole texts.
         """
         return self.items.words_of(texts)
+
+    @property
+    def keys(self) -> UInt64[np.ndarray, "P 3"]:
+        """Keys that match the latents of caches: two numbers for the text, and the number of the word, else 0."""
+        return self.items.keys
+
+    @property
+    def has_latent(self) -> Bool[np.ndarray, " P"]:
+        """Whether each position has a latent; words that were truncated or that no token covers have none."""
+        return self.items.has_latent
+
+    @property
+    def row_of_place(self) -> Int64[np.ndarray, " P"]:
+        """Row that each latent was read in."""
+        return self.items.row_of_latent
+
+    @property
+    def word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
+        return self.items.flags
 
     def to_numpy(self, layer: str, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.

@@ -301,10 +301,10 @@ def draw_sample(
     cache: LatentCache, *, texts: Texts = (), most_rows: int, seed: int, standardise: bool = False
 ) -> Sample:
     """Draw latents of a cache, or of some of its texts; all where there are no more. Words without one are left out."""
-    is_wanted = np.zeros(len(cache.items.has_latent), np.bool_)
+    is_wanted = np.zeros(len(cache.has_latent), np.bool_)
     is_wanted[_rows_of(cache, texts) if texts else slice(None)] = True
-    [rows] = np.nonzero(is_wanted & cache.items.has_latent)
-    return replace(_draw(cache, rows, cache.items.keys[rows], most_rows, seed), is_standardised=standardise)
+    [rows] = np.nonzero(is_wanted & cache.has_latent)
+    return replace(_draw(cache, rows, cache.keys[rows], most_rows, seed), is_standardised=standardise)
 
 
 def _rows_of(cache: LatentCache, texts: Texts) -> Int[np.ndarray, " P"]:
@@ -317,9 +317,9 @@ def draw_shared(
     one: LatentCache, other: LatentCache, *, most_rows: int, seed: int, standardise: bool = False
 ) -> tuple[Sample, Sample]:
     """Draw latents of the texts, or words of texts, that two caches share: row by row of the same."""
-    keys, others = (_as_values(cache.items.keys) for cache in (one, other))
+    keys, others = (_as_values(cache.keys) for cache in (one, other))
     _, rows, other_rows = np.intersect1d(keys, others, return_indices=True)
-    both = one.items.has_latent[rows] & other.items.has_latent[other_rows]
+    both = one.has_latent[rows] & other.has_latent[other_rows]
     rows, other_rows = rows[both], other_rows[both]
     if len(rows) < FEWEST_ROWS:
         noun = "words" if one.is_words else "texts"
@@ -327,7 +327,7 @@ def draw_shared(
             f"caches {one.path.name!r} and {other.path.name!r} share {len(rows)} {noun}; needed: {FEWEST_ROWS} or "
             "more. Compare caches of the same texts, or of the same words."
         )
-    sample = replace(_draw(one, rows, one.items.keys[rows], most_rows, seed), is_standardised=standardise)
+    sample = replace(_draw(one, rows, one.keys[rows], most_rows, seed), is_standardised=standardise)
     order = np.argsort(rows)
     partners = other_rows[order][np.searchsorted(rows[order], sample.rows)]
     return sample, replace(sample, cache=other, rows=partners)

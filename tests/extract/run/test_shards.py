@@ -260,7 +260,7 @@ def test_words_are_streamed_too(decoder: Decoder, texts: list[str], tmp_path: Pa
     for pooling in ("last", "mean"):
         got = cache.gather(found.positions, pooling)
         torch.testing.assert_close(got, one.gather(wanted.positions, pooling), atol=1e-5, rtol=0)
-    assert len(cache.items.row_of_latent) == len(cache.items.has_latent) == cache.n_words
+    assert len(cache.items.row_of_latent) == len(cache.has_latent) == cache.n_words
 
 
 def test_bad_texts_are_named_by_their_place(decoder: Decoder, tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_words_are_averaged_too_and_cut_where_any_part_is(decoder: Decoder, tmp_
     assert places.flags.tolist() == np.bitwise_or(*(part.flags for part in parts)).tolist()
     assert 0 < places.has_latent.sum() < places.n_words
     assert (parts[0].flags != parts[1].flags).any(), "one prompt leaves room for more words"
-    assert cache.items.has_latent[places.positions].tolist() == places.has_latent.tolist()
+    assert cache.has_latent[places.positions].tolist() == places.has_latent.tolist()
     assert cache.word_report()["n_cut"] == int((~places.has_latent).sum())
     found = [part.gather(at.positions, "mean") for part, at in zip(cache.parts, parts, strict=True)]
     wanted = torch.stack(found).mean(0)

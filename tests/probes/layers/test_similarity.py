@@ -113,11 +113,11 @@ def test_words_are_matched_by_text_and_number(tmp_path: Path) -> None:
     for cache, places in ((one, [(k, w) for k in range(12) for w in range(4)]),):
         first = cache.layer("block_01", "mean")
         assert all((found[place][1, 0] == first[k]).all() for k, place in enumerate(places))
-    keys = {tuple(key): k for k, key in enumerate(one.items.keys.tolist())}
+    keys = {tuple(key): k for k, key in enumerate(one.keys.tolist())}
     assert len(keys) == 48
-    assert sorted(keys) == sorted(tuple(key) for key in other.items.keys.tolist())
-    assert [other.items.keys[k].tolist()[2] for k in range(4)] == [2, 3, 0, 1]
-    assert (one.items.keys[0, :2] == other.items.keys[46, :2]).all()  # the first text comes last
+    assert sorted(keys) == sorted(tuple(key) for key in other.keys.tolist())
+    assert [other.keys[k].tolist()[2] for k in range(4)] == [2, 3, 0, 1]
+    assert (one.keys[0, :2] == other.keys[46, :2]).all()  # the first text comes last
     assert set(similarity_of_layers(one, other)["n_rows"]) == {48}
 
 
@@ -127,7 +127,7 @@ def test_words_without_a_latent_are_left_out(tmp_path: Path) -> None:
     flags[[3, 9]] = 2
     write_word_cache(tmp_path / "cut.h5", texts, [(k, 0, 4) for k in range(12)], flags=flags)
     cache = LatentCache(tmp_path / "cut.h5")
-    assert np.flatnonzero(~cache.items.has_latent).tolist() == [3, 9]
+    assert np.flatnonzero(~cache.has_latent).tolist() == [3, 9]
     assert set(similarity_of_layers(cache)["n_rows"]) == {46}
 
 
