@@ -83,18 +83,23 @@ def tiny_cache(tmp_path: Path) -> Path:
 
     from extract.inputs.joined_text import digest_texts
     from extract.store.format import create_store
-    from extract.store.manifest import Manifest
+    from extract.store.manifest import DECODER_IDENTITY, CacheIdentity, Manifest
     from extract.store.writer import StoreWriter
 
     texts = ["ice", "snow", "water"]
-    layers = ["embedding", "block_01", "final_norm"]
-    identity = {
-        "decoder": {"width": 4},
-        "poolings": ["mean"],
-        "layers": layers,
-        "storage_dtype": "float32",
-        "n_rows": len(texts),
-    }
+    layers = ("embedding", "block_01", "final_norm")
+    identity = CacheIdentity(
+        decoder={**dict.fromkeys(DECODER_IDENTITY, ""), "width": 4},
+        plan="causal",
+        architecture="inplace",
+        template={},
+        poolings=("mean",),
+        layers=layers,
+        storage_dtype="float32",
+        n_rows=len(texts),
+        text_digest="",
+        versions={},
+    )
     path = tmp_path / "tiny.h5"
     create_store(path, Manifest(identity))
     writer = StoreWriter(path)
@@ -104,7 +109,7 @@ def tiny_cache(tmp_path: Path) -> Path:
         "n_tokens": np.ones(3, np.int32),
         "is_truncated": np.zeros(3, np.uint8),
     }
-    writer.write_rows(0, latents, poolings=["mean"], layers=layers, rows=rows)
+    writer.write_rows(0, latents, rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()
     return path

@@ -55,7 +55,7 @@ Write = Callable[[Path, Sequence[Any]], LatentCache]
 
 def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCache:
     """Write a whole cache of random latents of texts, a block at a time."""
-    layers = list(layer_names(sizes.n_layers - 2))
+    layers = tuple(layer_names(sizes.n_layers - 2))
     decoder: dict[str, Any] = {
         "name": "synthetic",
         "revision": "",
@@ -74,13 +74,13 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
         plan="causal",
         architecture="inplace",
         template=InputTemplate().to_dict(),
-        poolings=["mean"],
+        poolings=("mean",),
         layers=layers,
         storage_dtype=sizes.storage_dtype,
         n_rows=len(texts),
         text_digest=digest_rows(digests),
         versions={"icecore": "0"},
-    ).to_plain()
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     shape = (len(layers), 1, BLOCK_ROWS, sizes.width)
@@ -92,7 +92,7 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
             "n_tokens": np.ones(len(some), np.int32),
             "is_truncated": np.zeros(len(some), np.uint8),
         }
-        writer.write_rows(first, block[:, :, : len(some)], poolings=["mean"], layers=layers, rows=rows)
+        writer.write_rows(first, block[:, :, : len(some)], rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()
     return LatentCache(path)

@@ -27,8 +27,8 @@ from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.inputs.batches import Batch
 from extract.poolings.memory import HostCopies, HostCopy
-from extract.run.extraction import Sink
 from extract.run.extraction_spec import ExtractionSpec, batch_limits
+from extract.run.session import Sink
 from extract.store.exports import round_latents
 from extract.wiring.forward import plain_batch
 from extract.wiring.states import pool_batch
@@ -125,13 +125,13 @@ def loop_over(decoder: Decoder, batches: list[Batch], *, is_waiting: bool = Fals
                 raise RuntimeError(f"a latent of {tuple(stored.shape)} is not finite")
 
     def run() -> None:
-        with closing(Sink(consume)) as sink:
+        with closing(Sink()) as sink:
             for batch in batches:
                 latents = pool_batch(decoder, batch, poolings=POOLINGS, layers=decoder.layers)
                 stored, report = round_latents(latents, STORAGE)
                 if is_waiting:
                     stored, report = stored.cpu(), report.cpu()
-                sink.put(copies.start(stored, report))
+                sink.put(partial(consume, copies.start(stored, report)))
 
     return run
 

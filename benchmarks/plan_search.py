@@ -53,7 +53,7 @@ class Replay:
     @property
     def space(self) -> PlanSpace:
         """The plans and rows that searches choose from."""
-        n_blocks = int(next(iter(self.caches.values())).identity["decoder"]["n_layers"])
+        n_blocks = int(next(iter(self.caches.values())).identity.decoder["n_layers"])
         return space_of(self.task.without_test(), tuple(self.caches), n_blocks=n_blocks)
 
     def score(self, trial: Trial) -> list[float]:
@@ -159,8 +159,8 @@ def open_sweep(folder: Path, *, caches: Path, head: str, options: dict[str, Any]
     by_plan = {}
     for path in sorted(caches.glob("*.h5")):
         identity = LatentCache(path, allow_partial=True).identity
-        if identity["text_digest"] == wanted:
-            by_plan[identity["plan"]] = LatentCache(path)
+        if identity.text_digest == wanted:
+            by_plan[identity.plan] = LatentCache(path)
     known = json.loads(memory.read_text(encoding="utf-8")) if memory is not None and memory.is_file() else {}
     if not options and (folder / "scores.json").is_file():
         rows = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["plans"]

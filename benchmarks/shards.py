@@ -62,7 +62,7 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
         "weight_digest": "",
         "tokenizer_digest": "",
     }
-    layers = list(layer_names(N_LAYERS - 2))
+    layers = tuple(layer_names(N_LAYERS - 2))
     shape = (N_LAYERS, 1, WINDOW, width)
     latents = np.random.default_rng(0).standard_normal(shape, np.float32)  # the same ones in every shard
     texts, index = name_texts(n_rows), None
@@ -73,13 +73,13 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
             plan="causal",
             architecture="inplace",
             template=InputTemplate().to_dict(),
-            poolings=["mean"],
+            poolings=("mean",),
             layers=layers,
             storage_dtype="float32",
             n_rows=len(digests),
             text_digest=digest_rows(digests),
             versions={},
-        ).to_plain()
+        )
         manifest = Manifest(identity, {"decoder": decoder})
         index = index or ShardIndex(shared_identity(identity), manifest.provenance, WINDOW)
         path = folder / f"shard-{number:06d}.h5"
@@ -90,7 +90,7 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
             "n_tokens": np.ones(len(digests), np.int32),
             "is_truncated": np.zeros(len(digests), np.uint8),
         }
-        writer.write_rows(0, latents[:, :, : len(digests)], poolings=["mean"], layers=layers, rows=rows)
+        writer.write_rows(0, latents[:, :, : len(digests)], rows=rows)
         writer.write_certificate({"frozen": {"is_bit_identical": True}})
         writer.close()
         index = index.with_shard(describe_shard(path, window=number))
@@ -175,14 +175,19 @@ class Simulated(Extraction):
     def run(self) -> None:
         """Fill the store."""
         manifest = self.writer.manifest
-        shape = (len(self.layers), len(self.poolings), len(self.texts), manifest.width(self.layers[0]))
+        shape = (
+            len(self.manifest.layers),
+            len(self.manifest.poolings),
+            len(self.texts),
+            manifest.width(self.manifest.layers[0]),
+        )
         rows: dict[str, NDArray[Any]] = {
             "digest": digest_texts(self.texts),
             "n_tokens": np.ones(len(self.texts), np.int32),
             "is_truncated": np.zeros(len(self.texts), np.uint8),
         }
         zeros = np.zeros(shape, np.float16)
-        self.writer.write_rows(0, zeros, poolings=self.poolings, layers=self.layers, rows=rows)
+        self.writer.write_rows(0, zeros, rows=rows)
         self.writer.write_certificate({"frozen": {"is_bit_identical": True}})
 
 

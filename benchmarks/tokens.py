@@ -159,7 +159,7 @@ def synthetic_task(sizes: Sizes, *, seed: int = 0) -> WordTask:
 
 def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, seed: int = 0) -> LatentCache:
     """Write a whole cache of random latents of words, a block at a time; each text has `SENTENCE_WORDS` of them."""
-    layers = list(layer_names(sizes.n_layers - 2))
+    layers = tuple(layer_names(sizes.n_layers - 2))
     decoder: dict[str, Any] = {
         "name": "synthetic",
         "revision": "",
@@ -179,14 +179,14 @@ def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, s
         plan="causal",
         architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
-        poolings=[],
+        poolings=(),
         layers=layers,
         storage_dtype=sizes.storage_dtype,
         n_rows=len(texts),
         text_digest=digest_rows(digests),
-        words=WordIdentity([POOLING], shift=False, on_lost="error", n_words=n_words),
+        words=WordIdentity((POOLING,), shift=False, on_lost="error", n_words=n_words),
         versions={"icecore": "0"},
-    ).to_plain()
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     rng = np.random.default_rng(seed)
@@ -203,9 +203,7 @@ def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, s
             "word_start": np.zeros(n, np.int32),
         }
         words = (first * SENTENCE_WORDS, np.zeros(n * SENTENCE_WORDS, np.uint8))
-        writer.write_rows(
-            first, block[:, :, : n * SENTENCE_WORDS], poolings=[POOLING], layers=layers, rows=rows, words=words
-        )
+        writer.write_rows(first, block[:, :, : n * SENTENCE_WORDS], rows=rows, words=words)
     drift = {"right": 0.0, "left": 0.0, "allowed": 1.0}
     frozen = {"is_bit_identical": True}
     writer.write_certificate({"influence": {"n_layers": len(layers)}, "batch_invariance": drift, "frozen": frozen})

@@ -36,9 +36,8 @@ def write_file(path: Path, content: str | bytes) -> None:
 def replacing_file(path: Path) -> Iterator[BinaryIO]:
     """Write a file piece by piece: it holds its old content or all of the new, whenever the process is killed.
 
-    The content is written to a draft beside the file, synced and renamed when the `with` block ends. A link of that
-    name is replaced and never followed. The draft of a killed process is removed by the next one that writes the same
-    file. `DiskFullError` and `ConfigError` leave the file as it was.
+    A draft beside it is synced and renamed when the `with` block ends; one that a killed process left is removed by the
+    next. A link of that name is never followed. `DiskFullError` and `ConfigError` leave the file as it was.
     """
     draft = path.with_name(f".new-{os.getpid()}-{path.name}")
     try:

@@ -35,7 +35,9 @@ JSON_KINDS: dict[object, str] = {
     list: "a list",
     dict: "a mapping",
 }
-NOUNS = {int: "a whole number", float: "a number", bool: "true or false"}
+Load = Callable[[str], Any]
+"""Reads a text as YAML."""
+NOUNS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def remembers_given(cls: type[Record]) -> type[Record]:
@@ -44,7 +46,7 @@ def remembers_given(cls: type[Record]) -> type[Record]:
     names = frozenset(field.name for field in _fields(cls))
 
     @wraps(build)
-    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
+    def __init__(self: object, *args: object, **values: object) -> None:  # noqa: N807
         named = frozenset(signature(build).bind(self, *args, **values).arguments) - {"self"}
         if named == names:  # `dataclasses.replace` names every field
             named = frozenset(field.name for field in _fields(cls) if values.get(field.name) != default_of(field))
@@ -74,32 +76,35 @@ def forget_defaults(record: Record) -> Record:
     return as_given(record, frozenset(names))
 
 
-def complete(record: Record, values: Mapping[str, Any]) -> Record:
+def complete(record: Record, values: Mapping[str, object]) -> Record:
     """Return the record with values for fields that were not given; a mapping completes a nested record."""
     changes = {
         name: complete(getattr(record, name), value) if isinstance(value, Mapping) else value
         for name, value in values.items()
         if isinstance(value, Mapping) or name not in given(record)
     }
-    if not changes:
-        return record
-    changed: Any = copy(record)
-    vars(changed).update(changes, **{GIVEN: given(record) | frozenset(changes)})
-    changed.__post_init__()
-    result: Record = changed
-    return result
+    return with_values(record, **changes) if changes else record
 
 
-def _fields(cls: type) -> "list[Field[Any]]":
+def with_values(record: Record, **values: object) -> Record:
+    """Return the record with other values, also of what it computes once; it is checked, and its fields are given."""
+    changed = copy(record)
+    names = frozenset(field.name for field in _fields(type(record)))
+    vars(changed).update(values, **{GIVEN: given(record) | names.intersection(values)})
+    changed.__post_init__()  # type: ignore[attr-defined]
+    return changed
+
+
+def _fields(cls: type) -> "list[Field[object]]":
     return [field for field in fields(cls) if field.init]
 
 
-def default_of(field: "Field[Any]") -> Any:
+def default_of(field: "Field[object]") -> object:
     """Return the default of a field; `MISSING` where it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def from_plain(hint: Any, value: Any, name: str = "", *, load: Callable[[str], Any] = yaml.safe_load) -> Any:
+def from_plain(hint: object, value: object, name: str = "", *, load: Load = yaml.safe_load) -> Any:
     """Build a value of an annotation from plain values, as YAML, JSON and a command line hold them.
 
     Nothing that a value names is imported or called: only the annotation decides what is built. A text is read as YAML
@@ -115,8 +120,11 @@ def from_plain(hint: Any, value: Any, name: str = "", *, load: Callable[[str], A
         UsageError: A key is unknown or missing, or a value of a wrong type.
         ConfigError: Null where the annotation has none.
     """
-    if isinstance(hint, type) and is_dataclass(hint):
-        return _record_from_plain(hint, value, name, load)
+    record = next(
+        (option for option in (hint, *get_args(hint)) if isinstance(option, type) and is_dataclass(option)), None
+    )
+    if record is not None and get_origin(hint) is not tuple and (value is not None or record is hint):
+        return _record_from_plain(record, value, name, load)
     if value is None:
         if hint is Any or NoneType in get_args(hint):
             return None
@@ -129,7 +137,7 @@ def from_plain(hint: Any, value: Any, name: str = "", *, load: Callable[[str], A
         raise wrong_kind(hint, value, name) from None
 
 
-def _record_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], Any]) -> Any:
+def _record_from_plain(hint: type, value: object, name: str, load: Load) -> object:
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} is {str(value)[:60]!r}; allowed: keys with values, as {{KEY: VALUE}}.")
     hints, prefix = record_hints(hint), f"{name}." if name else ""
@@ -145,7 +153,7 @@ def _record_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], A
     return as_given(record, given(record) | frozenset(values)) if GIVEN in vars(record) else record
 
 
-def _tuple_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], Any]) -> tuple[Any, ...]:
+def _tuple_from_plain(hint: object, value: object, name: str, load: Load) -> tuple[object, ...]:
     item, items = get_args(hint)[0], value
     if isinstance(value, str):
         items = load(value)
@@ -163,7 +171,7 @@ def _tuple_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], An
         raise wrong_kind(hint, value if items[0] is None or len(items) > 1 else items[0], name) from None
 
 
-def _read(hint: Any, value: Any, load: Callable[[str], Any]) -> Any:
+def _read(hint: object, value: object, load: Load) -> object:
     """Read one value of an annotation without nested records; `ValueError` where its type is wrong."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if isinstance(value, str) and not _is_choice(value, options):
@@ -176,14 +184,14 @@ def _read(hint: Any, value: Any, load: Callable[[str], Any]) -> Any:
         if get_origin(option) is dict and isinstance(value, Mapping):
             key, item = get_args(option)
             return {_read(key, part, load): _read(item, inner, load) for part, inner in value.items()}
-        if option is float and type(value) in (int, float):
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         if option in (int, bool, str) and type(value) is option:
             return value
     raise ValueError(value)
 
 
-def _read_text(text: str, options: tuple[Any, ...], load: Callable[[str], Any]) -> Any:
+def _read_text(text: str, options: tuple[object, ...], load: Load) -> object:
     """Read a text as YAML unless the annotation takes it as a text."""
     if str in options and not (NoneType in options and text in NULLS):
         is_mapping = text.lstrip().startswith("{") and any(get_origin(option) is dict for option in options)
@@ -192,12 +200,12 @@ def _read_text(text: str, options: tuple[Any, ...], load: Callable[[str], Any]) 
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
-def _is_choice(value: Any, options: tuple[Any, ...]) -> bool:
+def _is_choice(value: object, options: tuple[object, ...]) -> bool:
     """Whether a value is one that a `Literal` lists, or may be anything."""
     return any(option is Any or (get_origin(option) is Literal and value in get_args(option)) for option in options)
 
 
-def wrong_kind(hint: Any, value: Any, name: str) -> UsageError:
+def wrong_kind(hint: object, value: object, name: str) -> UsageError:
     """Build the error for a value of a wrong kind."""
     for option in (hint, *get_args(hint)):
         if get_origin(option) is Literal:
@@ -206,7 +214,7 @@ def wrong_kind(hint: Any, value: Any, name: str) -> UsageError:
     return UsageError(f"{name} is {text}; allowed: {noun_of(hint)}. See icecore run --help.")
 
 
-def noun_of(hint: Any) -> str:
+def noun_of(hint: object) -> str:
     """Name the values of an annotation, for messages."""
     options = get_args(hint) or (hint,)
     noun = "a list, as [1,2] or 1,2" if get_origin(hint) is tuple else NOUNS.get(options[0], "a text")
@@ -223,13 +231,13 @@ def unknown_key(key: str, allowed: Iterable[str]) -> UsageError:
 
 
 @cache
-def record_hints(cls: type) -> dict[str, Any]:
+def record_hints(cls: type) -> dict[str, object]:
     """Return the annotations of a dataclass by field."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in _fields(cls)}
 
 
-def with_numbers(value: Any) -> Any:
+def with_numbers(value: object) -> Any:
     """Read numbers that YAML takes for texts, at any depth."""
     if isinstance(value, dict):
         return {key: with_numbers(item) for key, item in value.items()}
@@ -238,7 +246,7 @@ def with_numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> Any:
     """Return a record as mappings, lists and plain values."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in _fields(type(value))}

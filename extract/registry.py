@@ -21,9 +21,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import unwrap
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from extract.code_gate import digest_source, import_code
@@ -41,7 +42,7 @@ class Later:
 
     place: str
     """`module:attribute`, or `module:Class.method`."""
-    bound: tuple[Any, ...] = ()
+    bound: tuple[object, ...] = ()
     """First arguments of every call."""
 
     @cached_property
@@ -56,12 +57,12 @@ class Later:
         module, _, name = self.place.partition(":")
         return ":".join(first_place(module, name))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call the object."""
         return self.value(*map(resolve, self.bound), *args, **kwargs)
 
 
-def later(place: str, *bound: Any) -> Any:
+def later(place: str, *bound: object) -> Any:
     """Name a function or class as `module:attribute`; the result can be called like it, which imports it.
 
     `bound` are first arguments of every call, which may come later themselves.
@@ -73,12 +74,12 @@ def later(place: str, *bound: Any) -> Any:
     return Later(place, bound)
 
 
-def resolve(named: Any) -> Any:
+def resolve(named: object) -> Any:
     """Return the object that `later` names; any other object as it is."""
     return named.value if isinstance(named, Later) else named
 
 
-def require_extra(package: str) -> Any:
+def require_extra(package: str) -> ModuleType:
     """Import a package of an extra; ConfigError, which says how to install it, where it is missing."""
     try:
         return import_module(package)
@@ -90,7 +91,7 @@ def require_extra(package: str) -> Any:
         ) from error
 
 
-def option_names(source: Any) -> tuple[str, ...]:
+def option_names(source: object) -> tuple[str, ...]:
     """Name the parameters that have a default, of a class, an instance of one, or what `later` names.
 
     What `later` names is read from its source, not imported: fields of a dataclass, or the parameters of a constructor.
@@ -170,11 +171,11 @@ UNCOUNTED = (
     "__slotnames__",
 )
 """Attributes of a class that do not decide what it does."""
-Seen = dict[int, Any]
+Seen = dict[int, object]
 """Objects by their `id`, in the order they were met; held, so that no other object gets their number."""
 
 
-def digest_code(thing: Any) -> str:
+def digest_code(thing: object) -> str:
     """Digest what a function, class or object of a user does: its code, defaults and what it refers to.
 
     Functions and classes of installed packages count by their names, those of this library by the one that they had
@@ -197,7 +198,7 @@ def is_users(module: str) -> bool:
     return not any(file.startswith(paths[key] + os.sep) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def _parts(thing: Any, seen: Seen) -> Iterator[str]:
+def _parts(thing: object, seen: Seen) -> Iterator[str]:
     """Yield the parts of a thing that decide what it does, in a fixed order; a repeated one by its number."""
     if isinstance(thing, PLAIN):
         yield repr(thing)
@@ -206,23 +207,38 @@ def _parts(thing: Any, seen: Seen) -> Iterator[str]:
     else:
         seen[id(thing)] = thing
         yield first_place(type(thing).__module__, type(thing).__qualname__)[1]
-        yield from next((parts for kinds, parts in _PARTS if isinstance(thing, kinds)), _of_object)(thing, seen)
+        yield from _inner_parts(thing, seen)
 
 
-def _of_code(code: CodeType, seen: Seen) -> Iterator[str]:
-    yield code.co_code.hex()
-    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_flags))
-    for constant in code.co_consts:
-        yield from _parts(constant, seen)
+def _inner_parts(thing: object, seen: Seen) -> Iterator[str]:
+    match thing:
+        case CodeType():
+            yield thing.co_code.hex()
+            yield repr((thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_argcount, thing.co_flags))
+            yield from _of_items(thing.co_consts, seen)
+        case tuple() | list():
+            yield from _of_items(thing, seen)
+        case set() | frozenset():
+            yield from sorted(repr(item) for item in thing)
+        case Mapping():
+            yield from _of_items(chain(*thing.items()), seen)
+        case partial():
+            yield from _of_items((thing.func, thing.args, thing.keywords), seen)
+        case MethodType():
+            yield from _of_items((thing.__func__, thing.__self__), seen)
+        case FunctionType():
+            yield from _of_function(thing, seen)
+        case type():
+            yield from _of_class(thing, seen)
+        case ModuleType():
+            yield thing.__name__
+        case _:
+            yield from _of_object(thing, seen)
 
 
-def _of_items(items: Iterable[Any], seen: Seen) -> Iterator[str]:
+def _of_items(items: Iterable[object], seen: Seen) -> Iterator[str]:
     for item in items:
         yield from _parts(item, seen)
-
-
-def _of_mapping(mapping: Mapping[Any, Any], seen: Seen) -> Iterator[str]:
-    yield from _of_items([part for item in mapping.items() for part in item], seen)
 
 
 def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
@@ -271,7 +287,7 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
         yield from _of_items([type(thing), {name: getattr(thing, name) for name in names}], seen)
 
 
-def _of_global(value: Any, names: Collection[str], seen: Seen) -> Iterator[str]:
+def _of_global(value: object, names: Collection[str], seen: Seen) -> Iterator[str]:
     """Yield the parts of a global that code refers to; of a user's module, the names that the code may take from it."""
     if not isinstance(value, ModuleType):
         yield from _parts(value, seen)
@@ -283,26 +299,12 @@ def _of_global(value: Any, names: Collection[str], seen: Seen) -> Iterator[str]:
             yield from _of_global(vars(value)[name], names, seen)
 
 
-_PARTS: tuple[tuple[Any, Callable[[Any, Seen], Iterator[str]]], ...] = (
-    (CodeType, _of_code),
-    (tuple | list, _of_items),
-    (set | frozenset, lambda items, _: iter(sorted(repr(item) for item in items))),
-    (Mapping, _of_mapping),
-    (partial, lambda part, seen: _of_items((part.func, part.args, part.keywords), seen)),
-    (MethodType, lambda method, seen: _of_items((method.__func__, method.__self__), seen)),
-    (FunctionType, _of_function),
-    (type, _of_class),
-    (ModuleType, lambda module, _: iter([module.__name__])),
-)
-"""Types and the function that yields their parts; the first that fits."""
-
-
 def _names(code: CodeType) -> tuple[str, ...]:
     inner = (name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant))
     return tuple(dict.fromkeys((*code.co_names, *inner)))
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not bound yet
@@ -324,7 +326,7 @@ ADDED: dict[tuple[str, str], Own] = {}
 """Noun and name to what was added in this process."""
 
 
-def add_own(noun: str, name: str, thing: Any, *, shipped: Collection[str], form: str = r"[\w.:-]+") -> None:
+def add_own(noun: str, name: str, thing: object, *, shipped: Collection[str], form: str = r"[\w.:-]+") -> None:
     """Note what a user adds under a name, a function or the row of a table; the same name again replaces it.
 
     `shipped` are names of the library, which cannot be replaced, and `form` is the pattern of allowed names:
@@ -375,7 +377,7 @@ def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
         ) from error
 
 
-def first_sentence(thing: Any) -> str:
+def first_sentence(thing: object) -> str:
     """Describe what a user added by the first line of its docstring."""
     text = (getattr(thing, "__doc__", "") or "").strip() or "registered by you"
     return text.splitlines()[0].rstrip(".")
@@ -390,15 +392,11 @@ def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
         f"{noun} {name}": {
             "module": own.module,
             "sha256": digest_code(own.thing),
-            **({"source": source} if (source := _source_of(own.module)) else {}),
+            **({"source": source} if own.module != "__main__" and (source := digest_source(own.module)) else {}),
         }
         for noun, name in dict.fromkeys(names)
         if (own := ADDED.get((noun, name)))
     }
-
-
-def _source_of(module: str) -> str:
-    return "" if module == "__main__" else digest_source(module)
 
 
 def digest_own(noun: str, names: Iterable[str]) -> dict[str, str]:
@@ -456,7 +454,7 @@ def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> 
             )
 
 
-def _module_of(thing: Any) -> str:
+def _module_of(thing: object) -> str:
     while isinstance(thing, partial):
         thing = thing.func
     inner = thing if isinstance(thing, tuple) else ()

@@ -141,7 +141,7 @@ def arrays_of(cache: Path) -> dict[str, str]:
             if isinstance(file[name], h5py.Dataset) and "certificate" not in name:
                 array = file[name][()]
                 found[name] = sha256(array.tobytes() if hasattr(array, "tobytes") else bytes(array)).hexdigest()[:24]
-    found["identity"] = json.dumps(icecore.open_cache(cache).identity, sort_keys=True)
+    found["identity"] = json.dumps(icecore.open_cache(cache).identity.to_plain(), sort_keys=True)
     return found
 
 

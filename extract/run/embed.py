@@ -1,6 +1,7 @@
 """Latents of a few texts, or of their words, in memory: no cache is written."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_spec import select_layers
 from extract.inputs.batches import collate, collate_group, group_by_length, group_texts
-from extract.inputs.joined_text import WORD_CUT, WORD_LOST, JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.inputs.spans import TEXT
 from extract.inputs.tokens import EncodedText, WordColumns, show_row
 from extract.poolings.pooling_table import select_word_poolings
@@ -21,6 +22,7 @@ from extract.poolings.poolings import Joiner
 from extract.run.encode import make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.store.format import array_shapes
+from extract.store.items import have_latents
 from extract.store.manifest import Manifest
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import layer_widths, pool_batch
@@ -28,23 +30,16 @@ from extract.wiring.states import layer_widths, pool_batch
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedWords:
-    """Latents of the words of texts.
+    """Latents of the words of texts, one text after the other."""
 
-    Attributes:
-        latents: `(L, P, W, D)` float32 on the CPU, texts one after the other, words in text order; zeros where a word
-            has no latent.
-        offsets: `(N + 1,)` int64 where the words of each text start.
-        flags: `(W,)` bits of `extract.inputs.joined_text`.
-    """
-
-    latents: Float[Tensor, "L P W D"]
-    offsets: NDArray[np.int64]
-    flags: UInt8[np.ndarray, " W"]
+    latents: Float[Tensor, "L P W D"]  # float32 on the CPU; zeros where a word has no latent
+    offsets: NDArray[np.int64]  # (N + 1,) where the words of each text start
+    flags: UInt8[np.ndarray, " W"]  # bits of `extract.inputs.joined_text`
 
     @property
     def has_latent(self) -> Bool[np.ndarray, " W"]:
         """`(W,)` whether the word has a latent: it was neither truncated nor lost."""
-        return np.asarray((self.flags & (WORD_CUT | WORD_LOST)) == 0)
+        return have_latents(self.flags)
 
     def of(self, text: int) -> Float[Tensor, "L P w D"]:
         """Return the latents of the words of one text, by its position."""
@@ -111,29 +106,17 @@ TIMED_TOKENS = 512  # on a CPU none of more tokens than these: it takes seconds,
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of an extraction.
+    """The cost of an extraction."""
 
-    Attributes:
-        n_rows: Rows of the store: unique texts, or windows of them where words are read in windows.
-        n_tokens: Tokens to compute, specials and instruction included, in each window again.
-        n_truncated: Texts longer than the window.
-        longest: Tokens of the longest text.
-        bytes_by_array: Bytes on disk per array of the store.
-        tokens_per_second: The median of a few batches of these texts, after warm-up, scaled to all lengths.
-        seconds: Estimated time of the computation.
-        n_words: Words over all texts; 0 for whole texts.
-        example: The first row, written out with roles.
-    """
-
-    n_rows: int
-    n_tokens: int
-    n_truncated: int
-    longest: int
-    bytes_by_array: dict[str, int]
-    tokens_per_second: float
-    seconds: float
-    n_words: int = 0
-    example: str = ""
+    n_rows: int  # of the store: unique texts, or windows of them where words are read in windows
+    n_tokens: int  # to compute, specials and instruction included, in each window again
+    n_truncated: int  # texts longer than the window
+    longest: int  # tokens of the longest text
+    bytes_by_array: dict[str, int]  # on disk, per array of the store
+    tokens_per_second: float  # the median of a few batches of these texts, after warm-up, scaled to all lengths
+    seconds: float  # estimated time of the computation
+    n_words: int = 0  # over all texts; 0 for whole texts
+    example: str = ""  # the first row, written out with roles
 
     @property
     def n_bytes(self) -> int:
@@ -142,11 +125,10 @@ class Estimate:
 
     def bytes_by_pooling(self) -> dict[str, int]:
         """Bytes of all layers of each pooling, of words where there are words."""
-        sums: dict[str, int] = {}
+        sums = Counter[str]()
         for name, size in self.bytes_by_array.items():
             if name.count("/") == 3:  # /latents/POOLING/LAYER or /words/POOLING/LAYER
-                pooling = name.split("/")[2]
-                sums[pooling] = sums.get(pooling, 0) + size
+                sums[name.split("/")[2]] += size
         return sums
 
 
@@ -170,9 +152,7 @@ def estimate_extraction(
         n_truncated += sum(item.is_truncated for item in encoded)
         example = example or show_row(encoded[0].rows[0], decoder.tokenizer)
         rate = rate or _measure(decoder, [item.rows[0] for item in encoded], spec=spec, manifest=manifest)
-    sizes = {
-        name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
-    }
+    sizes = {name: array.n_bytes for name, array in array_shapes(manifest).items()}
     n_tokens = sum(lengths)
     seconds = _work(decoder, lengths) / rate
     return Estimate(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
@@ -46,22 +46,25 @@ def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> 
                 f"on_long is 'windows', but the plan {spec.plan!r} puts a placeholder before the text, which has one; "
                 "allowed: 'truncate' or 'error'."
             )
-    if spec.mask_plan.prepend is not None:
-        encode = _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window - 1)
-        return keeping_dense(prepending(encode, decoder.tokenizer), decoder)
-    return keeping_dense(_make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window), decoder)
-
-
-def _make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool, window: int) -> Encoder:
+    window = decoder.description.window - (spec.mask_plan.prepend is not None)
+    encode: Encoder
     if has_words:
-        return WordEncoder(decoder.tokenizer, spec.template, window=window, words=spec.words)
-    encode = TextEncoder(decoder.tokenizer, spec.template, window=window)
-    if not any(map(find_token_set, spec.poolings)):
+        encode = WordEncoder(decoder.tokenizer, spec.template, window=window, words=spec.words)
+    else:
+        encode = requiring_tokens(TextEncoder(decoder.tokenizer, spec.template, window=window), spec.poolings)
+    if spec.mask_plan.prepend is not None:
+        encode = prepending(encode, decoder.tokenizer)
+    return keeping_dense(encode, decoder)
+
+
+def requiring_tokens(encode: Encoder, poolings: Sequence[str]) -> Encoder:
+    """Let an encoder refuse rows without the tokens that a pooling reads."""
+    if not any(map(find_token_set, poolings)):
         return encode
 
     def encode_checked(texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
         rows = encode(texts, first_index=first_index)
-        require_tokens(rows, texts, spec.poolings, first_index=first_index)
+        require_tokens(rows, texts, poolings, first_index=first_index)
         return rows
 
     return encode_checked
@@ -93,7 +96,7 @@ def keeping_dense(encode: Encoder, decoder: Decoder) -> Encoder:
 def prepending(encode: Encoder, tokenizer: "PreTrainedTokenizerBase") -> Encoder:
     """Let an encoder put a placeholder before the first token of every text, and before a quotation mark in front."""
 
-    def encode_prepended(texts: Sequence[Any], *, first_index: int = 0) -> list[EncodedText]:
+    def encode_prepended(texts: Sequence[str | JoinedText], *, first_index: int = 0) -> list[EncodedText]:
         rows = encode(texts, first_index=first_index)
         return [insert_placeholder(row, _first_column(row, tokenizer)) for row in rows]
 

@@ -1,51 +1,43 @@
 """The extraction: texts in, a whole cache out, resumable at any moment."""
 
 import os
-import queue
-import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property, partial
-from hashlib import sha256
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder, count_places
 from extract.decoders.decoder_spec import select_layers
-from extract.errors import CertificateError, ConfigError, InputError, TruncationWarning
-from extract.files import digest_rows
+from extract.errors import ConfigError, InputError, TruncationWarning
+from extract.files import digest_bytes, digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
 from extract.inputs.joined_text import JoinedText, digest_texts, require_words
 from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import require_reading
-from extract.poolings.memory import HostCopies, HostCopy, trim_heap
+from extract.poolings.memory import HostCopy
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
 from extract.poolings.poolings import Joiner, require_no_padding
 from extract.records import to_plain
 from extract.registry import describe_own
 from extract.run.encode import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
-from extract.run.session import Session
+from extract.run.session import ExtractionProgress, Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
-from extract.store.format import create_store, require_locks
+from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter
@@ -54,9 +46,6 @@ from extract.wiring.certificate import check_batch_invariance, check_devices, ch
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
 from extract.wiring.states import layer_widths, pool_batch
 
-ITEMS_AHEAD = 3  # batches tokenised ahead at most
-ITEMS_WAITING = 1  # batches that wait to be written at most: those of words are large
-TRIM_ITEMS = 2  # written batches after which free pages of the heap go back to the system
 LONGEST, MOST_ROWS = 8, 64  # texts tried for the longest row, and rows of the batch that a plan is proved on
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 PlacementKey = Literal["device_map", "tp_plan"]
@@ -65,41 +54,21 @@ SPREADS: dict[PlacementKey, str] = {
     "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
 }
 """What the keys of a decoder do that exclude several processes."""
-T = TypeVar("T")
 Text = TypeVar("Text", bound=str | JoinedText)
-
-
-class ExtractionProgress:
-    """Progress callback of an extraction; silent by default."""
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """An extraction of `n_rows` rows (0 if unknown) begins, of which `n_done` are already done."""
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """A batch has been written."""
-
-    def finish(self) -> None:
-        """The extraction has ended, well or not."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """The position of this process in a group (torchrun, SLURM) that writes one store together.
-
-    Attributes:
-        rank: Position of this process, 0 for the one that creates and certifies the store.
-        world_size: Number of processes.
-        barrier: Waits for all processes.
-        device: Device of this process, or `auto`.
-        shares_decoder: Whether one decoder is split over all processes (tensor parallel): then each computes every
-            batch, and the first process writes them.
-    """
+    """The position of this process in a group (torchrun, SLURM) that writes one store together."""
 
     rank: int = 0
+    """0 for the process that creates and certifies the store."""
     world_size: int = 1
     barrier: Callable[[], None] = lambda: None
+    """Waits for all processes."""
     device: str = "auto"
     shares_decoder: bool = False
+    """Whether one decoder is split over all processes: then each computes every batch, and the first writes them."""
 
     @property
     def writes(self) -> bool:
@@ -156,7 +125,8 @@ def extract_latents(
         path = cache_path(Path(folder), manifest)
         check_texts(decoder, unique, spec, path=path)
         with open_store(path, manifest, workers=workers) as writer:
-            Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
+            session = Session(decoder, progress, shares_decoder=workers.shares_decoder)
+            Extraction(decoder, unique, spec, writer, session, workers).run()
         cache = LatentCache(path, expected=manifest.identity)
     if workers.rank == 0:
         warn_truncated(cache)
@@ -165,7 +135,7 @@ def extract_latents(
 
 def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
     """Warn, with counts, where texts of a cache were longer than the longest row; `n_cut` saves a count."""
-    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity["template"]
+    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity.template
     if not n_cut:
         return
     most, window = template["max_tokens"] or template["window"], template["window"]
@@ -179,10 +149,9 @@ def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
 
 
 def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
-    """Drop repeated texts, keeping the first of each.
+    """Drop repeated texts, keeping the first of each; equal texts with other words are different.
 
-    Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
-    position of the first in the caller's list, for messages.
+    `first_index` is the position of the first in the caller's list, for messages.
     """
     if isinstance(texts, str):
         raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
@@ -219,8 +188,8 @@ def describe_extraction(
         plan=plan.text,
         architecture=plan.architecture,
         template={**spec.template.to_dict(), "window": decoder.description.window},
-        poolings=select_poolings(spec.poolings) if words is None else (),
-        layers=layers,
+        poolings=tuple(select_poolings(spec.poolings)) if words is None else (),
+        layers=tuple(layers),
         storage_dtype=spec.storage_dtype,
         n_rows=count_rows(decoder, texts, spec) if n_rows is None else n_rows,
         text_digest=digest_rows(digest_texts(texts)),
@@ -244,7 +213,7 @@ def describe_extraction(
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
         **({"own": own} if own else {}),
     }
-    return Manifest(identity.to_plain(), provenance)
+    return Manifest(identity, provenance)
 
 
 @cache
@@ -258,13 +227,13 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
     if not joined:
         return None
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
-    return WordIdentity(poolings, spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
+    return WordIdentity(tuple(poolings), spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
 
 
 def _describe_placeholder(decoder: Decoder, seed: int) -> Plain:
     """Describe the random placeholder, which its seed gives again."""
     placeholder = draw_placeholder(decoder.description.width, seed).numpy()
-    return {"seed": seed, "sha256": sha256(placeholder.astype("<f4").tobytes()).hexdigest()}
+    return {"seed": seed, "sha256": digest_bytes(placeholder.astype("<f4").tobytes())}
 
 
 def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
@@ -275,9 +244,7 @@ def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[s
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
     """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
-    if spec.template.on_long != "windows":
-        return len(texts)
-    return _count_encoded(decoder, texts, spec)
+    return _count_encoded(decoder, texts, spec) if spec.template.on_long == "windows" else len(texts)
 
 
 def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
@@ -297,17 +264,16 @@ def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Ex
 
 @contextmanager
 def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:
-    """Open a store for writing, laid out if it is not there, and locked until the `with` block ends.
+    """Open a store for writing, laid out if it is not there; one of another identity, or a damaged one, is refused.
 
-    The first process of a group takes the lock, under which the others write. A store of another identity, or a damaged
-    one, is refused before anything is written.
+    The first process of a group holds its lock, under which the others write, until the `with` block ends.
     """
     if workers.rank == 0 and not path.exists():
         create_store(path, manifest)
     workers.barrier()
     writer = StoreWriter(path)
     try:
-        require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
+        require_same(writer.manifest.identity.to_plain(), manifest.identity.to_plain(), where=repr(str(path)))
         with writer.locked() if workers.rank == 0 else nullcontext():
             if workers.rank == 0:
                 require_sound(path)
@@ -327,21 +293,19 @@ class Extraction:
     texts: Sequence[str | JoinedText]
     spec: ExtractionSpec
     writer: StoreWriter
-    progress: ExtractionProgress
+    session: Session  # in a sweep one for all stores
     workers: Workers = field(default_factory=Workers)
-    copies: HostCopies = field(default_factory=HostCopies)
-    shared_session: Session | None = None  # that of a sweep, which closes the rows of all its stores together
-
-    @cached_property
-    def session(self) -> Session:
-        """Closes the rows that this process writes."""
-        return self.shared_session or Session(self.decoder)
 
     @cached_property
     def proof(self) -> BatchProof:
         """Proves batches of this extraction."""
         return BatchProof(
-            self.decoder, self.spec.mask_plan, self.poolings, self.layers, reba=self.spec.reba, storage=self.storage
+            self.decoder,
+            self.spec.mask_plan,
+            self.manifest.poolings,
+            self.manifest.layers,
+            reba=self.spec.reba,
+            storage=self.manifest.storage_dtype,
         )
 
     @cached_property
@@ -352,27 +316,17 @@ class Extraction:
     @cached_property
     def joiner(self) -> Joiner:
         """Joins the windows of texts."""
-        return Joiner(self.poolings)
+        return Joiner(self.manifest.poolings)
 
     @property
-    def poolings(self) -> tuple[str, ...]:
-        """Poolings of the store."""
-        return self.writer.manifest.poolings
-
-    @property
-    def layers(self) -> list[str]:
-        """Layers of the store, bottom up."""
-        return list(self.writer.manifest.layers)
-
-    @property
-    def storage(self) -> str:
-        """Storage dtype of the store."""
-        return self.writer.manifest.storage_dtype
+    def manifest(self) -> Manifest:
+        """What the store holds."""
+        return self.writer.manifest
 
     @property
     def batching(self) -> dict[str, int]:
         """The batching that the store was started with; a resumed run keeps it and so computes the same batches."""
-        return dict(self.writer.manifest.provenance["batching"])
+        return dict(self.manifest.provenance["batching"])
 
     def run(self) -> None:
         """Fill the store and write its certificate; raises as `extract_latents`."""
@@ -381,19 +335,10 @@ class Extraction:
             is_done = self.writer.done_rows()
             certificate = self.certify()
             self.session.proofs.append(self.proof.prove)
-            self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
-            try:
-                self._pump(is_done)
-            except CertificateError:  # the open rows of this run are not trusted
-                raise
-            except BaseException:
-                if not self.workers.shares_decoder:  # weights of a split decoder are read by all processes together
-                    self.session.close_if_frozen()
-                raise
-            finally:
-                self.progress.finish()
-            certificate |= {"frozen": self.session.require_frozen(), "batches": self.proof.result}
-            self.session.close_rows()
+            frozen = self.session.fill(
+                self.batches(is_done), self._compute, n_rows=len(is_done), n_done=int(is_done.sum())
+            )
+            certificate |= {"frozen": frozen, "batches": self.proof.result}
             self.workers.barrier()
             if self.workers.rank == 0 and self.writer.done_rows().all():
                 self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
@@ -404,7 +349,7 @@ class Extraction:
         n_rows, n_tokens = self.largest_batch()
         require_reading(self.spec.plan, len(self.decoder.blocks))
         if not isinstance(self.texts[0], JoinedText):
-            custom = [name for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]]
+            custom = [name for name in self.manifest.poolings if name in POOLINGS and name not in SHIPPED["pooling"]]
             require_no_padding({name: POOLINGS[name][0] for name in custom}, self.decoder.description.width)
         certificate: Plain = {
             "influence": to_plain(check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens)),
@@ -421,20 +366,15 @@ class Extraction:
         n_tokens = max(len(row.ids) for item in self.encoder(longest) for row in item.rows)
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
-    def _pump(self, is_done: NDArray[np.bool_]) -> None:
-        """Tokenise, compute and write, all three in a thread of their own, with bounded queues between them."""
-        with closing(Sink(lambda step: step())) as sink, closing(Ahead(self.batches(is_done))) as batches:
-            for batch in batches:
-                latents = pool_batch(
-                    self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
-                )
-                self.proof.add(batch, latents)
-                self.session.prove_batches()
-                for whole, copy in self.storable(batch, latents):
-                    sink.put(partial(self.write, whole, copy))
-                if self.session.is_due and not self.workers.shares_decoder:
-                    self.session.require_frozen()
-                    sink.put(self.session.close_rows)  # after all rows computed before this comparison
+    def _compute(self, batch: Batch, put: Put) -> None:
+        latents = pool_batch(
+            self.decoder,
+            batch,
+            poolings=self.manifest.poolings,
+            layers=self.manifest.layers,
+            reba=self.spec.reba,
+        )
+        self.take(batch, latents, put)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -457,19 +397,20 @@ class Extraction:
                 if self.workers.computes(number) and not is_done[rows].all():
                     yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
 
-    def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, HostCopy]]:
-        """Yield a batch with its latents in transit to the host; one of windows when all those of its texts are there.
+    def take(self, batch: Batch, latents: Float[Tensor, "L P N D"], put: Put) -> None:
+        """Put the writing of a batch, with its latents in transit to the host; of windows, once a text has all of them.
 
         The latents are rounded on their device, which reports on those that do not fit; `write` reads the report.
         """
+        self.proof.add(batch, latents)
         joined = self.joiner.add(batch, latents)
         if joined is None:
             return
         whole, latents = joined
-        stored, report = round_latents(latents, self.storage)
+        stored, report = round_latents(latents, self.manifest.storage_dtype)
         if self.workers.shares_decoder:  # the others wait for each other in the next batch, so all stop at this one
             self.require_fit(whole, report.cpu(), stored.shape)
-        yield whole, self.copies.start(stored, report)
+        put(partial(self.write, whole, self.session.copies.start(stored, report)))
 
     def require_fit(self, batch: Batch, report: Tensor, shape: Sequence[int]) -> None:
         """Refuse latents of a batch by the report on them, in main memory: `NonFiniteLatentError` names the first."""
@@ -478,106 +419,52 @@ class Extraction:
             return
         layer, pooling, number, column = unfit.indices
         where = (
-            f"layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
+            f"layer {self.manifest.layers[layer]}, pooling {self.manifest.poolings[pooling]}, dimension {column}, "
             f"{name_latent(batch, number, self.texts)}"
         )
-        raise refuse_latent(unfit.value, where=where, storage=self.storage, dtype=self.decoder.description.dtype)
+        raise refuse_latent(
+            unfit.value, where=where, storage=self.manifest.storage_dtype, dtype=self.decoder.description.dtype
+        )
 
     def write(self, batch: Batch, copy: HostCopy) -> None:
         """Write the latents of a batch once they have arrived; nothing of it where one does not fit."""
         with copy as (stored, report):
             self.require_fit(batch, report, stored.shape)
             if self.workers.writes:
-                self._write(batch, stored)
+                self._write(batch, (stored.view(torch.uint16) if stored.dtype == torch.bfloat16 else stored).numpy())
 
-    def _write(self, batch: Batch, stored: Tensor) -> None:
-        raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
-        rows: dict[str, NDArray[Any]] = {
+    def _write(self, batch: Batch, latents: StoredArray) -> None:
+        rows: dict[str, StoredArray] = {
             "digest": digest_texts([self.texts[i] for i in batch.positions]),
             "n_tokens": batch.n_tokens,
             "is_truncated": batch.is_truncated.astype(np.uint8),
         }
-        words = batch.words
+        first, words = int(batch.rows[0]), batch.words
         if words is not None:
-            first = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
-            rows |= {"first_word": first, "n_words": words.n_words, "word_start": words.word_start}
+            first_words = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
+            rows |= {"first_word": first_words, "n_words": words.n_words, "word_start": words.word_start}
         self.writer.write_rows(
-            int(batch.rows[0]),
-            raw,
-            poolings=self.poolings,
-            layers=self.layers,
-            rows=rows,
-            words=None if words is None else (words.first_word, words.flags),
+            first, latents, rows=rows, words=None if words is None else (words.first_word, words.flags)
         )
-        self.session.add(self.writer, int(batch.rows[0]), len(batch.rows))
-        self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
-
-
-class Sink:
-    """A thread that consumes items in order; its error surfaces at the next `put` or at `close`."""
-
-    def __init__(self, consume: Callable[[Any], None]) -> None:
-        self._consume = consume
-        self._queue: queue.Queue[Any] = queue.Queue(ITEMS_WAITING)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        for number in count(1):
-            if (item := self._queue.get()) is None:
-                return
-            if self._error is None:
-                try:
-                    self._consume(item)
-                except BaseException as error:  # handed to the caller's thread
-                    self._error = error
-            del item  # else it would outlive the wait for the next one
-            if number % TRIM_ITEMS == 0:
-                trim_heap()
-
-    def put(self, item: Any) -> None:
-        """Queue an item, waiting while the queue is full."""
-        if self._error is not None:
-            raise self._error
-        self._queue.put(item)
-
-    def close(self) -> None:
-        """Consume all queued items, end the thread, and raise its error if it has not surfaced yet."""
-        self._queue.put(None)
-        self._thread.join()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-
-class Ahead(Iterator[T]):
-    """An iterator whose items are made in a thread, a few ahead; its error surfaces where the items are used."""
-
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items = items
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="icecore-tokeniser")
-        self._futures = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
-
-    def __next__(self) -> T:
-        """Return the next item, waiting for it."""
-        item = self._futures[0].result()  # an error, or the end, stays first
-        self._futures.popleft()
-        self._futures.append(self._pool.submit(next, self._items))
-        return item
-
-    def close(self) -> None:
-        """End the thread and drop unused items."""
-        self._pool.shutdown(cancel_futures=True)
+        self.session.add(self.writer, first, len(batch.rows))
+        self.session.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
 
 def launched_size() -> int:
     """Count the processes that torchrun or SLURM launched, this one included."""
+    return _launched()[2]
+
+
+def _launched() -> tuple[int, int, int]:
+    """Return the rank of this process, its rank on its node, and the number of all, as torchrun or SLURM gives them."""
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
-        return int(os.environ["SLURM_NTASKS"])
-    return 1
+        names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+    elif "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
+        names = "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"
+    else:
+        return 0, 0, 1
+    rank, local, size = (int(os.environ.get(name, "0")) for name in names)
+    return rank, local, size
 
 
 def require_one_process(key: PlacementKey) -> None:
@@ -591,15 +478,9 @@ def require_one_process(key: PlacementKey) -> None:
 
 def place_worker(device: str = "auto") -> Workers:
     """Choose rank and device of this process among those launched, without joining them: none waits for another."""
-    size = launched_size()
-    if size == 1:
-        return Workers(device=device)
-    by_torchrun = "WORLD_SIZE" in os.environ and "RANK" in os.environ
-    rank, local = ("RANK", "LOCAL_RANK") if by_torchrun else ("SLURM_PROCID", "SLURM_LOCALID")
-    n_devices = torch.cuda.device_count()
-    if device == "auto" and n_devices:
-        device = f"cuda:{int(os.environ.get(local, '0')) % n_devices}"
-    return Workers(int(os.environ[rank]), size, device=device)
+    rank, local, size = _launched()
+    n_devices = torch.cuda.device_count() if size > 1 and device == "auto" else 0
+    return Workers(rank, size, device=f"cuda:{local % n_devices}" if n_devices else device)
 
 
 def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:
@@ -615,47 +496,3 @@ def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Worke
     fabric.launch()
     device = "auto" if shares_decoder else str(fabric.device)
     return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, device, shares_decoder)
-
-
-class BarProgress(ExtractionProgress):
-    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
-
-    def __init__(self, console: Console, *, title: str) -> None:
-        self._console, self._title = console, title
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rates]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=False,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(title, total=None, rates="")
-        self._rows = self._tokens = self._total = 0
-        self._started = self._printed = 0.0
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """Show the bar."""
-        self._total = n_rows
-        self._rows = self._n_before = n_done
-        self._started = self._printed = time.monotonic()
-        self._bar.update(self._task, total=n_rows or None, completed=n_done)
-        self._bar.start()
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """Move the bar."""
-        self._rows += n_rows
-        self._tokens += n_tokens
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
-        self._bar.update(self._task, completed=self._rows, rates=rates)
-        if not self._console.is_terminal and time.monotonic() - self._printed > 30:
-            self._printed = time.monotonic()
-            of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
-
-    def finish(self) -> None:
-        """Stop the bar."""
-        self._bar.stop()

@@ -1,6 +1,5 @@
 """Settings of an extraction. Reading a config loads no torch."""
 
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +9,7 @@ from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA, RebaOptions, check_template, check_word_poolings, select_poolings
-from extract.records import GIVEN, given, remembers_given
+from extract.records import remembers_given, with_values
 from extract.registry import PLACE
 from extract.store.manifest import STORAGE_DTYPES
 
@@ -93,17 +92,11 @@ class ExtractionSpec:
 
     def with_template(self, template: InputTemplate) -> "ExtractionSpec":
         """Return the same settings with another template."""
-        changed = copy(self)
-        vars(changed).update(template=template, **{GIVEN: given(self) | {"template"}})
-        changed.__post_init__()
-        return changed
+        return with_values(self, template=template)
 
     def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
         """Return the same settings under another plan, which is checked against them but not read from text again."""
-        changed = copy(self)
-        vars(changed).update(plan=plan.text, mask_plan=plan, **{GIVEN: given(self) | {"plan"}})
-        changed.__post_init__()
-        return changed
+        return with_values(self, plan=plan.text, mask_plan=plan)
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
@@ -138,10 +131,9 @@ def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:
 
 
 def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:
-    """Choose the most and the fewest tokens per batch for a device.
+    """Choose the most and the fewest tokens per batch for a device; smaller batches are joined with their neighbours.
 
-    `token_bytes` are those of the latents of a word of one token, at every layer and pooling; whole texts take next to
-    nothing. Batches below the fewest tokens are joined with those of neighbouring lengths.
+    `token_bytes` are those of the latents of a word of one token, at every layer and pooling; 0 for whole texts.
     """
     most, latent_bytes = (2048, LATENT_BYTES_CPU) if device.type == "cpu" else (16384, LATENT_BYTES)
     if token_bytes:

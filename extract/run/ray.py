@@ -16,7 +16,7 @@ from functools import cache
 from io import StringIO
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from types import ModuleType
 
 from torch import nn
 
@@ -27,8 +27,9 @@ from extract.errors import ConfigError, IcecoreError, InputError, first_line
 from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText
 from extract.registry import require_extra
-from extract.run.extraction import SPREADS, ExtractionProgress, warn_truncated
+from extract.run.extraction import SPREADS, warn_truncated
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, names_of_code
+from extract.run.session import ExtractionProgress
 from extract.run.shards import DRAFTS, PATIENCE, abandon_empty, extract_shards, listed_in, require_shardable, stamp_of
 from extract.store.cache import ShardedCache
 from extract.store.format import require_locks
@@ -145,7 +146,7 @@ def extract_shards_on_ray(
     return cache
 
 
-def require_maker(decoder: Any) -> Maker:
+def require_maker(decoder: object) -> Maker:
     """Return the recipe by which every worker makes its decoder; one in memory, or spread over devices, is refused."""
     if isinstance(decoder, str):
         return DecoderSpec(decoder)
@@ -164,11 +165,10 @@ def require_maker(decoder: Any) -> Maker:
             f"the decoder is a {type(decoder).__name__}, and every Ray worker makes its own; allowed: a name, a "
             "DecoderSpec, or a function without arguments that returns a decoder."
         )
-    maker: Maker = decoder
-    return maker
+    return decoder
 
 
-def _gpus_of_each(ray: Any, make: Maker, workers: RayWorkers) -> int | float:
+def _gpus_of_each(ray: ModuleType, make: Maker, workers: RayWorkers) -> int | float:
     if workers.gpus is not None:
         return workers.gpus
     is_for_cpus = isinstance(make, DecoderSpec) and make.device == "cpu"
@@ -188,7 +188,7 @@ class ShardWorker:
     allowed: tuple[str, ...] = ()
     """Code that the spec may name, as the driver has imported it."""
 
-    def fill(self, texts: Any) -> IcecoreError | OSError | None:
+    def fill(self, texts: Iterable[str | JoinedText]) -> IcecoreError | OSError | None:
         """Return when all windows are listed; or return the error, for which Ray would raise pages."""
         with suppress(OSError):  # a folder that this node lacks; then only absolute paths work
             os.chdir(self.started_in)
@@ -204,7 +204,9 @@ class ShardWorker:
 
 
 @contextmanager
-def _filling(ray: Any, worker: ShardWorker, texts: Any, workers: RayWorkers) -> Iterator[list[Any]]:
+def _filling(
+    ray: ModuleType, worker: ShardWorker, texts: Iterable[str | JoinedText], workers: RayWorkers
+) -> Iterator[list[object]]:
     """Let actors fill the folder, and end them with the `with` block; yields their calls."""
     actor = ray.remote(
         num_cpus=workers.cpus,
@@ -213,13 +215,13 @@ def _filling(ray: Any, worker: ShardWorker, texts: Any, workers: RayWorkers) -> 
         max_task_retries=-1,  # as often as the actor is restarted
         scheduling_strategy="SPREAD",
     )(ShardWorker)
-    actors, calls = list[Any](), list[Any]()
+    actors, calls = list[object](), list[object]()
     try:
         try:
             shared_texts = ray.put(texts)
             for _ in range(workers.n_workers):
-                actors.append(actor.remote(**vars(worker)))
-                calls.append(actors[-1].fill.remote(shared_texts))
+                actors.append(running := actor.remote(**vars(worker)))
+                calls.append(running.fill.remote(shared_texts))
         except (TypeError, pickle.PicklingError) as error:
             raise ConfigError(
                 f"the texts or the decoder cannot be sent to Ray workers ({first_line(error)}); allowed: paths, names, "
@@ -234,7 +236,7 @@ def _filling(ray: Any, worker: ShardWorker, texts: Any, workers: RayWorkers) -> 
             ray.wait(calls, num_returns=len(calls), timeout=GRACE)
 
 
-def _wait(ray: Any, calls: Sequence[Any], look: Callable[[], None]) -> None:
+def _wait(ray: ModuleType, calls: Sequence[object], look: Callable[[], None]) -> None:
     """Wait until one worker has seen all windows listed; raise the error of one, or one when all have died."""
     cause: Exception | None = None
     while calls:
@@ -296,11 +298,10 @@ class ListedProgress:
 
 
 @contextmanager
-def joined_cluster(ray: Any, workers: RayWorkers) -> Iterator[None]:
-    """Hold a connection to a Ray cluster until the `with` block ends.
+def joined_cluster(ray: ModuleType, workers: RayWorkers) -> Iterator[None]:
+    """Hold a connection to a Ray cluster, as `extract_shards_on_ray` chooses it, until the `with` block ends.
 
-    It is the one that `ray.init` joined before, that of `RAY_ADDRESS`, or one that runs on this machine; where there is
-    none, Ray is started here, with room for all workers, and leaves neither processes nor files.
+    One that is started here has room for all workers, and leaves neither processes nor files.
     """
     with redirect_stdout(sys.stderr), ExitStack() as stack:  # Ray writes to it when a worker dies
         if not ray.is_initialized():
@@ -321,7 +322,7 @@ def silent_ray() -> Iterator[None]:
         yield
 
 
-def _joins(ray: Any, stack: ExitStack, address: str) -> bool:
+def _joins(ray: ModuleType, stack: ExitStack, address: str) -> bool:
     """Join a cluster; return False where none is named and none runs on this machine."""
     if address == "local":
         return False
@@ -338,7 +339,7 @@ def _joins(ray: Any, stack: ExitStack, address: str) -> bool:
     return True
 
 
-def _start(ray: Any, stack: ExitStack, workers: RayWorkers) -> None:
+def _start(ray: ModuleType, stack: ExitStack, workers: RayWorkers) -> None:
     """Start Ray on this machine; it ends with the stack, which removes its files."""
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= LONGEST_TEMPORARY else "/tmp"

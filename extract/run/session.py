@@ -1,34 +1,104 @@
-"""Rows of one process count once its batches are proved and the weights compared with their digest afterwards."""
+"""The loop of every extraction: batches are computed while others are tokenised and written.
 
+Rows of one process count once its batches are proved and the weights compared with their digest afterwards.
+"""
+
+import queue
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from itertools import count
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.files import digest_module
+from extract.inputs.batches import Batch
+from extract.poolings.memory import HostCopies, trim_heap
 from extract.store.manifest import Plain
 from extract.store.writer import StoreWriter
 
 SHARE = 0.01
 """Share of the time that comparing the weights in the middle of an extraction may take."""
 DIGEST_BYTES_PER_SECOND = 1e9  # a guess for the first comparison, which is then timed
+ITEMS_AHEAD = 3  # batches tokenised ahead at most
+ITEMS_WAITING = 1  # batches that wait to be written at most: those of words are large
+TRIM_ITEMS = 2  # written batches after which free pages of the heap go back to the system
+T = TypeVar("T")
+Step = Callable[[], object]
+Put = Callable[[Step], None]
+
+
+class ExtractionProgress:
+    """Progress callback of an extraction; silent by default."""
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """An extraction of `n_rows` rows (0 if unknown) begins, of which `n_done` are already done."""
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """A batch has been written."""
+
+    def finish(self) -> None:
+        """The extraction has ended, well or not."""
 
 
 class Session:
-    """Rows that one process has written since it last compared the weights with their digest, in any number of stores.
+    """Fills any number of stores, and holds the rows written since the weights were last compared with their digest.
 
     Proved batches and equal weights close them. Rows that no comparison closed (killed, or something was wrong) do not
-    count, and the next run computes them again. Every one of `proofs` proves batches, as `BatchProof.prove`.
+    count, and the next run computes them again. Every one of `proofs` proves batches, as `BatchProof.prove`. Weights of
+    a decoder that is split over processes (`shares_decoder`) are read by all of them together, so only at the end.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
+    def __init__(
+        self, decoder: Decoder, progress: ExtractionProgress | None = None, *, shares_decoder: bool = False
+    ) -> None:
+        self.decoder, self.shares_decoder = decoder, shares_decoder
+        self.progress = progress or ExtractionProgress()
+        self.copies = HostCopies()
         self.proofs: list[Callable[..., None]] = []
         self._open: list[tuple[StoreWriter, int, int]] = []
         module = decoder.module
         self._seconds = sum(weights.nbytes for weights in module.parameters()) / DIGEST_BYTES_PER_SECOND
         self._compared = time.monotonic()
+
+    def fill(
+        self, batches: Iterator[Batch], compute: Callable[[Batch, Put], None], *, n_rows: int, n_done: int
+    ) -> Plain:
+        """Compute all batches and close their rows; return the certificate of the weights.
+
+        `compute` puts what is to be done when the latents of a batch have arrived, such as writing them.
+        """
+        self.progress.start(n_rows=n_rows, n_done=n_done)
+        try:
+            self._pump(batches, compute)
+        except CertificateError:  # the open rows of this run are not trusted
+            raise
+        except BaseException:
+            if not self.shares_decoder:
+                self.close_if_frozen()
+            raise
+        finally:
+            self.progress.finish()
+        certificate = self.require_frozen()
+        self.close_rows()
+        return certificate
+
+    def _pump(self, batches: Iterator[Batch], compute: Callable[[Batch, Put], None]) -> None:
+        """Tokenise, compute and write, all three in a thread of their own, with bounded queues between them."""
+        with closing(Sink()) as sink, closing(Ahead(batches)) as ahead:
+            for batch in ahead:
+                compute(batch, sink.put)
+                self.prove_batches()
+                if self.is_due and not self.shares_decoder:
+                    self.require_frozen()
+                    sink.put(self.close_rows)  # after all rows computed before this comparison
 
     def add(self, writer: StoreWriter, first: int, n_rows: int) -> None:
         """Record consecutive rows that were written."""
@@ -78,3 +148,104 @@ class Session:
             if self._open:
                 self.require_frozen()
                 self.close_rows()
+
+
+class Sink:
+    """A thread that takes steps in their order; the error of one surfaces at the next `put` or at `close`."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Step | None] = queue.Queue(ITEMS_WAITING)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        for number in count(1):
+            if (step := self._queue.get()) is None:
+                return
+            if self._error is None:
+                try:
+                    step()
+                except BaseException as error:  # handed to the caller's thread
+                    self._error = error
+            del step  # else it would outlive the wait for the next one
+            if number % TRIM_ITEMS == 0:
+                trim_heap()
+
+    def put(self, step: Step) -> None:
+        """Queue a step, waiting while the queue is full."""
+        if self._error is not None:
+            raise self._error
+        self._queue.put(step)
+
+    def close(self) -> None:
+        """Take all queued steps, end the thread, and raise its error if it has not surfaced yet."""
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+class Ahead(Iterator[T]):
+    """An iterator whose items are made in a thread, a few ahead; its error surfaces where the items are used."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="icecore-tokeniser")
+        self._futures = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
+
+    def __next__(self) -> T:
+        """Return the next item, waiting for it."""
+        item = self._futures[0].result()  # an error, or the end, stays first
+        self._futures.popleft()
+        self._futures.append(self._pool.submit(next, self._items))
+        return item
+
+    def close(self) -> None:
+        """End the thread and drop unused items."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+class BarProgress(ExtractionProgress):
+    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
+
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console, self._title = console, title
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=None, rates="")
+        self._rows = self._tokens = self._total = 0
+        self._started = self._printed = 0.0
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Show the bar."""
+        self._total = n_rows
+        self._rows = self._n_before = n_done
+        self._started = self._printed = time.monotonic()
+        self._bar.update(self._task, total=n_rows or None, completed=n_done)
+        self._bar.start()
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Move the bar."""
+        self._rows += n_rows
+        self._tokens += n_tokens
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
+        self._bar.update(self._task, completed=self._rows, rates=rates)
+        if not self._console.is_terminal and time.monotonic() - self._printed > 30:
+            self._printed = time.monotonic()
+            of = f" of {self._total:,}" if self._total else ""
+            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
+
+    def finish(self) -> None:
+        """Stop the bar."""
+        self._bar.stop()

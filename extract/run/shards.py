@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.run.extraction import (
     Extraction,
-    ExtractionProgress,
     describe_extraction,
     open_store,
     require_one_process,
@@ -26,8 +25,9 @@ from extract.run.extraction import (
     warn_truncated,
 )
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
+from extract.run.session import ExtractionProgress, Session
 from extract.store.cache import ShardedCache, cache_path, describe_shard
-from extract.store.format import explain_write_error, locked_file, require_locks
+from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import LocalFiles, require_shard
 from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
@@ -93,9 +93,10 @@ def extract_shards(
     ledger = Ledger(Path(folder), manifest, window, patience=patience)
     index = ledger.index
     spec = replace(spec, batch_tokens=index.provenance["batching"]["batch_tokens"])  # the same batches everywhere
+    write = partial(write_shard, decoder=decoder, spec=spec, progress=progress)
     progress.start(n_rows=len(source) if isinstance(source, Sized) else 0, n_done=index.n_rows)
     try:
-        for _ in map_windows(ShardWriter(decoder, spec, progress), chain([first], windows), ledger):
+        for _ in map_windows(write, chain([first], windows), ledger):
             pass
     except BaseException:
         abandon_empty(ledger.folder)
@@ -121,19 +122,12 @@ def require_shardable(spec: ExtractionSpec, window: int) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive texts that become one shard.
+    """Consecutive texts that become one shard."""
 
-    Attributes:
-        number: Position among the windows.
-        first: Position of its first text.
-        n_texts: Texts, repeats included.
-        texts: Its texts, each once.
-    """
-
-    number: int
-    first: int
-    n_texts: int
-    texts: list[str | JoinedText]
+    number: int  # position among the windows
+    first: int  # position of its first text
+    n_texts: int  # repeats included
+    texts: list[str | JoinedText]  # each once
 
     def __str__(self) -> str:
         return f"window {self.number} (texts {self.first} to {self.first + self.n_texts - 1})"
@@ -180,24 +174,19 @@ class Claim:
             os.utime(self.descriptor)
 
 
-@dataclass(frozen=True, eq=False)
-class ShardWriter:
-    """Turns windows into shards without the index, so that many can work at once."""
-
-    decoder: Decoder
-    spec: ExtractionSpec
-    progress: ExtractionProgress
-
-    def __call__(self, window: Window, claim: Claim) -> tuple[Shard, Path]:
-        """Extract a window into a draft, or go on with one; return the shard and the draft."""
-        manifest = describe_extraction(self.decoder, window.texts, self.spec)
-        draft = cache_path(claim.drafts, manifest)
-        try:
-            with open_store(draft, manifest) as writer:
-                Extraction(self.decoder, window.texts, self.spec, writer, _ClaimProgress(self.progress, claim)).run()
-        except (InputError, NonFiniteLatentError) as error:
-            raise type(error)(f"in {window}, counted in it: {error}") from error
-        return describe_shard(draft, window=window.number, expected=manifest.identity), draft
+def write_shard(
+    window: Window, claim: Claim, *, decoder: Decoder, spec: ExtractionSpec, progress: ExtractionProgress
+) -> tuple[Shard, Path]:
+    """Extract a window into a draft, or go on with one; return the shard and the draft. The index is not touched."""
+    manifest = describe_extraction(decoder, window.texts, spec)
+    draft = cache_path(claim.drafts, manifest)
+    try:
+        with open_store(draft, manifest) as writer:
+            session = Session(decoder, _ClaimProgress(progress, claim))
+            Extraction(decoder, window.texts, spec, writer, session).run()
+    except (InputError, NonFiniteLatentError) as error:
+        raise type(error)(f"in {window}, counted in it: {error}") from error
+    return describe_shard(draft, window=window.number, expected=manifest.identity), draft
 
 
 class _ClaimProgress(ExtractionProgress):
@@ -215,11 +204,10 @@ class _ClaimProgress(ExtractionProgress):
 def map_windows(
     write: Callable[[Window, Claim], tuple[Shard, Path]], windows: Iterable[Window], ledger: "Ledger"
 ) -> Iterator[Shard]:
-    """Compute the windows that no process has computed, and yield their shards when they are listed.
+    """Compute the windows that no process has computed, and yield their shards when they are listed; end when all are.
 
-    Alone, a process computes all, in their order. Several share the windows without talking to each other: the first at
-    a window claims it, and the others go on to the next. It ends when every window is listed. A window of a process
-    that died is computed by the next free one; windows that others have claimed stay in memory until then.
+    Several processes share the windows without talking to each other: the first at a window claims it, and the others
+    go on to the next. The window of a process that died is computed by the next free one.
     """
     waiting: list[Window] = []
     for next_window in chain(windows, repeat(None)):
@@ -258,13 +246,8 @@ def _write(
 class Ledger:
     """The index of a folder of shards and the claims to its windows; any number of processes share it.
 
-    A new one creates the folder and its index; a folder with shards of something else is a `CacheIdentityError`.
-
-    Args:
-        folder: The folder, which all processes see.
-        manifest: That of the first window.
-        window_texts: Texts of a window.
-        patience: Seconds without a batch after which a claim no longer counts.
+    `manifest` is that of the first window. A folder of something else is a `CacheIdentityError`. A claim no longer
+    counts after `patience` seconds without a batch.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, window_texts: int, *, patience: float = PATIENCE) -> None:
@@ -314,10 +297,9 @@ class Ledger:
 
     @contextmanager
     def claimed(self, window: Window) -> Iterator[Claim | None]:
-        """Hold the claim to a window until the `with` block ends; None where another process is at work on it.
+        """Hold the claim to a window until the `with` block or the process ends; None where another is at work on it.
 
-        A claim ends with its process, whatever ends it. Where its process lives but writes no batch for `patience`
-        seconds, another claim to the window is allowed, with drafts in another folder.
+        Where that writes no batch for `patience` seconds, another claim is allowed, with drafts in another folder.
         """
         with ExitStack() as stack:
             yield self._claim(window, stack)
@@ -373,7 +355,7 @@ class Ledger:
             except FileNotFoundError:  # the drafts were removed this moment: all is done
                 return None
             except OSError as error:
-                raise explain_write_error(error, path, needed=None) from error
+                raise explain_write_error(error, path) from error
             try:
                 stack.enter_context(locked_file(file.fileno()))
             except BlockingIOError:
@@ -397,11 +379,9 @@ class Ledger:
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder of shards, which is created; others hold it for moments only."""
-    try:
+    with explained_errors(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("wb")
-    except OSError as error:
-        raise explain_write_error(error, folder / LOCK, needed=None) from error
     with file, locked_file(file.fileno(), waits=True):
         yield
 

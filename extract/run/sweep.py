@@ -1,11 +1,10 @@
 """A sweep: many plans over the same texts, one cache per plan, the lower blocks they share computed once."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,17 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.errors import CertificateError, ConfigError
+from extract.errors import ConfigError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import MaskPlan
-from extract.poolings.memory import HostCopies
 from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
-    Ahead,
     Extraction,
-    ExtractionProgress,
-    Sink,
     check_texts,
     count_rows,
     describe_extraction,
@@ -33,7 +28,7 @@ from extract.run.extraction import (
     warn_truncated,
 )
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import Session
+from extract.run.session import ExtractionProgress, Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force
@@ -116,13 +111,13 @@ def sweep_latents(
     manifests = {plan: describe_extraction(decoder, unique, specs[plan], n_rows=n_rows) for plan in specs}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]
     with ExitStack() as stack:
-        branches, watch, copies, session = [], progress or ExtractionProgress(), HostCopies(), Session(decoder)
+        branches, session = [], Session(decoder, progress)
         for plan in missing:
             path = cache_path(Path(folder), manifests[plan])
             if plan is missing[0]:
                 check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
-            extraction = Extraction(decoder, unique, specs[plan], writer, watch, copies=copies, shared_session=session)
+            extraction = Extraction(decoder, unique, specs[plan], writer, session)
             branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.
         branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
@@ -144,49 +139,29 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
         wiring.plan.kinds = list(branch.plan.kinds(len(decoder.blocks)))
         with rest_in_force(decoder, wiring, branch.plan):
             certificates.append(branch.extraction.certify())
+    first = branches[0].extraction
     was_done = np.stack([branch.was_done for branch in branches])
-    progress = branches[0].extraction.progress  # one for all
-    progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
-    session = branches[0].extraction.session  # one for all
+    # The word pooling that `auto` stands for differs between plans, so all are computed and each plan stores its own.
+    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.manifest.poolings))
+
+    def compute(batch: Batch, put: Put) -> None:
+        needed: dict[Route, list[Extraction]] = {}
+        for branch in branches:
+            if not branch.was_done[batch.rows].all():
+                needed.setdefault(branch.route, []).append(branch.extraction)
+
+        def emit(route: Route, latents: Tensor) -> None:
+            for extraction in needed[route]:
+                chosen = [latents[:, poolings.index(name)] for name in extraction.manifest.poolings]
+                extraction.take(batch, torch.stack(chosen, dim=1), put)  # a copy
+
+        walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.manifest.layers, emit=emit)
+
+    session = first.session
     session.proofs += [partial(branch.prove, wiring) for branch in branches]
-    try:
-        _pump(decoder, wiring, branches)
-    except CertificateError:  # the open rows of this run are not trusted
-        raise
-    except BaseException:
-        session.close_if_frozen()
-        raise
-    finally:
-        progress.finish()
-    frozen = session.require_frozen()
-    session.close_rows()
+    frozen = session.fill(
+        first.batches(np.asarray(was_done.all(axis=0))), compute, n_rows=was_done.size, n_done=int(was_done.sum())
+    )
     for branch, certificate in zip(branches, certificates, strict=True):
         proved = {"frozen": frozen, "batches": branch.extraction.proof.result, "swept_with": len(branches)}
         branch.extraction.writer.write_certificate(certificate | proved)
-
-
-def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
-    first = branches[0].extraction
-    # The word pooling that `auto` stands for differs between plans, so all are computed and each plan stores its own.
-    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
-    is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
-    with closing(Sink(lambda step: step())) as sink, closing(Ahead(first.batches(is_done_everywhere))) as batches:
-        for batch in batches:
-            needed: dict[Route, list[_Branch]] = {}
-            for branch in branches:
-                if not branch.was_done[batch.rows].all():
-                    needed.setdefault(branch.route, []).append(branch)
-
-            def emit(route: Route, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
-                for branch in needed[route]:
-                    names = branch.extraction.poolings
-                    pooled = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy
-                    branch.extraction.proof.add(batch, pooled)
-                    for whole, copy in branch.extraction.storable(batch, pooled):
-                        sink.put(partial(branch.extraction.write, whole, copy))
-
-            walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
-            first.session.prove_batches()
-            if first.session.is_due:
-                first.session.require_frozen()
-                sink.put(first.session.close_rows)

@@ -6,9 +6,10 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,9 +21,9 @@ from extract.decoders.decoder_spec import select_from
 from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line, unknown_name
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
 from extract.store.exports import Selection, arrow_table, export_cache
-from extract.store.format import CHECKSUMS, latent_path, read_layout, rows_that_count
-from extract.store.items import CachedTexts, CachedWords, WordPlaces
-from extract.store.manifest import STORAGE_DTYPES, Identity, Manifest, Plain, flatten, require_same
+from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
+from extract.store.items import CachedTexts, CachedWords, WordPlaces, row_keys
+from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
 from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
 from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
 
@@ -44,7 +45,7 @@ class LatentCache:
 
     Args:
         path: The file.
-        expected: Identity the cache must have; any when absent.
+        expected: CacheIdentity the cache must have; any when absent.
         allow_partial: Read a half-done cache; rows that are not done hold arbitrary values.
 
     Raises:
@@ -58,16 +59,16 @@ class LatentCache:
         True
     """
 
-    def __init__(self, path: str | Path, *, expected: Identity | None = None, allow_partial: bool = False) -> None:
+    def __init__(self, path: str | Path, *, expected: CacheIdentity | None = None, allow_partial: bool = False) -> None:
         self.path = Path(path)
         self._file = StoreReader.of_file(self.path)
         self.manifest = self._file.manifest
         self._require(expected, allow_partial=allow_partial)
 
-    def _require(self, expected: Identity | None, *, allow_partial: bool) -> None:
+    def _require(self, expected: CacheIdentity | None, *, allow_partial: bool) -> None:
         """Refuse a cache of another identity, and one that is half done."""
         if expected is not None:
-            require_same(self.identity, expected, where=repr(self._file.name))
+            require_same(self.identity.to_plain(), expected.to_plain(), where=repr(self._file.name))
         if not allow_partial and not self.is_complete:
             raise CacheIncompleteError(
                 f"cache {self._file.name!r} is half done: {self._progress()}. "
@@ -78,7 +79,7 @@ class LatentCache:
         state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
         return f"{self.n_done} of {len(self)} rows, {state}"
 
-    def shown_as(self, identity: Identity) -> "LatentCache":
+    def shown_as(self, identity: CacheIdentity) -> "LatentCache":
         """Return this cache as one of another identity, which differs in layers and poolings that it leaves out."""
         shown = copy.copy(self)
         shown.manifest = Manifest(identity, self.manifest.provenance)
@@ -94,7 +95,7 @@ class LatentCache:
         return self.manifest.n_rows
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> CacheIdentity:
         """What the cache holds; equal identities hold equal latents."""
         return self.manifest.identity
 
@@ -175,11 +176,7 @@ class LatentCache:
         return f"{CHECKSUMS}/blocks" in self._file.layouts[0]
 
     def verify(self) -> None:
-        """Compare every finished row with its checksums, which reads the whole file; nothing if it carries none.
-
-        Raises:
-            CacheError: Something in the file is not what was written.
-        """
+        """Compare every finished row with its checksums, if it carries any: `CacheError` where one does not match."""
         require_sound(self.path)
 
     @property
@@ -236,7 +233,7 @@ class LatentCache:
         self.width_of(names)
         return self._gather(index, names, pooling)
 
-    def _require_positions(self, positions: NDArray[Any]) -> Int64[np.ndarray, " B"]:
+    def _require_positions(self, positions: StoredArray) -> Int64[np.ndarray, " B"]:
         noun, last = self.items.noun, len(self.items) - 1
         if positions.size and positions.dtype.kind not in "iu":
             raise CacheError(f"{noun}s are of dtype {positions.dtype}; allowed: whole numbers from 0 to {last}.")
@@ -339,7 +336,7 @@ class LatentCache:
         """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
         return self.items.flags
 
-    def to_numpy(self, layer: str, pooling: str = "") -> NDArray[Any]:
+    def to_numpy(self, layer: str, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
 
         float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
@@ -400,7 +397,7 @@ class LatentCache:
             `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
-        flags = self.word_flags
+        flags = self.items.flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
         return {"n_words": self.n_words, **counts, "n_windows": self.items.lookup.n_split}
@@ -412,7 +409,7 @@ class LatentCache:
             raise unknown_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
         return latent_path(self.manifest, pooling, layer)
 
-    def _torch(self, raw: NDArray[Any]) -> Tensor:
+    def _torch(self, raw: StoredArray) -> Tensor:
         view = torch.from_numpy(raw)
         return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
@@ -424,7 +421,7 @@ class MeanCache(LatentCache):
 
     Args:
         parts: Whole caches, extracted alike but for their templates.
-        identity: Identity of the mean, whose poolings and layers all parts hold; that of the first part with all
+        identity: CacheIdentity of the mean, whose poolings and layers all parts hold; that of the first part with all
             templates when absent.
 
     Raises:
@@ -432,21 +429,24 @@ class MeanCache(LatentCache):
         CacheError: No caches, or caches of other texts.
     """
 
-    def __init__(self, parts: Sequence[LatentCache], *, identity: Identity | None = None) -> None:
+    def __init__(self, parts: Sequence[LatentCache], *, identity: CacheIdentity | None = None) -> None:
         if not parts:
             raise CacheError("there are no caches to take the mean of; give at least one.")
         first = parts[0]
         for part in parts[1:]:
-            one, other = ({k: v for k, v in one.identity.items() if k not in OF_PARTS} for one in (part, first))
-            require_same(one, other, where=repr(str(part.path)))
-        templates = [{k: v for k, v in part.identity["template"].items() if k != "window"} for part in parts]
-        whole = {**first.identity, "template": {**first.identity["template"], MEAN_OF: templates}}
+            actual, expected = (
+                {key: value for key, value in cache.identity.to_plain().items() if key not in OF_PARTS}
+                for cache in (part, first)
+            )
+            require_same(actual, expected, where=repr(str(part.path)))
+        templates = [{k: v for k, v in part.identity.template.items() if k != "window"} for part in parts]
+        whole = replace(first.identity, template={**first.identity.template, MEAN_OF: templates})
         provenance = {**first.manifest.provenance, MEAN_OF: [part.manifest.id for part in parts]}
         self.parts = tuple(parts)
         self.path, self._file = first.path, first._file
         self.manifest = Manifest(identity or whole, provenance)
-        self._rows = [_match(_row_digests(first), _row_digests(part), part) for part in parts]
-        self._positions = [_match(first.keys, part.keys, part) for part in parts]
+        self._rows = [_match(row_keys(first._file), row_keys(part._file), part) for part in parts]
+        self._positions = [_match(first.items.keys, part.items.keys, part) for part in parts]
 
     @property
     def read_dtype(self) -> str:
@@ -500,7 +500,7 @@ class MeanCache(LatentCache):
         """The items of the first part, with the flags of words in any part."""
         if not self.is_words:
             return CachedTexts(self._file)
-        flags = [part.word_flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
+        flags = [part.items.flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
         return CachedWords(self._file, np.bitwise_or.reduce(flags))
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
@@ -521,22 +521,17 @@ class MeanCache(LatentCache):
         slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
 
 
-def mean_parts(identity: Identity) -> list[Identity]:
+def mean_parts(identity: CacheIdentity) -> list[CacheIdentity]:
     """Return the identities of the parts of a mean; none for other caches."""
-    template = identity["template"]
+    template = identity.template
     window = {key: template[key] for key in ("window",) if key in template}
-    without_chat = {key: value for key, value in identity.items() if key != "chat"}
     return [
-        {**(identity if "chat" in part else without_chat), "template": {**part, **window}}
+        replace(identity, template={**part, **window}, chat=identity.chat if "chat" in part else None)
         for part in template.get(MEAN_OF, ())
     ]
 
 
-def _row_digests(cache: LatentCache) -> UInt64[np.ndarray, "N 2"]:
-    return np.ascontiguousarray(cache._file.map("/rows/digest")).view(np.uint64)
-
-
-def _match(keys: NDArray[Any], others: NDArray[Any], part: LatentCache) -> Int[np.ndarray, " P"]:
+def _match(keys: StoredArray, others: StoredArray, part: LatentCache) -> Int[np.ndarray, " P"]:
     """Find the position of each key of one cache in another."""
     order, other = np.lexsort(keys.T), np.lexsort(others.T)
     if keys.shape != others.shape or (keys[order] != others[other]).any():
@@ -554,7 +549,7 @@ class ShardedCache(LatentCache):
 
     Args:
         place: The `index.json`, its folder, or its address, such as `s3://bucket/folder`.
-        expected: Identity the cache must have; any when absent.
+        expected: CacheIdentity the cache must have; any when absent.
         allow_partial: Read the shards that are there while others are missing.
 
     Raises:
@@ -563,7 +558,9 @@ class ShardedCache(LatentCache):
         CacheIncompleteError: Some windows have no shard and `allow_partial` is off.
     """
 
-    def __init__(self, place: str | Path, *, expected: Identity | None = None, allow_partial: bool = False) -> None:
+    def __init__(
+        self, place: str | Path, *, expected: CacheIdentity | None = None, allow_partial: bool = False
+    ) -> None:
         folder = str(place).removesuffix(INDEX).rstrip("/") or "."
         files = open_files(folder)
         self.index = parse_index(files.read(INDEX), where=f"{folder}/{INDEX}")
@@ -612,16 +609,12 @@ class ShardedCache(LatentCache):
         return {**super().certificate, "n_shards": self.n_shards}
 
     def verify(self) -> None:
-        """Compare the SHA-256 of every shard with the index, which reads all of them.
-
-        Raises:
-            CacheError: A shard is not what was written; names it.
-        """
+        """Compare the SHA-256 of every shard with the index: `CacheError` names one that is not what was written."""
         for shard in self.index.shards:
             require_shard(self._file.files, shard, self.index, where=str(self.path))
 
 
-def describe_shard(path: Path, *, window: int, expected: Identity | None = None) -> Shard:
+def describe_shard(path: Path, *, window: int, expected: CacheIdentity | None = None) -> Shard:
     """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
     cache = LatentCache(path, expected=expected)
     return Shard(
@@ -631,7 +624,7 @@ def describe_shard(path: Path, *, window: int, expected: Identity | None = None)
         n_words=cache.n_words,
         n_bytes=path.stat().st_size,
         sha256=digest_file(LocalFiles(path.parent), path.name),
-        text_digest=str(cache.identity["text_digest"]),
+        text_digest=cache.identity.text_digest,
         n_tokens=int(cache.n_tokens.sum()),
         n_truncated=int(cache.is_truncated.sum()),
         layout=read_layout(path)[1],
@@ -658,22 +651,20 @@ def open_cache(source: LatentCache | str | Path, *, allow_partial: bool = False)
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
-    plan = re.sub(r"[^a-z0-9-]+", "_", str(manifest.identity["plan"])).strip("_")[:60]
+    plan = re.sub(r"[^a-z0-9-]+", "_", manifest.identity.plan).strip("_")[:60]
     return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 
 
-def find_cache(folder: Path, identity: Identity) -> LatentCache | None:
-    """Find a whole and sound cache of an identity in a folder, first by the file name of `cache_path`; or return None.
+def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
+    """Find a whole and sound cache of an identity in a folder; further poolings and layers of it are left out.
 
-    It may hold further poolings, word poolings or layers, which are left out of what is returned. A mean needs all of
-    its parts.
+    That with the file name of `cache_path` comes first. A mean needs all of its parts.
     """
     if parts := mean_parts(identity):
         caches = [cache for part in parts if (cache := find_cache(folder, part)) is not None]
         return MeanCache(caches, identity=identity) if len(caches) == len(parts) else None
-    manifest = Manifest(identity)
-    for cache in whole_caches(folder, first=manifest.short_id):
-        if cache.manifest.id == manifest.id or _covers(cache.identity, identity):
+    for cache in whole_caches(folder, first=Manifest(identity).short_id):
+        if _covers(cache.identity, identity):
             with passing_over(cache.path):
                 cache.verify()
                 return cache.shown_as(identity)
@@ -703,9 +694,9 @@ def passing_over(path: Path) -> Iterator[None]:
         warnings.warn(f"{path.name} in the caches folder is passed over: {error}", CacheWarning, stacklevel=3)
 
 
-def _covers(identity: Identity, expected: Identity) -> bool:
+def _covers(identity: CacheIdentity, expected: CacheIdentity) -> bool:
     """Whether a cache of one identity holds all of another."""
-    one, other = flatten(identity), flatten(expected)
+    one, other = flatten(identity.to_plain()), flatten(expected.to_plain())
     open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
     for key in one.keys() - other.keys():
         if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of further poolings and layers

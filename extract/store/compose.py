@@ -31,10 +31,9 @@ class CachePart:
 
 
 def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Path) -> LatentCache:
-    """Write the cache that an extraction of the texts of all parts would have written, up to rounding.
+    """Write the cache that an extraction of the texts of all parts, each in one of them, would have written.
 
-    Every text of the manifest is in exactly one part, in any order. The certificate is that of the last part, with the
-    identities of all parts.
+    The certificate is that of the last part, with the identities of all parts.
     """
     expected = of_all_texts(manifest.identity)
     for part in parts:
@@ -67,7 +66,7 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
 def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) -> int:
     """Copy the rows of a part to those from `first` on; return the row after them."""
     cache, rows_of_texts = part.cache, part.cache.rows_of(part.texts).numpy()
-    poolings, layers = manifest.identity["poolings"], manifest.identity["layers"]
+    poolings, layers = manifest.identity.poolings, manifest.layers
     for start in range(0, len(part.texts), ROWS_AT_A_TIME):
         rows = rows_of_texts[start : start + ROWS_AT_A_TIME]
         latents = [[_stored(cache, layer, pooling, rows) for pooling in poolings] for layer in layers]
@@ -76,7 +75,7 @@ def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) 
             "n_tokens": cache.n_tokens[rows],
             "is_truncated": cache.is_truncated[rows].astype(np.uint8),
         }
-        writer.write_rows(first, latents, poolings=poolings, layers=layers, rows=facts)
+        writer.write_rows(first, latents, rows=facts)
         first += len(rows)
     return first
 

@@ -107,14 +107,9 @@ def name_latent(batch: Batch, number: int, texts: Sequence[str | JoinedText]) ->
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The part of a cache that goes into a table or file.
+    """The part of a cache that goes into a table or file: of some layers and poolings (all when empty).
 
-    Attributes:
-        cache: The cache.
-        layers: A selection as in `select_layers`.
-        poolings: Poolings; all when empty.
-        texts: The texts whose latents are exported, in this order, repeats allowed; all latents when absent. A cache
-            holds digests of texts alone, so only with them is there a column `text`.
+    With `texts`, their latents in this order, and a column `text`, as a cache holds digests alone; else all latents.
     """
 
     cache: "LatentCache"
@@ -172,14 +167,13 @@ class Selection:
     @property
     def metadata(self) -> dict[str, str]:
         """The identity of the cache as metadata of a file."""
-        return {METADATA: json.dumps(self.cache.identity, sort_keys=True)}
+        return {METADATA: json.dumps(self.cache.identity.to_plain(), sort_keys=True)}
 
 
 def arrow_table(chosen: Selection) -> "pa.Table":
     """Return latents as an Arrow table: a column of lists per pooling and layer beside `Selection.columns`.
 
-    Where nothing was selected by text, float32 and float16 latents stay in the mapped file and are read when they are
-    touched. Arrow has no bfloat16, so those become float32.
+    Without texts, float32 and float16 latents stay in the mapped file. Arrow has no bfloat16, which becomes float32.
     """
     import pyarrow as pa
 

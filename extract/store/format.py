@@ -1,7 +1,6 @@
 """Where the arrays of a store are in its file; docs/cache_format.md is the contract."""
 
 import errno
-import math
 import os
 import shutil
 import time
@@ -49,35 +48,47 @@ class ArrayPlace:
         return self.shape[0] * self.row_bytes
 
 
+StoredArray = NDArray[Any]
+"""Rows of an array of a store, of the dtype that its layout says."""
 Layout = dict[str, ArrayPlace]
 """Where the arrays of one file are, by HDF5 path."""
 
 
-def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """List the arrays of a store: HDF5 path to shape and stored dtype."""
+def array_shapes(manifest: Manifest) -> Layout:
+    """List the arrays of a store with their shapes and stored dtypes, all at offset 0."""
     if manifest.storage_dtype not in STORAGE_DTYPES:
         raise unknown_name("storage dtype", manifest.storage_dtype, STORAGE_DTYPES)
     n_rows, n_latents = manifest.n_rows, manifest.n_latents
-    dtype = np.dtype(STORAGE_DTYPES[manifest.storage_dtype]).type
-    shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        latent_path(manifest, pooling, layer): ((n_latents, manifest.width(layer)), dtype)
+    arrays: list[tuple[str, tuple[int, ...], str]] = [
+        (
+            latent_path(manifest, pooling, layer),
+            (n_latents, manifest.width(layer)),
+            STORAGE_DTYPES[manifest.storage_dtype],
+        )
         for pooling in manifest.poolings
         for layer in manifest.layers
-    }
+    ]
     if manifest.words is not None:
-        shapes["/words/flags"] = ((n_latents,), np.uint8)
-        shapes["/rows/first_word"] = ((n_rows,), np.int64)
-        shapes["/rows/n_words"] = ((n_rows,), np.int32)
-        shapes["/rows/word_start"] = ((n_rows,), np.int32)
-    shapes["/rows/digest"] = ((n_rows, DIGEST_BYTES), np.uint8)
-    shapes["/rows/n_tokens"] = ((n_rows,), np.int32)
-    shapes["/rows/is_truncated"] = ((n_rows,), np.uint8)
-    shapes["/rows/is_done"] = ((n_rows,), np.uint8)
-    shapes["/certificate"] = ((CERTIFICATE_BYTES,), np.uint8)
-    shapes[f"{CHECKSUMS}/blocks"] = ((n_rows, len(shapes) - 2), np.uint32)
-    shapes[f"{CHECKSUMS}/n_rows"] = ((n_rows,), np.int32)
-    shapes[CERTIFICATE] = ((1,), np.uint32)
-    return shapes
+        arrays += [
+            ("/words/flags", (n_latents,), "uint8"),
+            ("/rows/first_word", (n_rows,), "int64"),
+            ("/rows/n_words", (n_rows,), "int32"),
+            ("/rows/word_start", (n_rows,), "int32"),
+        ]
+    arrays += [
+        ("/rows/digest", (n_rows, DIGEST_BYTES), "uint8"),
+        ("/rows/n_tokens", (n_rows,), "int32"),
+        ("/rows/is_truncated", (n_rows,), "uint8"),
+    ]
+    n_checked = len(arrays)
+    arrays += [
+        ("/rows/is_done", (n_rows,), "uint8"),
+        ("/certificate", (CERTIFICATE_BYTES,), "uint8"),
+        (f"{CHECKSUMS}/blocks", (n_rows, n_checked), "uint32"),
+        (f"{CHECKSUMS}/n_rows", (n_rows,), "int32"),
+        (CERTIFICATE, (1,), "uint32"),
+    ]
+    return {name: ArrayPlace(0, shape, np.dtype(dtype)) for name, shape, dtype in arrays}
 
 
 def rows_that_count(done_map: NDArray[np.uint8], certificate: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -129,10 +140,10 @@ def _read_manifest(structure: Structure, path: Path) -> Manifest:
     if structure.schema != SCHEMA:
         raise CacheError(f"cache {str(path)!r} has schema {structure.schema}; this version reads schema {SCHEMA}.")
     text, digest = structure.manifest, structure.manifest_digest
-    manifest = Manifest.from_json(text)
     # Caches of earlier versions have neither a digest of the manifest nor checksums.
-    is_whole = (digest is not None) == _has_checksums(structure)
-    if manifest.id != structure.identity or not is_whole or digest not in (None, digest_text(text)):
+    is_whole = (digest is not None) == _has_checksums(structure) and digest in (None, digest_text(text))
+    manifest = Manifest.from_json(text) if is_whole else None
+    if manifest is None or manifest.id != structure.identity:
         raise CacheError(
             f"the manifest of cache {str(path)!r} is damaged: it does not match its digest; delete the file and "
             "extract again."
@@ -147,22 +158,22 @@ def _has_checksums(structure: Structure) -> bool:
 def _read_arrays(structure: Structure, manifest: Manifest, path: Path) -> Layout:
     arrays = {name: (offset, shape, np.dtype(dtype)) for name, offset, shape, dtype in structure.arrays}
     layout = {}
-    for name, (shape, dtype) in array_shapes(manifest).items():
+    for name, expected in array_shapes(manifest).items():
         if name.startswith(CHECKSUMS) and not _has_checksums(structure):
             continue
         if name not in arrays:
             raise ValueError(f"array {name} is missing")
-        offset, actual_shape, actual_dtype = arrays[name]
+        offset, shape, dtype = arrays[name]
         if offset is None:
             raise CacheError(
                 f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program."
             )
-        if actual_shape != shape or actual_dtype != dtype:
+        if (shape, dtype) != (expected.shape, expected.dtype):
             raise CacheError(
-                f"array {name} of cache {str(path)!r} is {actual_shape} {actual_dtype}, its manifest says {shape} "
-                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
+                f"array {name} of cache {str(path)!r} is {shape} {dtype}, its manifest says {expected.shape} "
+                f"{expected.dtype}; it was rewritten by another program. Delete it and extract again."
             )
-        layout[name] = ArrayPlace(offset, actual_shape, actual_dtype)
+        layout[name] = ArrayPlace(offset, shape, dtype)
     return layout
 
 
@@ -212,7 +223,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> CacheError:
+def explain_write_error(error: Exception, path: Path, *, needed: int | None = None) -> CacheError:
     """Build the error for a failed write: a `DiskFullError` if space ran out, else a `CacheError`."""
     number = error.errno if isinstance(error, OSError) else None
     free = free_bytes(path.parent)
@@ -232,13 +243,22 @@ def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> 
     )
 
 
+@contextmanager
+def explained_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of writing a file into what `explain_write_error` builds."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_write_error(error, path) from error
+
+
 def create_store(path: Path, manifest: Manifest) -> None:
     """Lay out an empty store at `path`, with all of its disk space, in one step that no kill can leave half done.
 
     A store that another process puts there first is left alone.
     """
-    shapes = array_shapes(manifest)
-    needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
+    arrays = array_shapes(manifest)
+    needed = sum(array.n_bytes for array in arrays.values())
     draft = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,11 +267,10 @@ def create_store(path: Path, manifest: Manifest) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with draft.open("wb") as file, locked_file(file.fileno(), waits=True):  # a leftover has no lock
             # Tried first, and sparse: HDF5 ends the process where it meets a limit on the size of files.
-            file.truncate(needed + 2 * ALIGNMENT * len(shapes) + STRUCTURE_BYTES)
+            file.truncate(needed + 2 * ALIGNMENT * len(arrays) + STRUCTURE_BYTES)
             _lay_out(draft, manifest)
-            arrays = [(offset, name) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
-            sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes.items()}
-            seal_structure(draft, [(offset, sizes[name]) for offset, name in arrays])
+            offsets = [(name, offset) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
+            seal_structure(draft, [(offset, arrays[name].n_bytes) for name, offset in offsets])
             _reserve(draft)
             try:
                 os.link(draft, path)
@@ -274,20 +293,18 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
         file.attrs["manifest"] = text = manifest.to_json()
         file.attrs["manifest_digest"] = digest_text(text)
         layers = set(manifest.layers)
-        for name, (shape, dtype) in array_shapes(manifest).items():
+        for name, array in array_shapes(manifest).items():
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_layout(h5py.h5d.CONTIGUOUS)
             plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
             # Latents are not zeroed: the done map says which rows count.
             is_latent = name.rsplit("/", 1)[1] in layers
             plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER if is_latent else h5py.h5d.FILL_TIME_ALLOC)
-            parent = file.require_group(name.rsplit("/", 1)[0] or "/")
-            space = h5py.h5s.create_simple(shape)
-            array = h5py.h5d.create(
-                parent.id, name.rsplit("/", 1)[1].encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist
-            )
+            folder, _, last = name.rpartition("/")
+            dtype, space = h5py.h5t.py_create(array.dtype), h5py.h5s.create_simple(array.shape)
+            dataset = h5py.h5d.create(file.require_group(folder or "/").id, last.encode(), dtype, space, plist)
             if is_latent:
-                h5py.Dataset(array).attrs["dtype"] = manifest.storage_dtype
+                h5py.Dataset(dataset).attrs["dtype"] = manifest.storage_dtype
 
 
 def _reserve(draft: Path) -> None:

@@ -20,17 +20,14 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class WordPlaces:
-    """Where the words of texts are in a cache.
-
-    Attributes:
-        positions: `(W,)` int64 position of each word in the cache, texts one after the other, words in text order.
-        offsets: `(N + 1,)` int64 where the words of each text start in `positions`.
-        flags: `(W,)` uint8, bits `WORD_SHARED` (1), `WORD_CUT` (2) and `WORD_LOST` (4) of `extract.inputs.joined_text`.
-    """
+    """Where the words of texts are in a cache."""
 
     positions: NDArray[np.int64]
+    """`(W,)` position of each word in the cache, texts one after the other, words in text order."""
     offsets: NDArray[np.int64]
+    """`(N + 1,)` where the words of each text start in `positions`."""
     flags: NDArray[np.uint8]
+    """`(W,)` bits `WORD_SHARED` (1), `WORD_CUT` (2) and `WORD_LOST` (4) of `extract.inputs.joined_text`."""
 
     @property
     def n_words(self) -> int:

@@ -1,13 +1,12 @@
 """What a cache is: its identity (which decides reuse) and its provenance (which only informs)."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from extract.errors import CacheError, CacheIdentityError
+from extract.errors import CacheError, CacheIdentityError, IcecoreError
 from extract.files import digest_json
-from extract.records import to_plain
+from extract.records import from_plain, to_plain
 
 SCHEMA = 1
 DECODER_IDENTITY = (
@@ -28,17 +27,15 @@ STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint1
 """Name of a storage dtype to the dtype of its arrays in a file."""
 Plain = dict[str, Any]
 """Plain values by name, as JSON holds them."""
-Identity = Plain
-"""What a cache holds, as the plain values that its id is the digest of."""
 
 
 @dataclass(frozen=True)
 class WordIdentity:
     """The part of an identity that is there for words alone."""
 
-    poolings: Sequence[str]
+    poolings: tuple[str, ...]
     shift: bool
-    on_lost: str
+    on_lost: Literal["error", "count"]
     n_words: int
 
 
@@ -47,13 +44,13 @@ class CacheIdentity:
     """What decides the latents of a cache. Fields that are None are left out of the plain identity and of its id."""
 
     decoder: Plain
-    """Description of the decoder, of which only what decides numbers is written."""
+    """What decides numbers of the description of the decoder."""
     plan: str
     architecture: str
     template: Plain
-    poolings: Sequence[str]
+    poolings: tuple[str, ...]
     """Poolings of whole texts; empty where words are stored."""
-    layers: Sequence[str]
+    layers: tuple[str, ...]
     storage_dtype: str
     n_rows: int
     text_digest: str
@@ -72,37 +69,46 @@ class CacheIdentity:
     chat: str | None = None
     """Digest of the chat template."""
 
-    def to_plain(self) -> Identity:
-        """Return the identity as plain values."""
+    def __post_init__(self) -> None:
+        """Leave out what decides no numbers of the decoder."""
         # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
         # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
-        decoder = {key: self.decoder[key] for key in DECODER_IDENTITY}
-        decoder |= {key: self.decoder[key] for key in DECODER_OPTIONS if key in self.decoder}
-        values: Plain = {"schema": SCHEMA, **to_plain(self), "decoder": to_plain(decoder)}
+        options = [key for key in DECODER_OPTIONS if key in self.decoder]
+        object.__setattr__(self, "decoder", {key: self.decoder[key] for key in (*DECODER_IDENTITY, *options)})
+
+    def to_plain(self) -> Plain:
+        """Return the identity as the plain values that its id is the digest of."""
+        values: Plain = {"schema": SCHEMA, **to_plain(self)}
         return {key: value for key, value in values.items() if value is not None}
+
+    @classmethod
+    def from_plain(cls, values: Plain) -> "CacheIdentity":
+        """Read an identity back from `to_plain`; `UsageError` or `KeyError` where a field is missing or wrong."""
+        identity: CacheIdentity = from_plain(cls, {key: item for key, item in values.items() if key != "schema"})
+        return identity
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The identity and provenance of one cache, both plain values."""
+    """The identity and provenance of one cache."""
 
-    identity: Identity  # equal identities hold equal latents
+    identity: CacheIdentity  # equal identities hold equal latents
     provenance: Plain = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
 
     @property
-    def words(self) -> Plain | None:
+    def words(self) -> WordIdentity | None:
         """The identity's settings of words; None where the latents are those of whole texts."""
-        return self.identity.get("words")
+        return self.identity.words
 
     @property
     def n_rows(self) -> int:
         """Rows: one a text, or several for a text that is read in windows."""
-        return int(self.identity["n_rows"])
+        return self.identity.n_rows
 
     @property
     def n_words(self) -> int:
         """Words over all texts; 0 for whole texts."""
-        return 0 if self.words is None else int(self.words["n_words"])
+        return 0 if self.words is None else self.words.n_words
 
     @property
     def n_latents(self) -> int:
@@ -112,26 +118,26 @@ class Manifest:
     @property
     def layers(self) -> tuple[str, ...]:
         """Layer names, bottom up."""
-        return tuple(self.identity["layers"])
+        return self.identity.layers
 
     @property
     def storage_dtype(self) -> str:
         """One of `STORAGE_DTYPES`."""
-        return str(self.identity["storage_dtype"])
+        return self.identity.storage_dtype
 
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the poolings that are stored: of words where there are words, else of texts."""
-        return tuple((self.words or self.identity)["poolings"])
+        return (self.words or self.identity).poolings
 
     def width(self, layer: str) -> int:
         """Return the width of a layer: that of the decoder, unless it is a tap of another one."""
-        return int(self.identity.get("widths", {}).get(layer, self.identity["decoder"]["width"]))
+        return (self.identity.widths or {}).get(layer) or int(self.identity.decoder["width"])
 
     @property
     def id(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
-        return digest_json(self.identity)
+        return digest_json(self.identity.to_plain())
 
     @property
     def short_id(self) -> str:
@@ -140,21 +146,22 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return identity and provenance as JSON text."""
-        return json.dumps({"identity": self.identity, "provenance": self.provenance}, indent=1, sort_keys=True)
+        values = {"identity": self.identity.to_plain(), "provenance": self.provenance}
+        return json.dumps(values, indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
         """Read a manifest back from the text of `to_json`."""
         try:
             value = json.loads(text)
-            return cls(dict(value["identity"]), dict(value["provenance"]))
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(CacheIdentity.from_plain(dict(value["identity"])), dict(value["provenance"]))
+        except (ValueError, KeyError, TypeError, IcecoreError) as error:
             raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
 
 
-def of_all_texts(identity: Identity) -> Identity:
-    """Return an identity without what differs between caches of other texts."""
-    return {key: value for key, value in identity.items() if key not in OF_TEXTS}
+def of_all_texts(identity: CacheIdentity) -> Plain:
+    """Return the plain identity without what differs between caches of other texts."""
+    return {key: value for key, value in identity.to_plain().items() if key not in OF_TEXTS}
 
 
 def flatten(values: Plain, prefix: str = "") -> Plain:
@@ -184,8 +191,8 @@ def differences(actual: Plain, expected: Plain) -> dict[str, tuple[Any, Any]]:
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def require_same(actual: Identity, expected: Identity, *, where: str) -> None:
-    """Refuse an identity that differs from the expected one, naming every differing field of the cache `where`."""
+def require_same(actual: Plain, expected: Plain, *, where: str) -> None:
+    """Refuse a plain identity that differs from the expected one, naming every differing field of the cache `where`."""
     unequal = differences(actual, expected)
     if unequal:
         listing = "; ".join(f"{key} is {_shorten(a)}, expected {_shorten(b)}" for key, (a, b) in unequal.items())

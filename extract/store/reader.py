@@ -20,6 +20,7 @@ from extract.store.format import (
     CHECKSUMS,
     ArrayPlace,
     Layout,
+    StoredArray,
     checked_arrays,
     read_layout,
     rows_that_count,
@@ -31,13 +32,8 @@ from extract.store.shard_index import Shard, ShardIndex
 class StoreReader:
     """Reads the arrays of a cache by their rows; a cache in one file is one shard.
 
-    No file is held open. A reader can be pickled; another process makes its own maps.
-
-    Args:
-        files: Where the files are.
-        manifest: What the cache holds.
-        layouts: Where the arrays of each shard are, by its file name, in the order of the rows.
-        name: Name of the cache, for messages.
+    `layouts` are those of the shards by file name, in the order of the rows, and `name` is for messages. No file is
+    held open. A reader can be pickled; another process makes its own maps.
     """
 
     def __init__(
@@ -49,7 +45,7 @@ class StoreReader:
         self._rows = np.cumsum([0, *(layout["/rows/digest"].shape[0] for layout in self.layouts)])
         n_words = (layout["/words/flags"].shape[0] if "/words/flags" in layout else 0 for layout in self.layouts)
         self._words = np.cumsum([0, *n_words])
-        self._maps: dict[str, NDArray[Any]] = {}
+        self._maps: dict[str, StoredArray] = {}
 
     @classmethod
     def of_file(cls, path: Path) -> "StoreReader":
@@ -57,7 +53,7 @@ class StoreReader:
         manifest, layout = read_layout(path)
         return cls(LocalFiles(path.parent), manifest, {path.name: layout}, name=path)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Leave the maps behind."""
         return {**self.__dict__, "_maps": {}}
 
@@ -70,7 +66,7 @@ class StoreReader:
         """Length of the first axis of an array over all shards."""
         return int(self._starts(name)[-1])
 
-    def map(self, name: str) -> NDArray[Any]:
+    def map(self, name: str) -> StoredArray:
         """Return a whole array: a copy-on-write map of a single file, else new memory, kept unless it holds latents.
 
         The first words of rows are counted over all shards.
@@ -88,7 +84,7 @@ class StoreReader:
         self._maps[name] = array
         return array
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> StoredArray:
         """Read rows of an array, by default all of them, into new memory."""
         array = self._first(name)
         n_rows = self.n_rows_of(name) if stop is None else stop
@@ -96,7 +92,7 @@ class StoreReader:
         self.read_into(rows, name, start)
         return rows
 
-    def read_into(self, buffer: NDArray[Any], name: str, first: int) -> None:
+    def read_into(self, buffer: StoredArray, name: str, first: int) -> None:
         """Read the rows of an array from `first` on into contiguous memory of the stored dtype; nothing is mapped."""
         starts, end = self._starts(name), first + len(buffer)
         for k in range(int(np.searchsorted(starts, first, side="right")) - 1, len(starts) - 1):
@@ -107,7 +103,7 @@ class StoreReader:
             view = buffer[start - first : stop - first].view(np.uint8).reshape(-1).data
             self.files.read_into(self._names[k], array.offset + (start - int(starts[k])) * array.row_bytes, view)
 
-    def take(self, names: Sequence[str], rows: Int[np.ndarray, " B"]) -> NDArray[Any]:
+    def take(self, names: Sequence[str], rows: Int[np.ndarray, " B"]) -> StoredArray:
         """Gather rows of arrays of one width into new memory `(L, B, D)` of the stored dtype, in any order."""
         starts, array = self._starts(names[0]), self._first(names[0])
         taken = np.empty((len(names), len(rows), *array.shape[1:]), array.dtype)
@@ -143,18 +139,17 @@ CHUNK = 1 << 22  # bytes read at a time to digest a file
 class RowMaps:
     """Read-only maps of files that scattered rows are gathered from.
 
-    Every page that is touched counts as memory of the process, and a page may be one of 2 MB. So pages are released
-    before they are many: the system keeps them as long as it has room, and training takes no more memory on a larger
-    cache.
+    Every page that is touched, perhaps one of 2 MB, counts as memory of the process. So pages are released before they
+    are many, and training takes no more memory on a larger cache.
     """
 
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
         self._n_bytes = self._n_touched = 0
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> "tuple[type[RowMaps], tuple[()]]":
         """Leave the maps behind."""
-        return {"_maps": {}, "_n_bytes": 0, "_n_touched": 0}
+        return RowMaps, ()
 
     def map(self, path: Path) -> NDArray[np.uint8]:
         """Map a file whole; no row brings its neighbours from the disk. Raises OSError or ValueError."""
@@ -226,7 +221,7 @@ class LocalFiles:
         except OSError as error:
             raise _unreadable(str(self.folder / name), error) from error
 
-    def map(self, name: str, array: ArrayPlace) -> NDArray[Any]:
+    def map(self, name: str, array: ArrayPlace) -> StoredArray:
         """Map an array copy-on-write: bytes are read when they are touched, changing one never changes the file."""
         try:
             return np.memmap(self.folder / name, array.dtype, "c", offset=array.offset, shape=array.shape)
@@ -247,7 +242,7 @@ class LocalFiles:
                 view = view[n_read:]
 
     def take(
-        self, names: list[str], shards: Int[np.ndarray, " B"], offsets: Int[np.ndarray, "L B"], taken: NDArray[Any]
+        self, names: list[str], shards: Int[np.ndarray, " B"], offsets: Int[np.ndarray, "L B"], taken: StoredArray
     ) -> None:
         """Fill `taken` with rows; all layers of the rows of one file are gathered at once."""
         width = taken.shape[2]
@@ -316,7 +311,7 @@ class RemoteFiles:
         view[:] = content
 
     def take(
-        self, names: list[str], shards: Int[np.ndarray, " B"], offsets: Int[np.ndarray, "L B"], taken: NDArray[Any]
+        self, names: list[str], shards: Int[np.ndarray, " B"], offsets: Int[np.ndarray, "L B"], taken: StoredArray
     ) -> None:
         """Fill `taken` with rows, all of which are asked for at once."""
         n_bytes = taken.shape[2] * taken.itemsize

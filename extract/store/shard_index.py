@@ -9,7 +9,7 @@ import numpy as np
 from extract.errors import CacheError, IcecoreError, first_line
 from extract.files import canonical_json, digest_json, digest_text, write_file
 from extract.store.format import ArrayPlace, Layout, array_shapes
-from extract.store.manifest import Identity, Manifest, Plain, of_all_texts
+from extract.store.manifest import CacheIdentity, Manifest, Plain, of_all_texts
 
 INDEX = "index.json"
 """Name of the file, beside the shards."""
@@ -36,21 +36,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What a folder of shards holds.
+    """What a folder of shards holds."""
 
-    Attributes:
-        identity: That of every shard, without what depends on its texts.
-        provenance: That of the first shard.
-        window_texts: Texts of a window, repeats included; the last has fewer.
-        shards: Those that are there, by window.
-        is_complete: Whether they hold all texts.
-    """
-
-    identity: Identity
-    provenance: Plain
-    window_texts: int
-    shards: tuple[Shard, ...] = ()
-    is_complete: bool = False
+    identity: Plain  # of every shard, without what depends on its texts
+    provenance: Plain  # of the first shard
+    window_texts: int  # texts of a window, repeats included; the last has fewer
+    shards: tuple[Shard, ...] = ()  # those that are there, by window
+    is_complete: bool = False  # whether they hold all texts
 
     @property
     def n_rows(self) -> int:
@@ -69,7 +61,8 @@ class ShardIndex:
 
     def _manifest(self, n_rows: int, n_words: int, text_digest: str) -> Manifest:
         words = {"words": {**self.identity["words"], "n_words": n_words}} if "words" in self.identity else {}
-        return Manifest({**self.identity, "n_rows": n_rows, "text_digest": text_digest, **words}, self.provenance)
+        identity = {**self.identity, "n_rows": n_rows, "text_digest": text_digest, **words}
+        return Manifest(CacheIdentity.from_plain(identity), self.provenance)
 
     def find(self, window: int) -> Shard | None:
         """Return the shard of a window, if it is listed."""
@@ -178,9 +171,9 @@ def _nonsense(where: str, error: Exception) -> CacheError:
 
 def _end_of(manifest: Manifest, layout: Layout) -> int:
     """Return the byte at which the arrays of a layout end, which must be those of the manifest."""
-    for name, (shape, dtype) in array_shapes(manifest).items():
+    for name, expected in array_shapes(manifest).items():
         array = layout[name]
-        if array.shape != shape or array.dtype != dtype or type(array.offset) is not int or array.offset < 0:
+        if type(array.offset) is not int or array.offset < 0 or replace(array, offset=0) != expected:
             raise ValueError(f"array {name} is {array}")
     return max(array.offset + array.n_bytes for array in layout.values())
 
@@ -190,9 +183,9 @@ def shard_file(window: int) -> str:
     return f"shard-{window:06d}.h5"
 
 
-def shared_identity(identity: Identity) -> Identity:
-    """Return what the shards of one extraction have in common: an identity without what depends on the texts."""
+def shared_identity(identity: CacheIdentity) -> Plain:
+    """Return what the shards of one extraction have in common: the plain identity without what depends on the texts."""
     shared = of_all_texts(identity)
-    if "words" in identity:
-        shared["words"] = {key: item for key, item in identity["words"].items() if key != "n_words"}
+    if identity.words is not None:
+        del shared["words"]["n_words"]
     return shared

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,9 @@ from extract.store.format import (
     CHECKSUMS,
     CLOSED,
     WRITTEN,
+    StoredArray,
     checked_arrays,
-    explain_write_error,
+    explained_errors,
     latent_path,
     locked_file,
     read_layout,
@@ -44,10 +44,8 @@ class StoreWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest, self._layout = read_layout(path)
-        try:
+        with explained_errors(path):
             self._fd = os.open(path, os.O_RDWR)
-        except OSError as error:
-            raise explain_write_error(error, path, needed=None) from error
         for draft in path.parent.glob(f".{glob.escape(path.name)}.new-*"):  # a kill left the store its first name
             with suppress(OSError):
                 if draft.samefile(path) and not draft.is_symlink():
@@ -78,63 +76,54 @@ class StoreWriter:
     def write_rows(
         self,
         first: int,
-        latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]],
+        latents: StoredArray | Sequence[Sequence[StoredArray]],
         *,
-        poolings: Sequence[str],
-        layers: Sequence[str],
-        rows: dict[str, NDArray[Any]],
+        rows: dict[str, StoredArray],
         words: tuple[int, NDArray[np.uint8]] | None = None,
     ) -> None:
         """Write consecutive rows: latents, then the columns of the rows, then, once both are on disk, a mark.
 
         They count from `close_rows` on.
         """
-        try:
-            start = first if words is None else words[0]
-            arrays = [
-                (latent_path(self.manifest, pooling, layer), start, latents[k][p][:, : self.manifest.width(layer)])
-                for k, layer in enumerate(layers)
-                for p, pooling in enumerate(poolings)
-            ]
-            if words is not None:
-                arrays.append(("/words/flags", start, words[1]))
-            arrays += [(f"/rows/{name}", first, values) for name, values in rows.items()]
+        start = first if words is None else words[0]
+        arrays = [
+            (latent_path(self.manifest, pooling, layer), start, latents[k][p][:, : self.manifest.width(layer)])
+            for k, layer in enumerate(self.manifest.layers)
+            for p, pooling in enumerate(self.manifest.poolings)
+        ]
+        if words is not None:
+            arrays.append(("/words/flags", start, words[1]))
+        arrays += [(f"/rows/{name}", first, values) for name, values in rows.items()]
+        n_rows = len(rows["digest"])
+        with explained_errors(self.path):
             sums = {name: self._write(name, start, values) for name, start, values in arrays}
-            self._write_checksums(first, len(rows["digest"]), sums)
+            if f"{CHECKSUMS}/blocks" in self._layout:  # a store that an earlier version laid out has no arrays for them
+                ordered = np.array([[sums[name] for name in checked_arrays(self.manifest)]], np.uint32)
+                self._write(f"{CHECKSUMS}/blocks", first, ordered)
+                self._write(f"{CHECKSUMS}/n_rows", first, np.array([n_rows], np.int32))
             _sync(self._fd)
-            self._write("/rows/is_done", first, np.full(len(rows["digest"]), WRITTEN, np.uint8))
-        except OSError as error:
-            raise explain_write_error(error, self.path, needed=None) from error
+            self._write("/rows/is_done", first, np.full(n_rows, WRITTEN, np.uint8))
 
     def write_certificate(self, certificate: Plain) -> None:
         """Write the certificate, as JSON padded with zero bytes."""
         text = json.dumps(certificate, sort_keys=True).encode()
         if len(text) > CERTIFICATE_BYTES:
             raise CacheError(f"the certificate has {len(text)} bytes; at most {CERTIFICATE_BYTES} fit.")
-        try:
+        with explained_errors(self.path):
             crc = self._write("/certificate", 0, np.frombuffer(text.ljust(CERTIFICATE_BYTES, b"\0"), np.uint8))
             if CERTIFICATE in self._layout:
                 self._write(CERTIFICATE, 0, np.array([crc], np.uint32))
             _sync(self._fd)
-        except OSError as error:
-            raise explain_write_error(error, self.path, needed=None) from error
 
     def close_rows(self, first: int, n_rows: int) -> None:
         """Let consecutive rows that were written count."""
         self._write("/rows/is_done", first, np.full(n_rows, CLOSED, np.uint8))
 
-    def _write_checksums(self, first: int, n_rows: int, sums: dict[str, int]) -> None:
-        """Write the checksums of a block of rows; a store that an earlier version laid out has no arrays for them."""
-        if f"{CHECKSUMS}/blocks" in self._layout:
-            ordered = np.array([[sums[name] for name in checked_arrays(self.manifest)]], np.uint32)
-            self._write(f"{CHECKSUMS}/blocks", first, ordered)
-            self._write(f"{CHECKSUMS}/n_rows", first, np.array([n_rows], np.int32))
-
     def _read(self, name: str) -> NDArray[np.uint8]:
         array = self._layout[name]
         return np.frombuffer(os.pread(self._fd, array.n_bytes, array.offset), np.uint8)
 
-    def _write(self, name: str, first: int, values: NDArray[Any]) -> int:
+    def _write(self, name: str, first: int, values: StoredArray) -> int:
         """Write rows of an array and return the CRC-32 of their bytes."""
         array = self._layout[name]
         view = np.ascontiguousarray(values, array.dtype).view(np.uint8).reshape(-1).data

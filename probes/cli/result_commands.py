@@ -486,7 +486,7 @@ def _describe(cache: LatentCache) -> list[str]:
             f"{counts['n_windows']:,} texts read in windows"
         )
     lines.append(f"identity     {cache.manifest.id}")
-    lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity).items() if key != "layers"]
+    lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity.to_plain()).items() if key != "layers"]
     return lines
 
 

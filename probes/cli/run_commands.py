@@ -203,7 +203,7 @@ def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunCon
         for spec in member.extraction.members:
             manifest = describe_extraction(decoder, texts, spec)
             estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
-            lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
+            lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.layers))]
     if len(estimates) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
     show("\n".join([*lines, *_faster_line(decoder), *notes]))
@@ -224,9 +224,9 @@ def _faster_line(decoder: Decoder) -> list[str]:
 
 def _settings_text(manifest: Manifest) -> str:
     """Write out what is in force once defaults and protocol are filled in: plan, template and poolings."""
-    template = {key: value for key, value in manifest.identity["template"].items() if key != "window"}
+    template = {key: value for key, value in manifest.identity.template.items() if key != "window"}
     said = ", ".join(f"{key} {'none' if value in (None, '') else repr(value)}" for key, value in template.items())
-    return f"plan      {manifest.identity['plan']}\ntemplate  {said}\npoolings  {', '.join(manifest.poolings)}"
+    return f"plan      {manifest.identity.plan}\ntemplate  {said}\npoolings  {', '.join(manifest.poolings)}"
 
 
 def _dry_run_text(estimate: "Estimate", n_layers: int) -> str:

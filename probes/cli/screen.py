@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from extract.errors import ConfigError, InputError, first_line, printable
-from extract.run.extraction import BarProgress
+from extract.run.session import BarProgress
 from probes.cli.arguments import Watched
 from probes.fitting.fit import EpochReport
 from probes.runs.run import SILENT, Watcher

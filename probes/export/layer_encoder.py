@@ -15,8 +15,9 @@ from extract.decoders.decoder import Decoder
 from extract.files import digest_json, digest_rows
 from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
-from extract.run.extraction import ExtractionProgress, describe_extraction, extract_latents, unique_texts
+from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
+from extract.run.session import ExtractionProgress
 from extract.store.cache import LatentCache
 from extract.wiring.states import layer_widths
 
@@ -55,9 +56,9 @@ class TextCaches:
     def revision(self, layer: str, pooling: str, instructions: Mapping[str, str]) -> str:
         """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""
         identity = describe_extraction(self.decoder, [BLANK], self.spec).identity
-        encoding = {key: value for key, value in identity.items() if key not in OF_TEXTS}
+        encoding = {key: value for key, value in identity.to_plain().items() if key not in OF_TEXTS}
         digest = digest_json([encoding, self.spec.template.settings(), layer, pooling, dict(instructions)])[:12]
-        return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{identity['plan']}.{layer}.{pooling}.{digest}")
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{identity.plan}.{layer}.{pooling}.{digest}")
 
 
 class LayerEncoder(AbsEncoder):

@@ -185,12 +185,12 @@ def fit_or_load(
 def describe_latents(cache: LatentCache) -> dict[str, Any]:
     """Describe the latents that a head is fitted on: new ones must be like them."""
     identity = cache.identity
-    decoder = {key: identity["decoder"].get(key) for key in DECODER_KEYS}
+    decoder = {key: identity.decoder.get(key) for key in DECODER_KEYS}
     return {
         "cache": cache.manifest.id,
         "decoder": decoder,
-        "plan": identity.get("plan"),
-        "template": identity.get("template"),
+        "plan": identity.plan,
+        "template": identity.template,
     }
 
 

@@ -69,7 +69,7 @@ def obtain_autoencoder(
         list(data.channels.names),
         pretraining.seed,
         pretraining.cache.manifest.id,
-        pretraining.cache.identity["versions"],
+        pretraining.cache.identity.versions,
         pretraining.device,
     ]
     fit_id = digest_json(identity)

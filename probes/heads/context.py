@@ -62,7 +62,7 @@ class FitContext:
         """Digest all that decides a fit: the head, its name first, latents and rows it sees, versions, and `more`."""
         code = digest_own("head", [str(head[0])])
         task = self.task if reads_test else self.task.without_test()  # the same fit when test is read later
-        seen = [self.cache.manifest.id, task.digest(), self.cache.identity["versions"]]
+        seen = [self.cache.manifest.id, task.digest(), self.cache.identity.versions]
         seen += [self.documents.manifest.id] if self.documents else []
         return digest_json([*head, *seen, *more, *([code] if code else [])])
 

@@ -246,12 +246,12 @@ def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, .
 
 def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ...]:
     """Say, one line each, where a run departs from the protocol it names because of what its word cache holds."""
-    words, template = cache.identity["words"], cache.identity["template"]
+    words, template = cache.identity.words, cache.identity.template
     lines = []
     if protocol == MAGNET:
-        if parse_plan(cache.identity["plan"]).is_untouched:
+        if parse_plan(cache.identity.plan).is_untouched:
             lines.append("every block is causal, and no word sees what follows it, as it does with MAGNET")
-        if not words["shift"]:
+        if words is not None and not words.shift:
             lines.append("tokens are not shifted by one, as MAGNET shifts them")
         if pooling != "mean":
             lines.append(f"a word is the {pooling} of its tokens, and not their mean, as with MAGNET")

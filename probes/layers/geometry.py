@@ -289,7 +289,7 @@ class Sample:
         return {
             "cache": self.cache.path.stem,
             "decoder": str(self.cache.manifest.provenance["decoder"]["name"]),
-            "plan": self.cache.identity["plan"],
+            "plan": self.cache.identity.plan,
             "pooling": pooling,
             "layer": layer,
             "depth": self._depths[layer],
@@ -298,7 +298,7 @@ class Sample:
     @cached_property
     def _depths(self) -> dict[str, float]:
         names = self.cache.layers
-        depths = relative_depths(names, int(self.cache.identity["decoder"]["n_layers"]))
+        depths = relative_depths(names, int(self.cache.identity.decoder["n_layers"]))
         return dict(zip(names, depths, strict=True))
 
 

@@ -184,8 +184,8 @@ def describe_cache(cache: "LatentCache") -> CacheInfo:
     return {
         "file": cache.path.name,
         "id": cache.manifest.id,
-        "plan": cache.identity["plan"],
-        "template": cache.identity["template"],
+        "plan": cache.identity.plan,
+        "template": cache.identity.template,
         "poolings": list(cache.poolings),
         "storage_dtype": cache.storage_dtype,
         "n_rows": len(cache),

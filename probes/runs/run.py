@@ -15,7 +15,6 @@ from extract.inputs.joined_text import JoinedText
 from extract.records import Values
 from extract.registry import describe_own
 from extract.run.extraction import (
-    ExtractionProgress,
     PlacementKey,
     Workers,
     extract_latents,
@@ -24,6 +23,7 @@ from extract.run.extraction import (
     place_worker,
     require_one_process,
 )
+from extract.run.session import ExtractionProgress
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo, load_corpus
 from probes.fitting.fit import EpochReport, ignore_epoch

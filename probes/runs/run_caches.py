@@ -29,9 +29,9 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     members = config.extraction.members
     if len(members) > 1:
         parts = [find_cache_of(replace(config, extraction=member), source) for member in members]
-        window = {"window": parts[0].identity["template"]["window"]}
+        window = {"window": parts[0].identity.template["window"]}
         template = {**config.extraction.template.to_dict(), **window}
-        return MeanCache(parts, identity={**parts[0].identity, "template": template})
+        return MeanCache(parts, identity=replace(parts[0].identity, template=template))
     texts = source.texts()
     matches = []
     for cache in whole_caches(Path(config.caches)):
@@ -42,7 +42,7 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
                 matches.append(match)
     if len(matches) > 1:  # of several that hold these texts, the one that holds no others
         digest = digest_rows(digest_texts(unique_texts(texts)))
-        matches = [cache for cache in matches if cache.identity["text_digest"] == digest] or matches
+        matches = [cache for cache in matches if cache.identity.text_digest == digest] or matches
     if len(matches) != 1:
         names = ", ".join(cache.path.name for cache in matches) or "none"
         raise CacheError(
@@ -109,16 +109,16 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
     if typed.template.to_dict()["spans"] == template["spans"]:
         template["spans"] = typed.template.spans  # a file, of which the cache holds a digest
     poolings: dict[str, Any] = {"poolings": cache.poolings, "words": typed.words}
-    if cache.is_words:
-        words = WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"])
+    if identity.words is not None:
+        words = WordSpec(cache.poolings, identity.words.shift, identity.words.on_lost)
         poolings = {"words": forget_defaults(words)}
     return forget_defaults(
         ExtractionSpec(
-            plan=identity["plan"],
+            plan=identity.plan,
             template=forget_defaults(InputTemplate.from_dict(template)),
             layers=tuple(cache.layers),
-            reba=RebaOptions(**identity.get("reba", {})),
-            storage_dtype=identity["storage_dtype"],
+            reba=RebaOptions(**(identity.reba or {})),
+            storage_dtype=identity.storage_dtype,
             batch_tokens=typed.batch_tokens,
             **poolings,
         )
@@ -180,25 +180,24 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
         reba=reba,
     )
     recorded = _Content(
-        plan=identity["plan"],
+        plan=identity.plan,
         template=_template_of(cache),
-        storage_dtype=identity["storage_dtype"],
-        words=(identity["words"]["shift"], identity["words"]["on_lost"]) if cache.is_words else None,
-        custom={key: digest for key, digest in identity.get("own", {}).items() if key in custom},
-        reba=identity.get("reba", {}) if reba else {},
+        storage_dtype=identity.storage_dtype,
+        words=None if identity.words is None else (identity.words.shift, identity.words.on_lost),
+        custom={key: digest for key, digest in (identity.own or {}).items() if key in custom},
+        reba=(identity.reba or {}) if reba else {},
     )
     if recorded != needed or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
-    changed: Plain = {"poolings": list(poolings)}
-    if cache.is_words:
-        changed = {"words": {**identity["words"], **changed}}
-    widths = {layer: width for layer, width in identity.get("widths", {}).items() if layer in layers}
-    optional = {"own": custom, "reba": reba, "widths": widths}
-    rest = {key: value for key, value in identity.items() if key not in optional}
-    used = {key: value for key, value in optional.items() if value}
-    return cache.shown_as({**rest, "layers": list(layers), **changed, **used})
+    if identity.words is None:
+        identity = replace(identity, poolings=tuple(poolings))
+    else:
+        identity = replace(identity, words=replace(identity.words, poolings=tuple(poolings)))
+    widths = {layer: width for layer, width in (identity.widths or {}).items() if layer in layers}
+    identity = replace(identity, layers=tuple(layers), widths=widths or None)
+    return cache.shown_as(replace(identity, own=custom or None, reba=reba or None))
 
 
 def _template_of(cache: LatentCache) -> Plain:
     """Return the template of a cache; the window beside it is the decoder's."""
-    return {"spans": "", **{key: value for key, value in cache.identity["template"].items() if key != "window"}}
+    return {"spans": "", **{key: value for key, value in cache.identity.template.items() if key != "window"}}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from extract.run.extraction import ExtractionProgress
+from extract.run.session import ExtractionProgress
 
 
 class Recorder(ExtractionProgress):

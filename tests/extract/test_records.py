@@ -74,6 +74,8 @@ class Outer:
         (str | dict[str, str | int] | None, "{a: 1}", {"a": 1}),
         (str | dict[str, str | int] | None, "auto", "auto"),
         (dict[str, Any], {"a": "1e-3"}, {"a": "1e-3"}),
+        (Inner | None, {"size": 5}, Inner(5)),
+        (Inner | None, None, None),
     ],
 )
 def test_a_value_is_what_its_annotation_says(hint: Any, value: Any, expected: Any) -> None:

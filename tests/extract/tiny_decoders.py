@@ -20,6 +20,7 @@ from extract.inputs.batches import Batch, collate
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import TextEncoder
+from extract.records import to_plain
 from extract.store.cache import describe_shard
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
@@ -175,14 +176,14 @@ def make_manifest(texts: Sequence[str] | Sequence[JoinedText], **changes: Any) -
         "plan": "causal",
         "architecture": "inplace",
         "template": InputTemplate().to_dict(),
-        "poolings": ["mean", "last"],
-        "layers": list(layer_names(2)),
+        "poolings": ("mean", "last"),
+        "layers": layer_names(2),
         "storage_dtype": "float32",
         "n_rows": len(texts),
         "text_digest": digest_rows(digest_texts(texts)),
         "versions": {"icecore": "0.1.0"},
     }
-    identity = CacheIdentity(**{**fields, **changes}).to_plain()
+    identity = CacheIdentity.from_plain(to_plain({**fields, **changes}))
     return Manifest(identity, {"decoder": decoder, "batching": {"batch_tokens": 64, "min_tokens": 8}})
 
 
@@ -193,9 +194,9 @@ def write_cache(
     manifest = make_manifest(texts, **changes)
     identity = manifest.identity
     create_store(path, manifest)
-    shape = (len(identity["layers"]), len(identity["poolings"]), len(texts), identity["decoder"]["width"])
+    shape = (len(identity.layers), len(identity.poolings), len(texts), identity.decoder["width"])
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    stored = latents.to(getattr(torch, identity["storage_dtype"]))
+    stored = latents.to(getattr(torch, identity.storage_dtype))
     raw = (stored.view(torch.uint16) if stored.dtype == torch.bfloat16 else stored).numpy()
     rows: dict[str, NDArray[Any]] = {
         "digest": digest_texts(texts),
@@ -207,8 +208,6 @@ def write_cache(
     writer.write_rows(
         0,
         raw[:, :, :n_rows],
-        poolings=identity["poolings"],
-        layers=identity["layers"],
         rows={name: values[:n_rows] for name, values in rows.items()},
     )
     writer.close_rows(0, n_rows)

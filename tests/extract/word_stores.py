@@ -26,7 +26,7 @@ def words(each: Sequence[str]) -> JoinedText:
 def make_word_manifest(texts: Sequence[JoinedText], n_rows: int, **changes: Any) -> Manifest:
     """Make the manifest of a small store of words."""
     words = WordIdentity(
-        poolings=changes.pop("word_poolings", ["mean", "last"]),
+        poolings=tuple(changes.pop("word_poolings", ("mean", "last"))),
         shift=False,
         on_lost="error",
         n_words=sum(len(text.spans) for text in texts),
@@ -47,10 +47,10 @@ def write_word_cache(
     manifest = make_word_manifest(texts, len(pieces), **changes)
     identity = manifest.identity
     create_store(path, manifest)
-    n_words = identity["words"]["n_words"]
-    shape = (len(identity["layers"]), len(manifest.poolings), n_words, identity["decoder"]["width"])
+    n_words = manifest.n_words
+    shape = (len(identity.layers), len(manifest.poolings), n_words, identity.decoder["width"])
     latents = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    stored = latents.to(getattr(torch, identity["storage_dtype"]))
+    stored = latents.to(getattr(torch, identity.storage_dtype))
     raw = (stored.view(torch.uint16) if stored.dtype == torch.bfloat16 else stored).numpy()
     given = np.zeros(n_words, np.uint8) if flags is None else flags
     writer = StoreWriter(path)
@@ -69,8 +69,6 @@ def write_word_cache(
         writer.write_rows(
             row,
             raw[:, :, own],
-            poolings=manifest.poolings,
-            layers=identity["layers"],
             rows=rows,
             words=(place, given[own]),
         )

@@ -38,19 +38,19 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
         "weight_digest": "w" * 64,
         "tokenizer_digest": "t" * 64,
     }
-    layers = list(layer_names(first.shape[0] - 2))
+    layers = tuple(layer_names(first.shape[0] - 2))
     identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
-        poolings=list(latents),
+        poolings=tuple(latents),
         layers=layers,
         storage_dtype="float32",
         n_rows=len(texts),
         text_digest=digest_rows(digest_texts(texts)),
         versions={"icecore": "0"},
-    ).to_plain()
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     rows: dict[str, NDArray[Any]] = {
         "digest": digest_texts(texts),
@@ -59,7 +59,7 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
     }
     writer = StoreWriter(path)
     stacked = np.stack(list(latents.values()), axis=1)
-    writer.write_rows(0, stacked, poolings=list(latents), layers=layers, rows=rows)
+    writer.write_rows(0, stacked, rows=rows)
     drift = {"right": 0.0, "left": 0.0, "allowed": 1.0}
     writer.write_certificate(
         {"influence": {"n_layers": len(layers)}, "batch_invariance": drift, "frozen": {"is_bit_identical": True}}

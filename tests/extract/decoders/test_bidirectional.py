@@ -113,10 +113,10 @@ def test_a_model_in_memory_keeps_its_flag() -> None:
 def test_a_cache_says_so_and_others_stay_what_they_were(tmp_path: Path) -> None:
     flagged, plain = make_decoder("qwen2", is_causal=False), make_decoder("qwen2")
     cache = extract_latents(flagged, SENTENCES, spec=ExtractionSpec(plan="bidirectional"), folder=tmp_path)
-    assert cache.identity["decoder"]["bidirectional"] == {"is_causal": False}
+    assert cache.identity.decoder["bidirectional"] == {"is_causal": False}
     assert cache.manifest.provenance["decoder"]["bidirectional"] == {"is_causal": False}
     described = describe_extraction(plain, SENTENCES, ExtractionSpec())
-    assert "bidirectional" not in described.identity["decoder"]
+    assert "bidirectional" not in described.identity.decoder
     assert "bidirectional" not in described.provenance["decoder"]
 
 

@@ -79,7 +79,7 @@ def test_taps_come_by_name_alone_and_stand_before_the_output_of_their_block() ->
     assert select_from("taps:mid", at_hand) == ("block_02.mid",)
     assert relative_depths(["block_01.mid", "block_02"], 2) == relative_depths(["block_01", "block_02"], 2)
     with pytest.raises(
-        UnknownNameError, match=r"unknown layer 'taps:attention': .*Allowed: all, blocks, upper-half, taps:"
+        UnknownNameError, match=r"unknown layer 'taps:attention'.*Allowed: all, blocks, upper-half, taps:"
     ):
         select_from("taps:attention", at_hand)
     with pytest.raises(UnknownNameError, match=r"unknown layer 'block_01.values': did you mean 'block_01.value'"):

@@ -81,7 +81,7 @@ def test_no_third_checkpoint_is_ever_in_memory(folders: list[str], monkeypatch: 
 
 def test_a_merge_is_in_the_identity_and_another_decoder_has_no_such_field(folders: list[str]) -> None:
     def identity(decoder: Decoder) -> dict[str, Any]:
-        found: dict[str, Any] = describe_extraction(decoder, ["ice"], ExtractionSpec()).identity["decoder"]
+        found: dict[str, Any] = describe_extraction(decoder, ["ice"], ExtractionSpec()).identity.decoder
         return found
 
     plain, one, other = load_decoder(folders[0]), merged(folders, 0.4, 0.6), merged(folders, 0.6, 0.4)

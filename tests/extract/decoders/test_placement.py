@@ -239,8 +239,8 @@ def test_records_hold_placement_only_where_it_is_given() -> None:
     quantised = make_decoder()
     described = replace(quantised.description, quantization={"bits": 4})
     manifest = describe_extraction(replace(quantised, description=described), SENTENCES, ExtractionSpec())
-    assert manifest.identity["decoder"]["quantization"] == {"bits": 4}
-    assert "quantization" not in describe_extraction(quantised, SENTENCES, ExtractionSpec()).identity["decoder"]
+    assert manifest.identity.decoder["quantization"] == {"bits": 4}
+    assert "quantization" not in describe_extraction(quantised, SENTENCES, ExtractionSpec()).identity.decoder
 
 
 @pytest.mark.gpu

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from extract.run.extraction import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
+from extract.run.session import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
 
 
 def n_threads() -> int:
@@ -15,9 +16,9 @@ def n_threads() -> int:
 
 def test_a_sink_keeps_the_order_and_finishes() -> None:
     got: list[int] = []
-    sink = Sink(got.append)
+    sink = Sink()
     for i in range(50):
-        sink.put(i)
+        sink.put(partial(got.append, i))
     sink.close()
     assert got == list(range(50))
     assert n_threads() == 0
@@ -31,10 +32,10 @@ def test_an_error_surfaces_once_and_later_items_are_dropped() -> None:
             raise ValueError("item 3")
         got.append(item)
 
-    sink = Sink(consume)
+    sink = Sink()
     with pytest.raises(ValueError, match=r"^item 3$"):
         for i in range(1000):
-            sink.put(i)
+            sink.put(partial(consume, i))
     with pytest.raises(ValueError, match=r"^item 3$"):
         sink.close()
     assert got == [0, 1, 2]
@@ -42,8 +43,8 @@ def test_an_error_surfaces_once_and_later_items_are_dropped() -> None:
 
 
 def test_an_error_in_the_last_item_surfaces_at_close() -> None:
-    sink = Sink(lambda item: 1 // item)
-    sink.put(0)
+    sink = Sink()
+    sink.put(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         sink.close()
     assert n_threads() == 0
@@ -52,16 +53,16 @@ def test_an_error_in_the_last_item_surfaces_at_close() -> None:
 def test_a_slow_sink_holds_few_items() -> None:
     may_go_on, taken = threading.Event(), threading.Semaphore(0)
 
-    def consume(_: int) -> None:
+    def consume() -> None:
         taken.release()
         assert may_go_on.wait(timeout=60)
 
     put: list[int] = []
-    sink = Sink(consume)
+    sink = Sink()
 
     def feed() -> None:
         for i in range(20):
-            sink.put(i)
+            sink.put(consume)
             put.append(i)
 
     feeder = threading.Thread(target=feed)

@@ -25,8 +25,9 @@ from extract.errors import (
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
-from extract.run.extraction import TRIM_ITEMS, describe_extraction, extract_latents, unique_texts
+from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
+from extract.run.session import TRIM_ITEMS
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache, cache_path
 from extract.store.manifest import Manifest
@@ -83,7 +84,7 @@ def test_the_heap_is_trimmed_now_and_then(
     decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trims: list[None] = []
-    monkeypatch.setattr("extract.run.extraction.trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr("extract.run.session.trim_heap", lambda: trims.append(None))
     monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # closing rows is an item for the writer as well
     recorder = Recorder()
     extract_latents(decoder, texts, spec=ExtractionSpec(batch_tokens=32), folder=tmp_path, progress=recorder)
@@ -187,11 +188,11 @@ def test_anything_else_is_another_cache(
 def test_the_identity_of_a_cache_of_texts_has_the_fields_it_always_had(decoder: Decoder, texts: list[str]) -> None:
     identity = describe_extraction(decoder, texts, SPEC).identity
     fields = ["schema", "decoder", "plan", "architecture", "template", "poolings", "layers", "storage_dtype"]
-    assert list(identity) == [*fields, "n_rows", "text_digest", "versions"]
+    assert list(identity.to_plain()) == [*fields, "n_rows", "text_digest", "versions"]
     template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "spans": "", "window": 64}
-    assert identity["template"] == template
+    assert identity.template == template
     joined = hashlib.sha256(b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts))
-    assert (identity["n_rows"], identity["text_digest"]) == (40, joined.hexdigest())
+    assert (identity.n_rows, identity.text_digest) == (40, joined.hexdigest())
 
 
 def test_truncated_rows_are_flagged(decoder: Decoder, tmp_path: Path) -> None:

@@ -213,12 +213,12 @@ def test_a_mean_is_found_described_and_sent_elsewhere(decoder: Decoder, meant: t
     found = find_cache(folder, manifest.identity)
     assert isinstance(found, MeanCache)
     assert found.manifest.id == manifest.id
-    [part] = [p for p in cache.parts if "step by step" in p.identity["template"]["instruction"]]
-    assert part.identity["template"]["last"] == "prompt"
+    [part] = [p for p in cache.parts if "step by step" in p.identity.template["instruction"]]
+    assert part.identity.template["last"] == "prompt"
     assert Manifest.from_json(manifest.to_json()).id == manifest.id
     sent: MeanCache = pickle.loads(pickle.dumps(cache))
     assert torch.equal(sent.layer("block_01", "last"), cache.layer("block_01", "last"))
-    assert cache.shown_as({**cache.identity, "layers": ["block_01"]}).layers == ("block_01",)
+    assert cache.shown_as(replace(cache.identity, layers=("block_01",))).layers == ("block_01",)
     cache.verify()
     assert cache.is_complete
     assert cache.n_done == len(cache) == len(SENTENCES)
@@ -226,7 +226,7 @@ def test_a_mean_is_found_described_and_sent_elsewhere(decoder: Decoder, meant: t
     assert cache.n_tokens[cache.rows_of(SENTENCES)].tolist() == np.sum(parts, axis=0).tolist()
     assert not cache.is_truncated.any()
     assert cache.certificate["mean_of"] == [part.manifest.id for part in cache.parts]
-    lacking = {**manifest.identity, "text_digest": "0"}
+    lacking = replace(manifest.identity, text_digest="0")
     assert find_cache(folder, lacking) is None
 
 
@@ -252,7 +252,7 @@ def test_a_mean_of_other_texts_or_plans_is_refused(
     other = extract_latents(decoder, [text + "!" for text in SENTENCES], spec=spec, folder=tmp_path)
     with pytest.raises(CacheIdentityError, match="text_digest is"):
         MeanCache([cache.parts[0], other])
-    same = other.shown_as({**other.identity, "text_digest": cache.identity["text_digest"]})
+    same = other.shown_as(replace(other.identity, text_digest=cache.identity.text_digest))
     with pytest.raises(CacheError, match="holds other texts than the first"):
         MeanCache([cache.parts[0], same])
 
@@ -286,7 +286,7 @@ def test_sweeps_average_plan_by_plan(decoder: Decoder, meant: tuple[MeanCache, P
     causal, backward = sweep_latents(decoder, SENTENCES, plans, spec=spec, folder=folder)
     assert causal.manifest.id == cache.manifest.id
     assert isinstance(backward, MeanCache)
-    assert [part.identity["plan"] for part in backward.parts] == ["backward:1"] * 2
+    assert [part.identity.plan for part in backward.parts] == ["backward:1"] * 2
 
 
 def test_a_chat_template_is_part_of_the_identity(model: Any) -> None:
@@ -295,8 +295,8 @@ def test_a_chat_template_is_part_of_the_identity(model: Any) -> None:
     decoder = wrap_decoder(model, tokenizer)
     spec = ExtractionSpec(template=InputTemplate(chat="user"))
     one = describe_extraction(decoder, ["ice"], spec).identity
-    assert "chat" not in describe_extraction(decoder, ["ice"], ExtractionSpec()).identity
+    assert "chat" not in describe_extraction(decoder, ["ice"], ExtractionSpec()).identity.to_plain()
     tokenizer.chat_template += "!"
     other = describe_extraction(decoder, ["ice"], spec).identity
-    assert one["chat"] != other["chat"]
-    assert {**one, "chat": ""} == {**other, "chat": ""}
+    assert one.chat != other.chat
+    assert replace(one, chat="") == replace(other, chat="")

@@ -20,6 +20,7 @@ from extract.poolings.poolings import JOINS, Joiner
 from extract.run.embed import embed_texts, estimate_extraction
 from extract.run.extraction import Extraction, describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
+from extract.run.session import Session
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter
@@ -210,7 +211,7 @@ def test_the_estimate_counts_the_tokens_of_windows(decoder: Decoder, monkeypatch
 def test_the_plan_is_proved_on_a_batch_of_windows(decoder: Decoder, whole: LatentCache) -> None:
     """And not on one as long as the longest text."""
     writer = StoreWriter(whole.path)
-    assert Extraction(decoder, TEXTS, SPEC, writer, Recorder()).largest_batch() == (3, MOST)
+    assert Extraction(decoder, TEXTS, SPEC, writer, Session(decoder)).largest_batch() == (3, MOST)
     writer.close()
 
 

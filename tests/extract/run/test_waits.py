@@ -20,7 +20,7 @@ from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.memory import LANES
 from extract.poolings.pooling_table import POOLINGS
-from extract.run import session, sweep
+from extract.run import session
 from extract.run.extraction import Extraction, Workers, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
@@ -79,8 +79,7 @@ class Loops:
 
         patch.setattr(Extraction, "batches", counted)
         patch.setattr(session, "SHARE", 0.0)  # comparing the weights reads them off their device, and is no wait
-        patch.setattr(Extraction, "_pump", self.watched(Extraction._pump))
-        patch.setattr(sweep, "_pump", self.watched(sweep._pump))
+        patch.setattr(session.Session, "_pump", self.watched(session.Session._pump))
 
     def watched(self, pump: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
@@ -253,19 +252,19 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
     plain = extract_latents(make_decoder(family), texts, spec=spec, folder=tmp_path / "cpu")
     decoder = make_decoder(family)
     torch.nn.Module.to(decoder.module, "cuda")
-    pump, seen = Extraction._pump, list[warnings.WarningMessage]()
+    pump, seen = session.Session._pump, list[warnings.WarningMessage]()
 
-    def strict(which: Extraction, is_done: NDArray[np.bool_]) -> None:
+    def strict(*args: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                pump(which, is_done)
+                pump(*args)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         seen.extend(each for each in caught if "synchroniz" in str(each.message))
 
-    monkeypatch.setattr(Extraction, "_pump", strict)
+    monkeypatch.setattr(session.Session, "_pump", strict)
     found = extract_latents(decoder, texts, spec=spec, folder=tmp_path / "gpu")
     # What transformers asks when it builds its masks is known; `error` in place of `warn` would stop there.
     assert not [f"{each.filename}:{each.lineno}" for each in seen if "masking_utils" not in each.filename]

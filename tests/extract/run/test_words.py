@@ -23,6 +23,7 @@ from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache, cache_path
 from extract.store.format import create_store
+from extract.store.manifest import WordIdentity
 from extract.wiring.states import pool_batch
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
@@ -143,9 +144,8 @@ def test_the_pooling_that_auto_stands_for_is_recorded(
     cache = extract_latents(decoder, words[:8], spec=ExtractionSpec(plan=plan), folder=tmp_path)
     n_words = sum(len(text.spans) for text in words[:8])
     assert cache.poolings == (resolved,)
-    assert cache.identity["poolings"] == []
-    block = {"poolings": [resolved], "shift": False, "on_lost": "error", "n_words": n_words}
-    assert cache.identity["words"] == block
+    assert cache.identity.poolings == ()
+    assert cache.identity.words == WordIdentity((resolved,), shift=False, on_lost="error", n_words=n_words)
     if plan == "causal":
         one, other = (c.gather(c.words_of(words[:8]).positions, "last") for c in (cache, whole))
         assert torch.allclose(one, other, atol=TOLERANCE)

@@ -1,10 +1,13 @@
 """Identities decide, provenance informs, and a difference is named."""
 
+import json
+
 import pytest
 
 from extract.errors import CacheError, CacheIdentityError
-from extract.store.manifest import Manifest, differences, require_same
+from extract.store.manifest import Manifest, WordIdentity, differences, require_same
 from tests.extract.tiny_decoders import make_manifest
+from tests.extract.word_stores import make_word_manifest, words
 
 TEXTS = ["ice", "snow"]
 
@@ -13,6 +16,22 @@ def test_a_manifest_reads_back() -> None:
     manifest = make_manifest(TEXTS)
     assert Manifest.from_json(manifest.to_json()) == manifest
     assert manifest.short_id == manifest.id[:12]
+
+
+def test_a_manifest_of_words_reads_back_with_the_same_id() -> None:
+    manifest = make_word_manifest([words(["ice", "floats"])], 1, rules={"nosink": 2}, widths={"block_01.value": 4})
+    read = Manifest.from_json(manifest.to_json())
+    assert (read, read.id) == (manifest, manifest.id)
+    assert read.words == WordIdentity(("mean", "last"), shift=False, on_lost="error", n_words=2)
+    assert (read.width("block_01.value"), read.width("block_01")) == (4, 6)
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("x", 1), ("n_rows", "many"), ("layers", {}), ("words", 3)])
+def test_an_identity_with_a_field_of_another_kind_is_refused(key: str, wrong: object) -> None:
+    value = json.loads(make_manifest(TEXTS).to_json())
+    value["identity"][key] = wrong
+    with pytest.raises(CacheError, match=rf"the manifest of this file cannot be read \(.*{key}"):
+        Manifest.from_json(json.dumps(value))
 
 
 def test_names_do_not_decide_and_weights_do() -> None:
@@ -37,7 +56,7 @@ def test_the_identity_of_a_cache_of_texts_stays_what_it_is() -> None:
         "weight_digest": "ab" * 32,
         "tokenizer_digest": "cd" * 32,
     }
-    assert manifest.identity == {
+    assert manifest.identity.to_plain() == {
         "schema": 1,
         "decoder": decoder,
         "plan": "causal",
@@ -56,15 +75,15 @@ def test_the_identity_of_a_cache_of_texts_stays_what_it_is() -> None:
 
 
 def test_every_difference_is_named() -> None:
-    found = make_manifest(TEXTS).identity
-    wanted = make_manifest(TEXTS, plan="backward", weight_digest="ef", storage_dtype="float16").identity
+    found = make_manifest(TEXTS).identity.to_plain()
+    wanted = make_manifest(TEXTS, plan="backward", weight_digest="ef", storage_dtype="float16").identity.to_plain()
     assert set(differences(found, wanted)) == {"plan", "decoder.weight_digest", "storage_dtype"}
     with pytest.raises(CacheIdentityError, match=r"cache 'a\.h5' holds something else") as caught:
         require_same(found, wanted, where="'a.h5'")
     assert "plan is 'causal', expected 'backward'" in str(caught.value)
     assert "decoder.weight_digest is 'abab" in str(caught.value)
     assert "storage_dtype is 'float32', expected 'float16'" in str(caught.value)
-    require_same(found, make_manifest(TEXTS).identity, where="'a.h5'")
+    require_same(found, make_manifest(TEXTS).identity.to_plain(), where="'a.h5'")
 
 
 def test_a_missing_field_is_a_difference() -> None:

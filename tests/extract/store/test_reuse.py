@@ -1,6 +1,7 @@
 """A cache is found by what it holds: the same, or more; never something else."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from extract.errors import CacheWarning, UnknownNameError
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache, find_cache
-from extract.store.manifest import Manifest
+from extract.store.manifest import CacheIdentity, Manifest
 from tests.extract.tiny_decoders import make_decoder, make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(5)
 
 
-def wanted(**changes: Any) -> dict[str, Any]:
+def wanted(**changes: Any) -> CacheIdentity:
     """Return the identity to look for."""
     return make_manifest(TEXTS, **changes).identity
 
@@ -46,7 +47,7 @@ def test_more_covers_less(tmp_path: Path, less: dict[str, list[str]]) -> None:
     assert found is not None
     assert found.path == tmp_path / "a.h5"
     identity = wanted(**less)
-    assert (found.layers, found.poolings) == (tuple(identity["layers"]), tuple(identity["poolings"]))
+    assert (found.layers, found.poolings) == (identity.layers, identity.poolings)
     assert (found.identity, found.manifest.id) == (identity, Manifest(identity).id), "a fit on it would be another one"
     pooling, layer, whole = found.poolings[0], found.layers[0], LatentCache(found.path)
     assert torch.equal(found.gather([3, 0], pooling)[0], whole.gather([3, 0], pooling, layers=[layer])[0])
@@ -81,7 +82,7 @@ def test_a_cache_of_hidden_tokens_by_the_old_rule_is_not_found(tmp_path: Path, p
     decoder = make_decoder()
     spec = ExtractionSpec(plan=plan)
     manifest = describe_extraction(decoder, TEXTS, spec)
-    old = {key: value for key, value in manifest.identity.items() if key != "rules"}
+    old = replace(manifest.identity, rules=None)
     assert (Manifest(old).id == manifest.id) is is_kept
     extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path)
     assert find_cache(tmp_path, manifest.identity) is not None

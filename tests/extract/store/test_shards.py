@@ -7,6 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,7 +136,7 @@ def test_what_is_not_there_is_refused(written: tuple[Path, Any]) -> None:
     with pytest.raises(CacheError, match="does not hold the text 'Basalt'"):
         cache.rows_of(["Basalt"])
     with pytest.raises(CacheIdentityError, match="plan is 'causal', expected 'backward'"):
-        ShardedCache(written[0], expected={**cache.identity, "plan": "backward"})
+        ShardedCache(written[0], expected=replace(cache.identity, plan="backward"))
 
 
 def test_a_text_in_several_shards_has_the_row_of_the_first(tmp_path: Path) -> None:

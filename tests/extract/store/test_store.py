@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ def write_some(path: Path, n_rows: int, *, closes: bool = True) -> None:
     """Write the first rows of a store with zeros."""
     writer = StoreWriter(path)
     identity = writer.manifest.identity
-    latents = np.zeros((len(identity["layers"]), 2, n_rows, 6), np.float32)
+    latents = np.zeros((len(identity.layers), 2, n_rows, 6), np.float32)
     rows: dict[str, NDArray[Any]] = {"digest": digest_texts(TEXTS[:n_rows]), "n_tokens": np.ones(n_rows, np.int32)}
     rows["is_truncated"] = np.zeros(n_rows, np.uint8)
-    writer.write_rows(0, latents, poolings=["mean", "last"], layers=identity["layers"], rows=rows)
+    writer.write_rows(0, latents, rows=rows)
     if closes:
         writer.close_rows(0, n_rows)
     writer.close()
@@ -200,7 +201,7 @@ def test_rewritten_arrays_are_refused(tmp_path: Path, how: str) -> None:
 
 
 def test_an_unknown_storage_dtype_is_refused() -> None:
-    identity = {**make_manifest(TEXTS).identity, "storage_dtype": "float8"}
+    identity = replace(make_manifest(TEXTS).identity, storage_dtype="float8")
     with pytest.raises(UnknownNameError, match="unknown storage dtype 'float8': did you mean 'float32'"):
         array_shapes(Manifest(identity))
 
@@ -219,7 +220,7 @@ def test_no_room_up_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_more_than_the_disk_holds_is_refused_before_hdf5(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match=r"it needs 2,620,000,000\.1 MB"):
-        create_store(tmp_path / "a.h5", Manifest({**make_manifest(TEXTS).identity, "n_rows": 10**13}))
+        create_store(tmp_path / "a.h5", Manifest(replace(make_manifest(TEXTS).identity, n_rows=10**13)))
     assert list(tmp_path.iterdir()) == []
 
 

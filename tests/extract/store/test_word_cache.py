@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,9 @@ def test_more_words_cover_fewer(path: Path, wanted: dict[str, Any], is_found: bo
 def test_words_never_cover_texts_nor_texts_words(path: Path, tmp_path: Path) -> None:
     write_word_cache(path, TEXTS, PIECES)
     write_cache(tmp_path / "b.h5", ["snow", "ice"])
-    as_texts = make_word_manifest(TEXTS, len(PIECES)).identity
-    del as_texts["words"]
+    as_texts = replace(make_word_manifest(TEXTS, len(PIECES)).identity, words=None)
     assert find_cache(tmp_path, as_texts) is None
-    words = WordIdentity(["mean"], shift=False, on_lost="error", n_words=2)
+    words = WordIdentity(("mean",), shift=False, on_lost="error", n_words=2)
     assert find_cache(tmp_path, make_manifest(["snow", "ice"], words=words).identity) is None
     assert find_cache(tmp_path, make_manifest(["snow", "ice"]).identity) is not None
 

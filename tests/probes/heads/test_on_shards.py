@@ -41,8 +41,8 @@ def into_shards(cache: LatentCache, texts: Sequence[str], folder: Path, *, windo
     index = ShardIndex(shared_identity(cache.identity), cache.manifest.provenance, window)
     for number, start in enumerate(range(0, len(texts), window)):
         part = texts[start : start + window]
-        own = {"n_rows": len(part), "text_digest": digest_rows(digest_texts(part))}
-        manifest = Manifest({**cache.identity, **own}, cache.manifest.provenance)
+        identity = replace(cache.identity, n_rows=len(part), text_digest=digest_rows(digest_texts(part)))
+        manifest = Manifest(identity, cache.manifest.provenance)
         path = compose_cache([CachePart(cache, part)], manifest=manifest, folder=folder).path
         shard = describe_shard(path, window=number)
         path.replace(folder / shard.file)

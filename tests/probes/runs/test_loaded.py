@@ -1,5 +1,6 @@
 """A finished run in Python: the predictions of the run again, its results as data, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,6 @@ def test_changed_results_are_refused(loaded: LoadedRun, tmp_path: Path) -> None:
 def test_a_run_with_few_layers_ignores_what_else_a_cache_holds(finished: Finished) -> None:
     """Heads were once fitted on every layer that lay in a reused cache."""
     cache = LatentCache(finished.cache)
-    few = cache.shown_as({**cache.identity, "layers": ["block_02"], "poolings": ["last"]})
+    few = cache.shown_as(replace(cache.identity, layers=("block_02",), poolings=("last",)))
     assert few.gather([0], "last").shape[0] == 1
     assert few.manifest.id != cache.manifest.id

@@ -238,7 +238,7 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     )
     with pytest.raises(ConfigError, match="does not hold what protocol 'freeze-released' extracts"):
         run(config, cache=cache)
-    monkeypatch.setitem(cache.identity["template"], "bos", "force")
+    monkeypatch.setitem(cache.identity.template, "bos", "force")
     folder = run(config, cache=cache).folder
     text = (folder / "summary.md").read_text(encoding="utf-8")
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from extract.files import digest_json, digest_text
 from extract.masks.mask_kinds import KINDS
 from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from extract.registry import ADDED
-from extract.store.manifest import Manifest
+from extract.store.manifest import CacheIdentity, Manifest
 from probes.cli.main import main
 from probes.export.hub_export import stage_run
 from probes.export.sentence_transformers import PairScorer
@@ -48,7 +48,9 @@ def edit_cache(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], 
     [path] = (folder.parent / "caches").glob("*.h5")
     with h5py.File(path, "r+") as file:
         manifest = Manifest.from_json(file.attrs["manifest"])
-        change(manifest.identity, manifest.provenance)
+        identity = manifest.identity.to_plain()
+        change(identity, manifest.provenance)
+        manifest = Manifest(CacheIdentity.from_plain(identity), manifest.provenance)
         file.attrs["identity"] = manifest.id
         file.attrs["manifest"] = text = manifest.to_json()
         file.attrs["manifest_digest"] = digest_text(text)

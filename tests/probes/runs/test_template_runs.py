@@ -39,7 +39,7 @@ def test_a_run_reads_the_mean_of_several_templates(finished: Finished, tmp_path:
     config = averaged(finished, tmp_path)
     result = run(config)
     [one, other] = [LatentCache(path) for path in (tmp_path / "caches").glob("*.h5")]
-    assert {c.identity["template"]["instruction"] for c in (one, other)} == {'This sentence : "', "Context: "}
+    assert {c.identity.template["instruction"] for c in (one, other)} == {'This sentence : "', "Context: "}
     template: Any = result.record.cache["template"]
     assert template["name"] == NAME
     assert len(template["mean_of"]) == 2

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -77,7 +77,8 @@ def test_a_named_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(address)
         raise ConnectionError("nobody answers")
 
-    ray = SimpleNamespace(init=init, is_initialized=lambda: False, shutdown=lambda: None)
+    ray = ModuleType("ray")
+    vars(ray).update(init=init, is_initialized=lambda: False, shutdown=lambda: None)
     monkeypatch.setenv("RAY_ADDRESS", "ice:6379")
     with (
         pytest.raises(ConfigError, match=r"'ice:6379' cannot be joined \(ConnectionError: nobody answers\)"),

@@ -41,20 +41,20 @@ def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Mani
         "tokenizer_digest": "t" * 64,
     }
     template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64}
-    words = WordIdentity(poolings, shift=False, on_lost="error", n_words=n_words)
+    words = WordIdentity(tuple(poolings), shift=False, on_lost="error", n_words=n_words)
     identity = CacheIdentity(
         decoder=decoder,
         plan="causal",
         architecture="inplace",
         template=template,
-        poolings=[],
-        layers=list(LAYERS),
+        poolings=(),
+        layers=tuple(LAYERS),
         storage_dtype="float32",
         n_rows=n_rows,
         text_digest="0" * 64,
         words=words,
         versions={"icecore": "0"},
-    ).to_plain()
+    )
     return Manifest(identity, {"decoder": decoder})
 
 
