@@ -54,7 +54,7 @@ def inner_suffix(path: Path) -> str:
 def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = None) -> str:
     """Read a text file, with or without a byte order mark, its line ends unchanged; .gz is unpacked.
 
-    A file that is not in the encoding is read by the `fallback`; without one it is rejected, with the line and the byte.
+    A file in another encoding is read by the `fallback`; without one it is rejected, with the line and the byte.
     """
     data = read_bytes(path)
     if not data.strip():
@@ -233,7 +233,9 @@ def _records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]
     """Yield the line that each record starts on and its fields, without blank lines."""
     delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
-    reader = csv.reader(split_lines(read_text(path, encoding=options.encoding)), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(
+        split_lines(read_text(path, encoding=options.encoding)), delimiter=delimiter, quoting=quoting, strict=True
+    )
     start = 1
     try:
         for fields in reader:
