@@ -5,7 +5,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Argument:
-    """What a command says of one of its arguments, beside its type and default."""
+    """One argument of a command: what its field declares, and the field's name, type and default."""
 
     help: str
     """What it is, without a full stop."""
@@ -40,7 +40,7 @@ class Argument:
     """Whether it goes by its position rather than by its name."""
     values: tuple[str, ...] = ()
     """The only values allowed; any where empty."""
-    read: Callable[[str], Any] | None = None
+    read: Callable[[str], object] | None = None
     """What reads its text, and may refuse it; the type where there is none."""
     completes: str = ""
     """What a shell offers for it: a table of `icecore list`, `configs`, `files` or nothing."""
@@ -50,6 +50,34 @@ class Argument:
     """Options of which one must be typed with it, as without them it would do nothing."""
     excludes: tuple[str, ...] = ()
     """Options and places that cannot be typed with it, as one of the two would be ignored."""
+    key: str = ""
+    """Name of its field."""
+    hint: Any = str
+    """Its type."""
+    default: Any = ""
+    """Its value when it is absent; `MISSING` where it cannot be."""
+
+    @classmethod
+    def of(cls, item: Field[Any], hint: Any) -> "Argument":
+        """Complete what a field declares."""
+        declared: Argument = item.metadata["argument"]
+        values = get_args(hint) if get_origin(hint) is Literal else declared.values
+        return replace(declared, key=item.name, hint=hint, default=item.default, values=values)
+
+    @property
+    def name(self) -> str:
+        """How it is written: in capitals for a place, else with dashes."""
+        return self.key.upper() if self.is_place else f"--{self.key.replace('_', '-')}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of an option."""
+        return tuple(filter(None, (self.name, self.alias)))
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it takes all words that are left."""
+        return self.is_place and get_origin(self.hint) is tuple
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
@@ -87,35 +115,6 @@ class Watched(Args):
 
 
 @dataclass(frozen=True)
-class Slot:
-    """One argument of a command: its field, type and description."""
-
-    key: str
-    """Name of its field."""
-    hint: Any
-    """Its type."""
-    default: Any
-    """Its value when it is absent; `MISSING` where it cannot be."""
-    about: Argument
-    """What the command says of it."""
-
-    @property
-    def name(self) -> str:
-        """How it is written: in capitals for a place, else with dashes."""
-        return self.key.upper() if self.about.is_place else f"--{self.key.replace('_', '-')}"
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The only values allowed; any where empty."""
-        return get_args(self.hint) if get_origin(self.hint) is Literal else self.about.values
-
-    @property
-    def is_many(self) -> bool:
-        """Whether it takes all words that are left."""
-        return self.about.is_place and get_origin(self.hint) is tuple
-
-
-@dataclass(frozen=True)
 class Command:
     """One command."""
 
@@ -136,42 +135,40 @@ class Command:
         return issubclass(self.args, Configured)
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
+    def arguments(self) -> tuple[Argument, ...]:
         """Its arguments; the file of a configuration last among the places."""
         hints = get_type_hints(self.args)
-        mine = [item for item in fields(self.args) if "argument" in item.metadata]
-        mine.sort(key=lambda item: item.name in Watched.__dataclass_fields__)
-        slots = [Slot(item.name, hints[item.name], item.default, item.metadata["argument"]) for item in mine]
-        if self.takes_config:
-            about = Argument("YAML file, as configs/demo.yaml", is_place=True, completes="configs")
-            slots.append(Slot("config", str, "", about))
-        if self.imports_code:
-            slots.append(Slot("allow_code", str, "", ALLOW_CODE))
-        return tuple(slots)
+        declared = [item for item in fields(self.args) if "argument" in item.metadata]
+        declared.sort(key=lambda item: item.name in Watched.__dataclass_fields__)
+        shared = [CONFIG] * self.takes_config + [ALLOW_CODE] * self.imports_code
+        return (*(Argument.of(item, hints[item.name]) for item in declared), *shared)
 
     @property
-    def places(self) -> tuple[Slot, ...]:
+    def places(self) -> tuple[Argument, ...]:
         """Arguments that go by their position."""
-        return tuple(slot for slot in self.slots if slot.about.is_place)
+        return tuple(argument for argument in self.arguments if argument.is_place)
 
     @property
-    def options(self) -> tuple[Slot, ...]:
+    def options(self) -> tuple[Argument, ...]:
         """Arguments that go by their name."""
-        return tuple(slot for slot in self.slots if not slot.about.is_place)
+        return tuple(argument for argument in self.arguments if not argument.is_place)
 
     @property
     def usage(self) -> str:
         """How to write it, in a line."""
         words = []
-        for slot in self.places:
-            many = f"{slot.name} [{slot.name} ...]" if slot.default is MISSING else f"[{slot.name} ...]"
-            words.append(many if slot.is_many else slot.name if slot.default is MISSING else f"[{slot.name}]")
+        for place in self.places:
+            words += [place.name] * (place.default is MISSING)
+            words += [f"[{place.name} ...]"] * place.is_many
+            words += [f"[{place.name}]"] * (place.default is not MISSING and not place.is_many)
         more = ["[options]"] * bool(self.options or self.takes_config) + ["[--KEY VALUE ...]"] * self.takes_config
         return " ".join(["icecore", self.name, *words, *more])
 
 
+CONFIG = Argument("YAML file, as configs/demo.yaml", is_place=True, completes="configs", key="config")
 ALLOW_CODE = Argument(
-    "modules that files may import, with ',' between them: those of your own poolings, masks and heads"
+    "modules that files may import, with ',' between them: those of your own poolings, masks and heads",
+    key="allow_code",
 )
 
 
@@ -192,12 +189,12 @@ def read_command(command: Command, argv: Sequence[str]) -> Any:
     except CycloptsError as error:
         raise _explain(command, error) from None
     typed = {key: _with_dashes(value) for key, value in bound.arguments.items() if value != ()}
-    names = frozenset(slot.name for slot in command.slots if slot.key in typed)
+    names = frozenset(argument.name for argument in command.arguments if argument.key in typed)
     _refuse_ignored(command, names)
-    values = {slot.key: _read(slot, typed[slot.key]) for slot in command.slots if slot.key in typed}
+    values = {item.key: _read(item, typed[item.key]) for item in command.arguments if item.key in typed}
     values.pop("allow_code", None)  # which was read before anything could be imported
     if command.takes_config:
-        options = [slot.name.lstrip("-") for slot in command.options]
+        options = [argument.name.lstrip("-") for argument in command.options]
         values["config"] = read_config(pairs, file=values.get("config", ""), options=options)
     return command.args(typed=names, **values)
 
@@ -206,7 +203,7 @@ def split_keys(command: Command, argv: Sequence[str]) -> tuple[list[str], Pairs]
     """Separate the words of a command line from the keys of a configuration, which keep their order."""
     if not command.takes_config:
         return list(argv), []
-    names = {"--help", *(name for slot in command.options for name in (slot.name, slot.about.alias))}
+    names = {"--help", *(name for argument in command.options for name in argument.names)}
     own, pairs, words = list[str](), Pairs(), list(argv)
     while words:
         word = words.pop(0)
@@ -223,8 +220,8 @@ def split_keys(command: Command, argv: Sequence[str]) -> tuple[list[str], Pairs]
 
 def _with_dashed_values(command: Command, words: Sequence[str]) -> list[str]:
     """Write `--layer -1,-4` as `--layer=-1,-4`, and a `-` alone by what stands for it."""
-    options = [slot for slot in command.options if slot.hint is not bool]
-    names = {name for slot in options for name in (slot.name, slot.about.alias) if name}
+    options = [argument for argument in command.options if argument.hint is not bool]
+    names = {name for argument in options for name in argument.names}
     joined: list[str] = []
     for word in words:
         if "--" not in joined and joined[-1:] and joined[-1] in names and word[:1] == "-" != word[1:2]:
@@ -252,23 +249,23 @@ def _with_dashes(value: Any) -> Any:
     return "-" if value == STANDARD_INPUT else value
 
 
-def _read(slot: Slot, value: Any) -> Any:
-    if slot.about.read is None:
+def _read(argument: Argument, value: Any) -> Any:
+    if argument.read is None:
         return value
     with allow_code(PLACE.findall(value)):  # code that is typed is the user's own
-        return slot.about.read(value)
+        return argument.read(value)
 
 
 def _refuse_ignored(command: Command, typed: frozenset[str]) -> None:
     """Refuse options of which one would be ignored; `UsageError` names it and what is in its way."""
-    for slot in command.slots:
-        if slot.name not in typed:
+    for argument in command.arguments:
+        if argument.name not in typed:
             continue
-        for other in slot.about.excludes:
+        for other in argument.excludes:
             if other in typed:
-                raise UsageError(f"{slot.name} and {other} exclude each other; give one of them.")
-        if slot.about.needs and not typed & set(slot.about.needs):
-            raise UsageError(f"{slot.name} does nothing by itself; give it with {' or '.join(slot.about.needs)}.")
+                raise UsageError(f"{argument.name} and {other} exclude each other; give one of them.")
+        if argument.needs and not typed & set(argument.needs):
+            raise UsageError(f"{argument.name} does nothing by itself; give it with {' or '.join(argument.needs)}.")
 
 
 NOUNS = {int: "a whole number", float: "a number"}
@@ -278,9 +275,9 @@ def _explain(command: Command, error: "CycloptsError") -> UsageError:
     """Turn what cyclopts says of a command line into a sentence of ours."""
     from cyclopts import exceptions
 
-    names = {name: slot for slot in command.slots for name in (slot.name, slot.about.alias) if name}
+    names = {name: argument for argument in command.arguments for name in argument.names}
     token = getattr(error, "token", None)
-    slot = names.get(error.argument.name if error.argument else token.keyword if token else "")
+    argument = names.get(error.argument.name if error.argument else token.keyword if token else "")
     text = f"{str(error).rstrip('.')}; allowed: {command.usage}."
     if isinstance(error, exceptions.UnknownOptionError):
         word = (error.token.keyword or error.token.value).partition("=")[0]
@@ -288,24 +285,24 @@ def _explain(command: Command, error: "CycloptsError") -> UsageError:
         text = str(unknown_name(f"option of {command.name}", word, [*options, "--help"]))
     elif isinstance(error, exceptions.UnusedCliTokensError) and error.unused_tokens:
         text = f"{_with_dashes(error.unused_tokens[0])!r} is one word too many; allowed: {command.usage}."
-    elif isinstance(error, exceptions.RepeatArgumentError) and slot:
-        text = f"{slot.name} is typed twice; give it once."
-    elif isinstance(error, exceptions.MissingArgumentError) and slot:
-        text = f"{slot.name} lacks its value; allowed: {slot.name} VALUE, or {slot.name}=VALUE."
-        if slot.about.is_place:
-            text = f"{slot.name} is missing ({slot.about.help}); allowed: {command.usage}."
-    elif isinstance(error, exceptions.CoercionError) and slot and token:
-        text = _explain_value(slot, _with_dashes(token.value))
+    elif isinstance(error, exceptions.RepeatArgumentError) and argument:
+        text = f"{argument.name} is typed twice; give it once."
+    elif isinstance(error, exceptions.MissingArgumentError) and argument:
+        text = f"{argument.name} lacks its value; allowed: {argument.name} VALUE, or {argument.name}=VALUE."
+        if argument.is_place:
+            text = f"{argument.name} is missing ({argument.help}); allowed: {command.usage}."
+    elif isinstance(error, exceptions.CoercionError) and argument and token:
+        text = _explain_value(argument, _with_dashes(token.value))
     return UsageError(text)
 
 
-def _explain_value(slot: Slot, value: str) -> str:
-    if slot.values:
-        return str(unknown_name(slot.key, value, slot.values))
-    if slot.hint is bool:
-        return f"{slot.name} is given {value!r}; allowed: {slot.name} alone, without a value."
-    nouns = [noun for kind, noun in NOUNS.items() if kind in (slot.hint, *get_args(slot.hint))]
-    return f"{slot.name} is {value!r}; allowed: {nouns[0] if nouns else 'a text'}."
+def _explain_value(argument: Argument, value: str) -> str:
+    if argument.values:
+        return str(unknown_name(argument.key, value, argument.values))
+    if argument.hint is bool:
+        return f"{argument.name} is given {value!r}; allowed: {argument.name} alone, without a value."
+    nouns = [noun for kind, noun in NOUNS.items() if kind in (argument.hint, *get_args(argument.hint))]
+    return f"{argument.name} is {value!r}; allowed: {nouns[0] if nouns else 'a text'}."
 
 
 # --- For cyclopts ---
@@ -372,30 +369,30 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
         raise NotImplementedError
 
     parameters = []
-    for slot in command.slots:
+    for argument in command.arguments:
         kind = KEYWORD
-        if slot.about.is_place:
-            kind = MANY if slot.is_many else PLACE_ONLY
-        hint: Any = str if slot.is_many or slot.about.read else slot.hint
-        if slot.values:
-            hint = Literal[slot.values]
+        if argument.is_place:
+            kind = MANY if argument.is_many else PLACE_ONLY
+        hint: Any = str if argument.is_many or argument.read else argument.hint
+        if argument.values:
+            hint = Literal[argument.values]
         about = Parameter(
-            name=slot.name if slot.about.is_place else tuple(filter(None, (slot.name, slot.about.alias))),
-            help=_with_default(_with_values(slot), slot.default),
+            name=argument.names,
+            help=_with_default(_with_values(argument), argument.default),
             negative="",
-            metavar=_noun(slot.hint),
-            required=slot.default is MISSING,
+            metavar=_noun(argument.hint),
+            required=argument.default is MISSING,
             show_choices=False,
             show_default=False,
         )
-        default: Any = slot.default
-        if slot.is_many or default is MISSING:
+        default: Any = argument.default
+        if argument.is_many or default is MISSING:
             default = inspect.Parameter.empty
-        elif slot.values:
-            default = default if default in slot.values else slot.values[0]
+        elif argument.values:
+            default = default if default in argument.values else argument.values[0]
         elif hint is str and not isinstance(default, str):  # cyclopts checks defaults where pydantic is imported
             default = ""
-        parameters.append(inspect.Parameter(slot.key, kind, default=default, annotation=Annotated[hint, about]))
+        parameters.append(inspect.Parameter(argument.key, kind, default=default, annotation=Annotated[hint, about]))
     for number, key in enumerate(list_keys() if has_keys and command.takes_config else ()):
         section = key.name.rpartition(".")[0].partition(".")[0]
         group = Group(GROUPS[section], sort_key=3 + list(GROUPS).index(section))
@@ -417,10 +414,10 @@ def _noun(hint: Any) -> str:
     return nouns.get(getattr(get_origin(hint) or hint, "__name__", ""), "VALUE")
 
 
-def _with_values(slot: Slot) -> str:
+def _with_values(argument: Argument) -> str:
     """Name the values of an argument, where its help does not."""
-    text = slot.about.help
-    return text if all(value in text for value in slot.values) else f"{' or '.join(slot.values)}; {text}"
+    text = argument.help
+    return text if all(value in text for value in argument.values) else f"{' or '.join(argument.values)}; {text}"
 
 
 def _with_default(text: str, default: Any) -> str:

@@ -197,7 +197,7 @@ class FitArgs(Configured, Watched):
 
 
 @command(
-    "run_commands",
+    "predict_commands",
     examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
 )
 class ScoreArgs(Watched):
@@ -219,7 +219,8 @@ class ScoreArgs(Watched):
 
 
 @command(
-    "run_commands", examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve")
+    "predict_commands",
+    examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
 )
 class PredictArgs(Watched):
     """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""

@@ -19,8 +19,7 @@ from extract.wiring.certificate import check_batch_invariance, check_influence, 
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.tree import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
-from probes.cli.run_commands import read_lines
-from probes.cli.screen import open_output, show, show_written
+from probes.cli.screen import open_output, read_lines, show, show_written
 from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
 from probes.report.formats import figure_formats
 from probes.report.safe_csv import write_frame

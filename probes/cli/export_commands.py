@@ -15,8 +15,8 @@ from extract.registry import require_extra
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
 from probes.cli.config import read_config
-from probes.cli.run_commands import column_of, read_lines
-from probes.cli.screen import show, show_written, watcher_of
+from probes.cli.run_commands import column_of
+from probes.cli.screen import read_lines, show, show_written, watcher_of
 from probes.data.task import read_texts
 from probes.export.hub_export import push_run, stage_run
 from probes.export.mteb import fill_task, run_mteb

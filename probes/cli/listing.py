@@ -156,7 +156,7 @@ def write_script(shell: str) -> str:
     """Write the script of bash, or of zsh, which reads the same one."""
     cases = [f'        {pattern}) _icecore_offer "{" ".join(names)}"; return ;;' for pattern, names in _values()]
     for command in COMMANDS.values():
-        places = [name for slot in command.places for name in (*slot.values, *_names(slot.about.completes))]
+        places = [name for argument in command.places for name in (*argument.values, *_names(argument.completes))]
         cases.append(
             f'        "{command.name} "*) _icecore_offer "{" ".join(_options(command))}" "{" ".join(places)}" ;;'
         )
@@ -192,7 +192,7 @@ def _names(table: str) -> list[str]:
 
 
 def _options(command: Command) -> list[str]:
-    own = [name for slot in command.options for name in (slot.name, slot.about.alias) if name]
+    own = [name for argument in command.options for name in argument.names]
     keys = [f"--{key.name}" for key in list_keys()] if command.takes_config else []
     return [*own, *keys, "--help"]
 
@@ -200,9 +200,9 @@ def _options(command: Command) -> list[str]:
 def _values() -> Iterator[tuple[str, list[str]]]:
     """Pair the commands and options before a value with the names that it may be."""
     for command in COMMANDS.values():
-        for slot in command.options:
-            if names := [*slot.values, *_names(slot.about.completes)]:
-                yield f'"{command.name} {slot.name}"', names
+        for argument in command.options:
+            if names := [*argument.values, *_names(argument.completes)]:
+                yield f'"{command.name} {argument.name}"', names
     configured = [command.name for command in COMMANDS.values() if command.takes_config]
     for key in list_keys():
         if names := [*key.values, *_names(KEYS.get(key.name, ""))]:

@@ -1,20 +1,18 @@
-"""Commands that extract, fit and predict: run, extract, fit, sweep, score, predict, embed."""
+"""Commands that extract and fit: run, extract, fit, sweep, embed."""
 
 import io
-import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from rich.console import Console
 
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.errors import ConfigError, IcecoreError, InputError, UsageError, first_line, printable, unknown_name
+from extract.errors import ConfigError, InputError, UsageError, unknown_name
 from extract.files import write_file
 from extract.inputs.batches import stream_texts
 from extract.linear import bfloat16_gain
@@ -26,21 +24,16 @@ from extract.masks.mask_plan import (
     plans_over_k_and_k0,
     plans_over_windows,
 )
-from extract.run.embed import Estimate, estimate_extraction
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
 from extract.store.cache import LatentCache, open_cache
 from extract.store.exports import WRITERS
 from extract.store.manifest import Manifest
-from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, PredictArgs, RunArgs, ScoreArgs, SweepArgs
-from probes.cli.screen import show, watcher_of
-from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, inner_suffix, read_raw
+from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepArgs
+from probes.cli.screen import read_lines, show, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
-from probes.report.safe_csv import write_csv
 from probes.report.write import screen_table
 from probes.runs.folder import command_line
-from probes.runs.plan_runs import run_search, run_sweep
-from probes.runs.predict import LoadedRun, Scorer, load_run, load_scorer
 from probes.runs.run import (
     RunResult,
     Watcher,
@@ -53,9 +46,11 @@ from probes.runs.run import (
     pretrain,
     run,
 )
-from probes.runs.run_caches import find_cache_of
 from probes.runs.run_config import RunConfig
 from probes.runs.task_kinds import KINDS
+
+if TYPE_CHECKING:
+    from extract.run.embed import Estimate
 
 # --- Runs ---
 
@@ -131,6 +126,8 @@ def _check_ray(args: ExtractArgs) -> None:
 
 def fit_command(args: FitArgs) -> int:
     """Fit and report on a cache that is already there; no decoder is loaded."""
+    from probes.runs.run_caches import find_cache_of
+
     config, name, head = args.config, args.cache, args.head
     watcher = watcher_of(args)
     if head == AUTOENCODER:
@@ -192,6 +189,8 @@ def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunCon
         sources = _sources(config, task)
         check_heads(config, task)  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=watcher.say)
+    from extract.run.embed import estimate_extraction
+
     estimates: list[Estimate] = []
     lines: list[str] = []
     for own, source in sources:
@@ -226,7 +225,7 @@ def _settings_text(manifest: Manifest) -> str:
     return f"plan      {manifest.identity['plan']}\ntemplate  {said}\npoolings  {', '.join(manifest.poolings)}"
 
 
-def _dry_run_text(estimate: Estimate, n_layers: int) -> str:
+def _dry_run_text(estimate: "Estimate", n_layers: int) -> str:
     """Write an estimate out: rows, tokens, words if any, bytes per pooling and layer, time."""
     what = "unique texts, or windows of them" if estimate.n_words else "unique texts"
     lines = [
@@ -241,11 +240,11 @@ def _dry_run_text(estimate: Estimate, n_layers: int) -> str:
     return "\n".join([*lines, _disk_line([estimate]), _time_line([estimate])])
 
 
-def _disk_line(estimates: Sequence[Estimate]) -> str:
+def _disk_line(estimates: "Sequence[Estimate]") -> str:
     return f"disk      {sum(estimate.n_bytes for estimate in estimates) / 1e6:,.1f} MB in all"
 
 
-def _time_line(estimates: Sequence[Estimate]) -> str:
+def _time_line(estimates: "Sequence[Estimate]") -> str:
     seconds = sum(estimate.seconds for estimate in estimates)
     rate = sum(estimate.n_tokens for estimate in estimates) / seconds
     minutes, rest = divmod(round(seconds), 60)
@@ -261,6 +260,8 @@ def sweep_command(args: SweepArgs) -> int:
     if args.dry_run:
         sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
         return 0
+    from probes.runs.plan_runs import run_search, run_sweep
+
     watcher = watcher_of(args)
     if args.search:
         if args.test != "chosen":
@@ -313,270 +314,6 @@ def choose_plans(args: SweepArgs) -> list[MaskPlan]:
     if not plans:
         raise ConfigError("the sweep has no plan left: every k0 is above k, or every window larger than its block.")
     return plans
-
-
-# --- Scores of new rows ---
-
-
-CHUNK_ROWS = 4096
-"""Rows scored at a time; bounds memory."""
-COUNTS = {1: "one text", 2: "two texts"}
-
-
-def score_command(args: ScoreArgs) -> int:
-    """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
-    lines = read_lines(args.file) if args.file else []  # before the decoder is loaded, which takes longer
-    scorer = load_scorer(
-        args.run, head=args.head or None, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code
-    )
-    rows = read_rows(lines, args.file, scorer) if args.file else [_one_row(args.texts, scorer)]
-    watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds")
-    for start in range(0, len(rows), CHUNK_ROWS):
-        chunk = rows[start : start + CHUNK_ROWS]
-        for row, prediction in zip(chunk, scorer.score(chunk), strict=True):
-            fields = scorer.fields(row, prediction)
-            sys.stdout.write(_json(fields) if args.jsonl else printable(_lines(fields)))
-    return 0
-
-
-def _json(fields: dict[str, Any]) -> str:
-    """Write a scored row as a line of JSON without control characters; JSON itself leaves some as they are."""
-    text = json.dumps(fields, ensure_ascii=False)
-    return "".join(f"\\u{ord(c):04x}" if "\x7f" <= c < "\xa0" else c for c in text) + "\n"
-
-
-def _lines(fields: dict[str, Any]) -> str:
-    """Write a scored row as one line, or where it holds lists as a line per word and a blank one."""
-    is_list = any(isinstance(value, list) for value in fields.values())
-    columns = [value if is_list else [value] for value in fields.values()]
-    lines = ["\t".join(_cell(value) for value in cells) + "\n" for cells in zip(*columns, strict=True)]
-    return "".join([*lines, "\n"] if is_list else lines)
-
-
-def _cell(value: str | float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
-
-
-def _one_row(texts: Sequence[str], scorer: Scorer) -> Any:
-    if len(texts) != scorer.n_texts:
-        raise InputError(
-            f"{len(texts)} texts were given; allowed: {COUNTS[scorer.n_texts]} for a run on {scorer.kind}, or a file "
-            "of rows with --file FILE."
-        )
-    return texts[0] if scorer.n_texts == 1 else tuple(texts)
-
-
-def read_lines(name: str) -> list[str]:
-    """Read the lines of a text file, or of standard input for `-`."""
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"file {name!r} cannot be read ({error}); give a UTF-8 text file.") from error
-    return text.split("\n")  # splitlines would also break inside a text
-
-
-def read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Any]:
-    """Read rows out of the lines of a file, of which `.conll` holds a word each."""
-    if name.endswith(".conll") and scorer.reads_words:
-        return list(_sentences(lines))
-    return [_read_row(line, number, name, scorer.n_texts) for number, line in enumerate(lines, start=1) if line]
-
-
-def _read_row(line: str, number: int, name: str, n_texts: int) -> Any:
-    cells = line.split("\t") if n_texts > 1 else [line]
-    if len(cells) != n_texts or not all(cell.strip() for cell in cells):
-        tab = " with one tab between them" if n_texts > 1 else ""
-        raise InputError(f"line {number} of {name!r} is {cells!r}; allowed: {COUNTS[n_texts]}{tab}.")
-    return cells[0] if n_texts == 1 else tuple(cells)
-
-
-def _sentences(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Read the first column of lines of words; a blank line ends a sentence, -DOCSTART- is no word."""
-    words: list[str] = []
-    for line in [*lines, ""]:
-        cells = line.split("\t" if "\t" in line else None) if line.strip() else []
-        if cells and cells[0].strip() != "-DOCSTART-":
-            words.append(cells[0].strip())
-        elif words and not cells:
-            yield words
-            words = []
-
-
-# --- Predictions ---
-
-
-TABLES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-OBJECT = 'give an object, as {"text": ...}'
-GUESSES = {1: (("text",), ("sentence",), ("words",), ("tokens",)), 2: (("text1", "text2"), ("sentence1", "sentence2"))}
-"""Columns that are read when none are named, by the texts of a row."""
-MOST_BYTES = 65_536
-"""Longest line that a service reads; a longer one is answered with an error, as its tokens could block the others."""
-
-
-def predict_command(args: PredictArgs) -> int:
-    """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
-    form = args.format or _format_of(args.out)
-    if args.safe_for_spreadsheets and form != "csv":
-        raise UsageError(f"--safe-for-spreadsheets does nothing for the format {form!r}; leave it out.")
-    loaded = load_run(args.run, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code)
-    columns = tuple(filter(None, (name.strip() for name in args.columns.split(","))))
-    if args.serve:
-        loaded.scorer(args.head)
-        _say(loaded, args, "ready: a JSON object per line")
-        return _serve(loaded, args.head, columns, with_shares=args.probabilities)
-    given, rows = _read(args.file, loaded, args.head, columns)
-    _say(loaded, args, f"{len(rows):,} rows")
-    predicted = _predict(loaded, args.head, given, rows, with_shares=args.probabilities)
-    text = _write(predicted, form, is_safe=args.safe_for_spreadsheets)
-    if args.out:
-        write_file(Path(args.out), text)
-    else:
-        sys.stdout.write(printable(text))
-    return 0
-
-
-def _format_of(out: str) -> str:
-    """Choose the format by the name of the file; `UsageError` for the suffix of another format."""
-    suffix = Path(out).suffix.lower()
-    if suffix in (".jsonl", ".ndjson"):
-        return "jsonl"
-    if suffix != ".csv" and suffix in (*TABLES, ".gz", ".xlsx", ".arrow", ".feather"):
-        raise UsageError(f"--out is {out!r}; allowed: a name that ends in .csv, .jsonl or .ndjson, or add --format.")
-    return "csv"
-
-
-def _say(loaded: LoadedRun, args: PredictArgs, what: str) -> None:
-    scorer = loaded.scorer(args.head)
-    watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds; {what}")
-
-
-def _read(
-    name: str, loaded: LoadedRun, head: str, columns: tuple[str, ...]
-) -> tuple[list[Mapping[str, Any]], list[Any]]:
-    """Read the rows of a file: all columns of a table, or none, and what is predicted."""
-    if inner_suffix(Path(name)) not in TABLES:
-        if columns:
-            raise InputError(f"--columns names columns of a table, but {name!r} is none; allowed: {', '.join(TABLES)}.")
-        rows = read_rows(read_lines(name), name, loaded.scorer(head))
-        return [{} for _ in rows], rows
-    table = read_raw(Path(name))
-    names = _find_columns(table.columns, columns, loaded.scorer(head).n_texts, where=name)
-    for row in table.rows:
-        if row.problem:
-            raise InputError(f"{table.location(row)}: {row.problem}.")
-    reads_words = loaded.scorer(head).reads_words
-    rows = [_row(row.values, names, table.location(row), reads_words=reads_words) for row in table.rows]
-    return [row.values for row in table.rows], rows
-
-
-def _find_columns(columns: Sequence[str], named: tuple[str, ...], n_texts: int, *, where: str) -> tuple[str, ...]:
-    for name in named:
-        if name not in columns:
-            raise unknown_name("column", name, columns, hint=f"They are those of {where}.")
-    if named and len(named) != n_texts:
-        raise InputError(f"--columns names {len(named)} columns; this run takes {n_texts} texts per row.")
-    guess = next((names for names in GUESSES[n_texts] if set(names) <= set(columns)), ())
-    if not (named or guess):
-        tried = " or ".join(", ".join(names) for names in GUESSES[n_texts])
-        own = ", ".join(columns)
-        raise InputError(f"{where} has no columns {tried}; name {n_texts} of its own with --columns: {own}.")
-    return named or guess
-
-
-def _row(values: Mapping[str, Any], names: Sequence[str], place: str, *, reads_words: bool) -> Any:
-    """Take the texts out of a row; a list of words stays one."""
-    for name in names:
-        text = values.get(name)
-        is_words = reads_words and isinstance(text, list) and text and all(isinstance(word, str) for word in text)
-        if not is_words and not (isinstance(text, str) and text.strip()):
-            raise InputError(f"{place}, column {name!r}: {text!r} is no text; allowed: a text that is not empty.")
-    return values[names[0]] if len(names) == 1 else tuple(values[name] for name in names)
-
-
-def _predict(
-    loaded: LoadedRun, head: str, given: Sequence[Mapping[str, Any]], rows: Sequence[Any], *, with_shares: bool
-) -> Iterator[dict[str, Any]]:
-    """Put what was predicted beside the user's own columns, which stay as they are; ours get names that are free."""
-    scorer = loaded.scorer(head)
-    shares = loaded.predict_proba(rows, head=head).to_dict("records") if with_shares else [{}] * len(rows)
-    taken = {name for values in given for name in values}
-    for values, row, prediction, share in zip(given, rows, loaded.predict(rows, head=head), shares, strict=True):
-        fields = _fields(scorer, row, prediction, beside=values)
-        fields |= {f"p_{name}": value for name, value in share.items()}
-        yield {**values, **{_free_name(name, taken): value for name, value in fields.items()}}
-
-
-def _free_name(name: str, taken: Collection[str]) -> str:
-    """Name a column of ours: `score`, or where the table has one `predicted_score`, `predicted_score_2` and so on."""
-    tries = chain([name, f"predicted_{name}"], (f"predicted_{name}_{number}" for number in count(2)))
-    return next(free for free in tries if free not in taken)
-
-
-def _fields(scorer: Scorer, row: Any, prediction: Any, *, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """Name what was predicted; the texts of a row are left out beside its own columns."""
-    fields = scorer.fields(row, prediction)
-    return {name: value for name, value in fields.items() if not (beside and name.startswith(("text", "word")))}
-
-
-def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> str:
-    """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
-    if form == "jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    listed = list(rows)
-    columns = dict.fromkeys(name for row in listed for name in row)  # objects of JSON may each have their own
-    cells = ([_csv_cell(row.get(name, "")) for name in columns] for row in listed)
-    return write_csv([columns, *cells], newline="\n", is_safe=is_safe)
-
-
-def _csv_cell(value: Any) -> Any:
-    return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
-
-
-def _serve(loaded: LoadedRun, head: str, columns: tuple[str, ...], *, with_shares: bool) -> int:
-    """Answer every line of standard input with one line; a line that cannot be read is answered with its error."""
-    for number, line in enumerate(_read_bounded(sys.stdin.buffer), start=1):
-        place = f"line {number}"
-        try:
-            values, row = _read_request(line, place, loaded.scorer(head), columns)
-            [answer] = _predict(loaded, head, [values], [row], with_shares=with_shares)
-            text = json.dumps(answer, ensure_ascii=True)
-        except IcecoreError as error:
-            text = json.dumps({"error": f"{place}: " * (not str(error).startswith(place)) + str(error)})
-        except Exception as error:  # whatever a stranger's line does, the next one is answered
-            text = json.dumps({"error": f"{place} cannot be predicted ({first_line(error)})."})
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    return 0
-
-
-def _read_bounded(lines: BinaryIO) -> Iterator[bytes]:
-    """Read lines, of those that are too long only the beginning, one byte longer than the longest."""
-    while line := lines.readline(MOST_BYTES + 1):
-        rest = line
-        while rest and not rest.endswith(b"\n"):
-            rest = lines.readline(MOST_BYTES)
-        yield line
-
-
-def _read_request(line: bytes, place: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
-    """Read a line of a service: all that the object holds, and the row to predict."""
-    if len(line) > MOST_BYTES:
-        raise InputError(f"{place} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead.")
-    if not line.strip():
-        raise InputError(f"{place} is blank; {OBJECT}.")
-    try:
-        text = line.decode("utf-8-sig")
-        values = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{place} is not UTF-8 (byte 0x{line[error.start]:02x} at {error.start}); {OBJECT}."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON ({first_line(error)}); {OBJECT}.") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{place} is {text.strip()[:40]!r}; {OBJECT}.")
-    names = _find_columns(list(values), columns, scorer.n_texts, where=place)
-    return values, _row(values, names, place, reads_words=scorer.reads_words)
 
 
 # --- Latents of a file ---

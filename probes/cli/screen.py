@@ -1,5 +1,6 @@
-"""What a command shows while it works, and the folders it writes to."""
+"""What a command reads line by line, what it shows while it works, and the folders it writes to."""
 
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from extract.errors import ConfigError, first_line, printable
+from extract.errors import ConfigError, InputError, first_line, printable
 from extract.run.extraction import BarProgress
 from probes.cli.arguments import Watched
 from probes.fitting.fit import EpochReport
@@ -33,6 +34,15 @@ def show_written(
     """Print the files that were written to a folder, and those of every figure."""
     names = (*files, *(name for group in figures.values() for name in group))
     show("\n".join(f"written: {folder / name}" for name in names))
+
+
+def read_lines(name: str) -> list[str]:
+    """Read the lines of a text file, or of standard input for `-`."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"file {name!r} cannot be read ({error}); give a UTF-8 text file.") from error
+    return text.split("\n")  # splitlines would also break inside a text
 
 
 def open_output(name: str | Path) -> Path:

@@ -59,6 +59,8 @@ from probes.metrics.class_metrics import class_metric
 if TYPE_CHECKING:
     import datasets
 
+    from probes.metrics.bootstrap import UnitScorer
+
 
 TEXT = ("text",)
 PAIR = ("text1", "text2")
@@ -206,6 +208,12 @@ class ClassTask(Task):
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
         """Return the classes of one split, in row order."""
         return np.asarray(self.rows(split)["label"], dtype=np.int64)
+
+    def scorer(self, split: str, metric: str) -> "UnitScorer":
+        """Return how predicted classes of one split are scored."""
+        from probes.metrics.bootstrap import class_scorer
+
+        return class_scorer(self.labels(split), metric=metric, groups=self.units(split))
 
     def audit(self) -> tuple[str, ...]:
         """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float32
+from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
 from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
@@ -152,6 +153,10 @@ class PairTask(GradedTask):
     def inferred_options(self) -> dict[str, Any]:
         """Return the score range, where it is that of the rows."""
         return {"score_range": list(self.score_range)} if self.has_inferred_range else {}
+
+    def gold(self, split: str) -> NDArray[np.floating[Any]]:
+        """Return the gold of one split in [0, 1]."""
+        return self.gold01(split)
 
     def gold01(self, split: str) -> Float32[np.ndarray, " N"]:
         """Scale the gold of one split to [0, 1] by the score range."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import datasets
 
     from extract.inputs.joined_text import JoinedText
+    from probes.metrics.bootstrap import UnitScorer
 
 
 Kind = str
@@ -315,6 +316,16 @@ class GradedTask(Task):
         """List the texts of each row, column by column."""
         rows = self.rows(split)
         return [list(rows[column]) for column in self.text_columns]
+
+    def gold(self, split: str) -> NDArray[np.floating[Any]]:
+        """Return the gold of one split as heads predict it, in row order."""
+        return np.asarray(self.rows(split)[self.gold_column], dtype=np.float64)
+
+    def scorer(self, split: str, metric: str) -> "UnitScorer":
+        """Return how predictions of one split are scored."""
+        from probes.metrics.bootstrap import correlation_scorer
+
+        return correlation_scorer(self.gold(split), metric=metric, groups=self.units(split))
 
     def check_draw(self, n_per_split: int) -> None:
         """Reject fewer than 8 rows per split."""

@@ -195,12 +195,9 @@ class PairScorer:
             **kwargs: Arguments of `CrossEncoder.predict` that make no difference here.
         """
         del kwargs
-        if len(sentences) == 2 and all(isinstance(text, str) for text in sentences):
-            return float(self.scorer.score([tuple(sentences)])[0])
-        starts = range(0, len(sentences), batch_size)
-        self.scorer.require_rows(sentences)
-        parts = [self.scorer.score([tuple(pair) for pair in sentences[k : k + batch_size]]) for k in starts]
-        return np.concatenate(parts).astype(np.float32)
+        is_single = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
+        scores = self.scorer.predict([sentences] if is_single else sentences, at_a_time=batch_size)  # type: ignore[list-item]
+        return float(scores[0]) if is_single else np.array(scores, np.float32)  # type: ignore[arg-type]
 
     def rank(
         self,

@@ -16,7 +16,7 @@ from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
 from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.layer_head import Choice, LayerHead, only_channel
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
@@ -449,12 +449,3 @@ def fit_threshold(
     scores = np.stack([score_classes(classes[codes], gold, metric=metric) for codes in (1 - above, above)])
     side, cut = np.unravel_index(int(np.argmax(scores)), scores.shape)
     return float(scores[side, cut]), float(cuts[cut]), int(side)
-
-
-def _fields(row: Any, name: str) -> dict[str, Any]:
-    texts = {"text": row} if isinstance(row, str) else {"text1": row[0], "text2": row[1]}
-    return {"class": name, **texts}
-
-
-CLASSES_SCORING = KindScoring(score_texts, _fields, n_texts=lambda record: 2 if record["is_pairs"] else 1)
-"""Scoring new texts, or pairs of texts, with the class heads of a run."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import HeadError
-from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
@@ -24,7 +23,7 @@ from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult
 from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
-from probes.metrics.bootstrap import SeedSummary, UnitScorer, class_scorer, correlation_scorer
+from probes.metrics.bootstrap import SeedSummary, UnitScorer
 
 
 def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:
@@ -269,22 +268,6 @@ class HeadParts:
     how: str
 
 
-def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
-    """Return how predicted pairs, classes or numbers of a split are scored."""
-    return _SCORERS[task.kind](task, split, metric)
-
-
-_SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
-    "pairs": lambda task, split, metric: correlation_scorer(
-        task.gold01(split), metric=metric, groups=task.units(split)
-    ),
-    "classes": lambda task, split, metric: class_scorer(task.labels(split), metric=metric, groups=task.units(split)),
-    "numbers": lambda task, split, metric: correlation_scorer(
-        task.numbers(split), metric=metric, groups=task.units(split)
-    ),
-}
-
-
 def take_apart(
     resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
 ) -> HeadParts:
@@ -308,7 +291,7 @@ def fit_every_layer(
     return HeadParts(
         channels.pooling,
         channels.names,
-        split_scorer(context.task, split, result.metric),
+        context.task.scorer(split, result.metric),
         np.stack(predicted)[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",
@@ -319,26 +302,6 @@ def fit_every_layer(
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""
-ScoreRows = Callable[[Heads, Sequence[Any], Decoder, ExtractionSpec], Any]
-"""Scores rows with a head whose latents the spec extracts, and no others; gives as many predictions."""
-
-
-@dataclass(frozen=True)
-class KindScoring:
-    """How rows of one kind of task are scored and shown.
-
-    Attributes:
-        score: Predicts rows.
-        fields: Names what a scored row holds, from the row and its prediction: a value, or a list of as many values as
-            every other list of the row.
-        n_texts: Counts the texts of a row, from the record of a head.
-        check: Reads what scoring takes from the record of a head; any error says that it cannot.
-    """
-
-    score: ScoreRows
-    fields: Callable[[Any, Any], dict[str, Any]]
-    n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
-    check: Callable[[dict[str, Any]], object] = lambda _: None
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:
@@ -364,6 +327,8 @@ def embed_once(
 ) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
     """Embed every different text once; returns the latents, and the position of each text in them."""
     unique = unique_texts(texts)
+    from extract.run.embed import embed_texts
+
     return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
 
 

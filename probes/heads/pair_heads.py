@@ -17,10 +17,9 @@ from probes.data.pair_task import subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
-from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, embed_once, read_channels, split_scorer
+from probes.heads.layer_head import HeadParts, Heads, embed_once, read_channels
 from probes.heads.result import Curve, HeadResult, residuals_of
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
@@ -129,6 +128,8 @@ class PairFits:
                 "start: fresh."
             )
         encoders = self.context.autoencoders(self.data.pooling)
+        from probes.heads.autoencoders import require_same_encoders
+
         require_same_encoders(self.resolved.name, self.arguments, encoders.head.arguments())
         return encoders
 
@@ -383,7 +384,7 @@ def pair_parts(
     return HeadParts(
         data.pooling,
         data.layers,
-        split_scorer(context.task, split, result.metric),
+        context.task.scorer(split, result.metric),
         np.stack([head.cosines for head in muted]),
         (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         "the similarity that the fitted head makes of the layer",
@@ -449,11 +450,3 @@ def require_calibration(record: Mapping[str, Any]) -> None:
     scores = read_calibration(record["calibration"])(np.zeros(1))
     if scores.shape != (1,):
         raise ValueError(f"calibration of one score gives {len(scores)}")
-
-
-PAIRS_SCORING = KindScoring(
-    score_pairs,
-    fields=lambda pair, score: {"score": float(score), "text1": pair[0], "text2": pair[1]},
-    n_texts=lambda _: 2,
-    check=require_calibration,
-)

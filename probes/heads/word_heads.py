@@ -26,7 +26,7 @@ from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import HeadParts, Heads, KindScoring, Together, read_channels
+from probes.heads.layer_head import HeadParts, Heads, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
     TagScorer,
@@ -456,11 +456,3 @@ def _cut(
         pieces.append(JoinedText(text.text, tuple(spans)))
         firsts.append(np.cumsum([0, *map(len, starts[:-1])]).tolist())
     return pieces, firsts
-
-
-def _fields(sentence: Sentence, tags: list[str | None]) -> dict[str, list[str | None]]:
-    text = find_words(sentence)
-    return {"word": [text.text[start:end] for start, end in text.spans], "tag": tags}
-
-
-WORDS_SCORING = KindScoring(score_words, _fields)

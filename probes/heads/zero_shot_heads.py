@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,14 +12,12 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extract.decoders.decoder import Decoder
 from extract.errors import HeadError, TaskError
-from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.zero_shot_task import answer_names
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, HeadParts, Heads, KindScoring, LayerHead, only_channel, score_texts
+from probes.heads.layer_head import Choice, HeadParts, LayerHead, only_channel
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
@@ -559,24 +557,3 @@ def zero_shot_parts(
         None,
         "the layer's latents compared as in the run",
     )
-
-
-# Scoring new rows with heads without fitting: pairs of texts; other kinds are scored as whole tasks only.
-
-ALIKE_SCORING = KindScoring(
-    score_texts, lambda pair, above: {"above": float(above), "text1": pair[0], "text2": pair[1]}, n_texts=lambda _: 2
-)
-"""How far the similarity of a pair is above the threshold: above 0 is alike."""
-
-
-def no_scoring(kind: str) -> KindScoring:
-    """Refuse single rows of a kind, which mean nothing without the others."""
-
-    def refuse(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> NoReturn:
-        del rows, decoder, spec
-        raise HeadError(
-            f"head {heads[0].record['name']!r} of a run on {kind} predicts nothing of single rows; write them as a "
-            "task and run it, or take their latents with `icecore embed`."
-        )
-
-    return KindScoring(refuse, lambda *_: {})

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
 from probes.heads.class_heads import training_codes
-from probes.heads.layer_head import only_channel, split_scorer
+from probes.heads.layer_head import only_channel
 from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import Channels, PairLatents, channels_of, join_pair
 from probes.latents.word_latents import WordLatents
@@ -144,7 +144,7 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
         rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored)),
         0,
         _first_output,
-        split_scorer(task, split, metric),
+        task.scorer(split, metric),
     )
 
 
@@ -184,7 +184,7 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
         rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored), scored_gold),
         n_classes,
         decide,
-        split_scorer(task, split, metric),
+        task.scorer(split, metric),
     )
 
 

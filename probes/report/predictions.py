@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from extract.errors import HeadError, first_line
 from extract.files import read_file, write_file
 from probes.data.task import Task
-from probes.data.word_task import WordTask
 from probes.heads.result import HeadResult
 from probes.metrics.span_metrics import NO_PREDICTION
 from probes.report.document import KindReport, SplitRows, predicted_texts
 from probes.report.safe_csv import read_csv, write_csv
 from probes.report.scores import RunScores
+
+if TYPE_CHECKING:
+    from probes.data.word_task import WordTask
 
 PREDICTIONS = "predictions.csv"
 SCORED = "predictions_scored.csv"
@@ -134,7 +136,7 @@ def _read_cells(texts: Sequence[str], codes: Mapping[str, int]) -> NDArray[Any]:
     return np.array([codes.get(text, NO_PREDICTION) for text in texts], int) if codes else np.array(texts, float)
 
 
-def write_conll(folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:
+def write_conll(folder: Path, task: "WordTask", heads: Mapping[str, HeadResult]) -> None:
     """Write `predictions/SPLIT.conll`, separated by tabs: word, gold tag, and the tag that each head predicts.
 
     A blank line ends a sentence, a line `-DOCSTART-` begins a document. The conlleval script, with a tab as its

@@ -23,7 +23,6 @@ from probes.report.document import (
     summary_text,
 )
 from probes.report.page import PAGE, Pictures, run_page, write_page
-from probes.report.plan_figures import draw_plans
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, Values, seal_scores
@@ -66,6 +65,8 @@ def report_run(album: Album, context: Context) -> Document:
 
 def report_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
     """Draw the figures of a sweep or a search, and write its report."""
+    from probes.report.plan_figures import draw_plans
+
     draw_plans(album, scores, report)
     return plans_document(scores, report)
 

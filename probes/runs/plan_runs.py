@@ -20,7 +20,6 @@ from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
 from probes.report.document import EVERY_PLAN
-from probes.report.kind_reports import ZERO_SHOT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
 from probes.report.write import write_plans
 from probes.runs.folder import open_folder
@@ -394,5 +393,6 @@ class _Comparison:
         part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
         self.watcher.say(f"{row.plan.text}: reading test")
         tested = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
-        zero_shot = tested.zero_shot if ZERO_SHOT in part.heads else row.zero_shot
+        has_zero_shot = KINDS[self.config.task.kind].zero_shot_head in part.heads
+        zero_shot = tested.zero_shot if has_zero_shot else row.zero_shot
         return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: tested.heads[name] for name in heads}})

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
 from extract import code_gate as gate
 from extract.decoders.decoder import Decoder, load_decoder
@@ -21,6 +23,7 @@ from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.context import load_head
 from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
+from probes.heads.task_kind import TaskKind
 from probes.report.document import result_rows
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.results import results
@@ -33,9 +36,15 @@ CHUNK_ROWS = 4096
 """Rows predicted at a time; bounds memory."""
 
 
+Row = str | Sequence[str] | JoinedText
+"""A text, several, or the words of a sentence."""
+Prediction = float | str | list[str | None]
+"""A number, a class, or the tags of a sentence."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores rows with one head of a run, the mean of its seeds."""
+    """Scores rows with one head of a run, the mean of its seeds: a score, a class or a number, or a tag per word."""
 
     kind: str
     """Kind of task of the run, a key of `KINDS`."""
@@ -50,24 +59,49 @@ class Scorer:
     @property
     def n_texts(self) -> int:
         """Texts in a row."""
-        return KINDS[self.kind].scoring.n_texts(self.seeds[0].record)
+        return self._kind.n_texts(self.seeds[0].record)
 
     @property
     def reads_words(self) -> bool:
         """Whether a row is a sentence of words."""
-        return KINDS[self.kind].reads_words
+        return self._kind.reads_words
 
-    def score(self, rows: Sequence[Any]) -> Any:
-        """Score rows.
+    @property
+    def _kind(self) -> TaskKind:
+        return KINDS[self.kind]
+
+    def score(self, rows: Sequence[Row]) -> Any:
+        """Score rows, all of them at once; `predict` bounds memory.
 
         Example:
             >>> load_scorer("runs/words-sample").score(["Oslo is cold ."])  # doctest: +SKIP
             [['B-LOC', 'O', 'O', 'O']]
         """
         self.require_rows(rows)
-        return KINDS[self.kind].scoring.score(self.seeds, rows, self.decoder, self.spec)
+        return self._kind.score(self.seeds, rows, self.decoder, self.spec)
 
-    def probabilities(self, rows: Sequence[Any]) -> Any:
+    def predict(self, rows: Sequence[Row], *, at_a_time: int = CHUNK_ROWS) -> list[Prediction]:
+        """Predict rows, as many as `at_a_time` together."""
+        self.require_rows(rows)
+        return list(self.stream(rows, at_a_time=at_a_time))
+
+    def stream(self, rows: Iterable[Row], *, at_a_time: int = CHUNK_ROWS) -> Iterator[Prediction]:
+        """Predict rows one after the other, however many: as many as `at_a_time` are held in memory."""
+        iterator, n_read = iter(rows), 0
+        while chunk := list(islice(iterator, at_a_time)):
+            self.require_rows(chunk, first=n_read)
+            n_read += len(chunk)
+            for prediction in self._kind.score(self.seeds, chunk, self.decoder, self.spec):
+                yield prediction.item() if hasattr(prediction, "item") else prediction
+
+    def predict_proba(self, rows: Sequence[Row]) -> "pd.DataFrame":
+        """Return `probabilities` as a frame with a column per class."""
+        import pandas as pd
+
+        shares = self.probabilities(rows).detach().numpy()
+        return pd.DataFrame(shares, columns=list(self.seeds[0].head.arguments()["class_names"]))
+
+    def probabilities(self, rows: Sequence[Row]) -> Float[Tensor, "N K"]:
         """Return the `(N, K)` probability of every class, in the order of `seeds[0].head.arguments()["class_names"]`.
 
         Rows are as for `score`.
@@ -75,11 +109,11 @@ class Scorer:
         self.require_rows(rows)
         return class_probabilities(self.seeds, rows, self.decoder, self.spec)
 
-    def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
+    def fields(self, row: Row, prediction: Prediction) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""
-        return KINDS[self.kind].scoring.fields(row, prediction)
+        return self._kind.fields(row, prediction)
 
-    def require_rows(self, rows: Sequence[Any], *, first: int = 0) -> None:
+    def require_rows(self, rows: Sequence[object], *, first: int = 0) -> None:
         """Refuse no rows at all, and a row of another form, with an InputError; `first` numbers the first row."""
         if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):  # their items are characters, keys or names
             raise InputError(f"rows is a {type(rows).__name__}, {str(rows)[:40]!r}; give a list of {self._row_noun}.")
@@ -96,13 +130,13 @@ class Scorer:
     def _row_noun(self) -> str:
         if self.reads_words:
             return "sentences, each a text or a list of words"
-        return "pairs of two texts" if self.n_texts == 2 else "texts"
+        return {1: "texts", 2: "pairs of two texts"}.get(self.n_texts, f"rows of {self.n_texts} texts")
 
-    def _is_row(self, row: Any) -> bool:
-        is_list = isinstance(row, list | tuple | np.ndarray) and all(isinstance(text, str) for text in row)
-        if self.n_texts == 2:
-            return is_list and len(row) == 2
-        return isinstance(row, str) or (self.reads_words and (is_list or isinstance(row, JoinedText)))
+    def _is_row(self, row: object) -> bool:
+        texts = row if isinstance(row, list | tuple | np.ndarray) and all(isinstance(text, str) for text in row) else ()
+        if self.n_texts > 1:
+            return len(texts) == self.n_texts
+        return isinstance(row, str) or (self.reads_words and (texts is row or isinstance(row, JoinedText)))
 
 
 def load_scorer(
@@ -136,20 +170,25 @@ def load_scorer(
         >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
     with gate.allow_code(allow_code):
-        folder = read_run_folder(run)
-        name = head or folder.best
-        if name not in folder.heads:
-            raise unknown_name("head of this run", name, folder.heads)
-        heads = [load_head(path) for path in folder.heads[name]]
-        for saved in heads:
-            _require_head(folder, saved, name)
-        if not isinstance(decoder, Decoder):
-            decoder = _load_decoder(folder, decoder, trust_remote_code=trust_remote_code)
-        _require_latents(folder, decoder, heads)
-        seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
-        kind = folder.scores.header.kind
-        spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-        return Scorer(kind, name, seeds, decoder, spec)
+        return _open_scorer(read_run_folder(run), head or "", decoder, trust_remote_code=trust_remote_code)
+
+
+def _open_scorer(
+    folder: RunFolder, head: str, decoder: Decoder | str | None, *, trust_remote_code: bool = False
+) -> Scorer:
+    name = head or folder.best
+    if name not in folder.heads:
+        raise unknown_name("head of this run", name, folder.heads)
+    heads = [load_head(path) for path in folder.heads[name]]
+    for saved in heads:
+        _require_head(folder, saved, name)
+    if not isinstance(decoder, Decoder):
+        decoder = _load_decoder(folder, decoder, trust_remote_code=trust_remote_code)
+    _require_latents(folder, decoder, heads)
+    seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
+    kind = folder.scores.header.kind
+    spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
+    return Scorer(kind, name, seeds, decoder, spec)
 
 
 def read_run_folder(path: str | Path) -> RunFolder:
@@ -188,7 +227,7 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
             raise KeyError(f"{', '.join(missing)} of the latents is missing")
         if type(record["pooling"]) is not str or type(layers) is not list or {str} != {*map(type, layers)}:
             raise TypeError(f"the pooling is {record['pooling']!r} and the layers are {layers!r}")
-        KINDS[folder.scores.header.kind].scoring.check(record)
+        KINDS[folder.scores.header.kind].check_record(record)
     except (*UNREADABLE, ArithmeticError) as error:
         raise HeadError(
             f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
@@ -291,13 +330,12 @@ class LoadedRun:
         """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""
         name = head or self.best
         if name not in self._scorers:
-            scorer = load_scorer(
-                self.folder, head=name, decoder=self._decoder, trust_remote_code=self._trusts, allow_code=self._allows
-            )
+            with gate.allow_code(self._allows):
+                scorer = _open_scorer(self._run, name, self._decoder, trust_remote_code=self._trusts)
             self._decoder, self._scorers[name] = scorer.decoder, scorer
         return self._scorers[name]
 
-    def predict(self, rows: Sequence[Any], *, head: str = "") -> list[Any]:
+    def predict(self, rows: Sequence[Row], *, head: str = "") -> list[Any]:
         """Predict rows: a score per pair of texts, a class or a number per text, a list of tags per sentence.
 
         Args:
@@ -309,32 +347,22 @@ class LoadedRun:
                 that cannot be read.
             IcecoreError: As `load_scorer`.
         """
-        self.scorer(head).require_rows(rows)
-        return list(self.stream(rows, head=head))
+        return list(self.scorer(head).predict(rows))
 
-    def stream(self, rows: Iterable[Any], *, head: str = "", at_a_time: int = CHUNK_ROWS) -> Iterator[Any]:
+    def stream(self, rows: Iterable[Row], *, head: str = "", at_a_time: int = CHUNK_ROWS) -> Iterator[Any]:
         """Predict rows one after the other, however many: as many as `at_a_time` are held in memory."""
-        iterator, n_read = iter(rows), 0
-        while chunk := list(islice(iterator, at_a_time)):
-            self.scorer(head).require_rows(chunk, first=n_read)
-            n_read += len(chunk)
-            for prediction in self.scorer(head).score(chunk):
-                yield prediction.item() if hasattr(prediction, "item") else prediction
+        return self.scorer(head).stream(rows, at_a_time=at_a_time)
 
-    def predict_proba(self, rows: Sequence[Any], *, head: str = "") -> "pd.DataFrame":
+    def predict_proba(self, rows: Sequence[Row], *, head: str = "") -> "pd.DataFrame":
         """Return the probability of every class, a row per row and a column per class; HeadError for other heads."""
-        import pandas as pd
-
-        scorer = self.scorer(head)
-        shares = scorer.probabilities(rows).detach().numpy()
-        return pd.DataFrame(shares, columns=list(scorer.seeds[0].head.arguments()["class_names"]))
+        return self.scorer(head).predict_proba(rows)
 
     def score_pairs(self, pairs: Sequence[Sequence[str]], *, head: str = "") -> list[float]:
         """Score pairs of texts in the units of the task's gold; InputError for a run on something else."""
         self._require_kind("pairs")
         return self.predict(pairs, head=head)
 
-    def tag(self, sentences: Sequence[Any], *, head: str = "") -> list[list[str | None]]:
+    def tag(self, sentences: Sequence[Row], *, head: str = "") -> list[list[str | None]]:
         """Tag the words of sentences, None for a word without a latent; InputError for a run on something else."""
         self._require_kind("words")
         return self.predict(sentences, head=head)

@@ -22,16 +22,11 @@ from extract.run.extraction import (
     place_worker,
     require_one_process,
 )
-from extract.run.ray import extract_shards_on_ray
-from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, ShardedCache
-from probes.data.domains import look_both_ways_split
 from probes.data.task import Corpus, Task, load_corpus
-from probes.data.word_task import label_every_token
 from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.autoencoders import Pretraining, obtain_autoencoder
 from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
@@ -41,7 +36,6 @@ from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.write import write_pretraining, write_run
 from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
-from probes.runs.run_caches import config_of, show_as
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
 
@@ -61,25 +55,24 @@ class Watcher:
 SILENT = Watcher()
 
 
-def _every_token(task: Any, config: RunConfig) -> Any:
-    return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
-
-
 MTEB_TASKS = ("banking77",)
 """Tasks that Look Both Ways scores as mteb does, with their own splits; use `few-shot-probe`."""
-CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
-    "released-split": lambda task, _: task if task.name in MTEB_TASKS else look_both_ways_split(task),
-    "every-token": _every_token,
-}
-"""Changes that protocols make to a task, by name; reading the tokenizer does not load the decoder."""
 
 
 def load_run_task(config: RunConfig) -> Task:
     """Load the task of a run with the changes of its protocol, such as other splits under `look-both-ways`."""
     protocol = find_protocol(config.protocol)
-    task = config.task.load(protocol.task)
-    cut = protocol.cut.get(config.task.kind, "")
-    changed: Task = CUTS[cut](task, config) if cut else task
+    task: Any = config.task.load(protocol.task)
+    cut = protocol.cut.get(config.task.kind)
+    if cut == "released-split" and task.name not in MTEB_TASKS:
+        from probes.data.domains import look_both_ways_split
+
+        task = look_both_ways_split(task)
+    elif cut == "every-token":  # reading the tokenizer does not load the decoder
+        from probes.data.word_task import label_every_token
+
+        task = label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
+    changed: Task = task
     return changed
 
 
@@ -133,6 +126,8 @@ def obtain_shards(
     """
     title = f"extracting {name}"
     if n_on_ray is not None:
+        from extract.run.ray import extract_shards_on_ray
+
         return extract_shards_on_ray(
             config.decoder,
             texts,
@@ -143,6 +138,8 @@ def obtain_shards(
             progress=watcher.extraction(title),
         )
     _refuse_spread(config, "device_map", "tp_plan")
+    from extract.run.shards import extract_shards
+
     worker = place_worker(config.decoder.device)
     return extract_shards(
         load_decoder(replace(config.decoder, device=worker.device), report=watcher.say),
@@ -189,6 +186,8 @@ class EncoderShelf:
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
         if pooling not in self.fitted:
+            from probes.heads.autoencoders import Pretraining, obtain_autoencoder
+
             spec = self.config.pretraining
             device = str(choose_device(self.config.decoder.device))
             pretraining = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
@@ -278,6 +277,8 @@ def run(
     """
     started = time.monotonic()
     if cache:
+        from probes.runs.run_caches import config_of, show_as
+
         config = config_of(config, cache)
         cache = show_as(cache, config.extraction) or cache
     task = load_run_task(config)
@@ -399,6 +400,8 @@ def _own_names(config: RunConfig) -> list[tuple[str, str]]:
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
     """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
+    from probes.runs.run_caches import config_of
+
     config = config_of(config, cache)
     folder = open_folder(
         config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache, sources=describe_sources(config)

@@ -16,6 +16,7 @@ from probes.fitting.fit_options import check_loggers, find_protocol
 from probes.heads.head_table import check_head, resolve_head
 from probes.latents.pooled_reads import split_poolings
 from probes.report.formats import figure_formats
+from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
     from probes.data.task import Task
@@ -174,8 +175,6 @@ class RunConfig:
         for name, options in self.heads.items():
             check_head(name, options, kind=self.task.kind, task=self.task.name)
         heads = self.resolve_heads()
-        from probes.runs.task_kinds import KINDS
-
         kind = KINDS[self.task.kind]
         if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
             raise ConfigError(

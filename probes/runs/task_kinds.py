@@ -1,113 +1,190 @@
-"""The kinds of tasks: what differs between them in a run stands in one record each, never in a branch."""
+"""The table of kinds of tasks: a new kind is a folder of its own, and one row here."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from extract.errors import ConfigError
-from extract.store.cache import LatentCache
-from probes.data.task import MIN_SPLIT_ROWS
-from probes.heads.autoencoders import require_same_encoders
-from probes.heads.class_heads import CLASSES_SCORING, fewest_rows
-from probes.heads.head_table import HeadOptions
-from probes.heads.layer_head import KindScoring, score_texts
-from probes.heads.pair_heads import PAIRS_SCORING
-from probes.heads.result import HeadResult
-from probes.heads.word_heads import WORDS_SCORING
-from probes.heads.zero_shot_heads import ALIKE_SCORING, no_scoring
-from probes.report.document import KindReport
-from probes.report.kind_reports import REPORTS, ZERO_SHOT, zero_shot_scores
+from extract.errors import ConfigError, HeadError
+from probes.data.task_table import TASKS
+from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.task_kind import TaskKind
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing this module loads no torch
+    from extract.decoders.decoder import Decoder
+    from extract.run.extraction_spec import ExtractionSpec
+    from extract.store.cache import LatentCache
+    from probes.heads.layer_head import Heads
+    from probes.heads.result import HeadResult
+    from probes.report.document import KindReport
     from probes.runs.run_config import RunConfig
 
 
-def _text_columns(task: Any, split: str) -> list[tuple[str, ...]]:
-    return list(zip(*(task.rows(split)[column] for column in task.text_columns), strict=True))
+class ShippedKind(TaskKind):
+    """A kind whose tasks, heads and report are in the tables of the library."""
+
+    @property
+    def report(self) -> "KindReport":
+        """The report of its name."""
+        from probes.report.kind_reports import REPORTS
+
+        return REPORTS[self.name]
 
 
-@dataclass(frozen=True)
-class TaskKind:
-    """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.head_table.HEADS`."""
+class PairKind(ShippedKind):
+    """Pairs of texts with a graded similarity."""
 
-    name: str
-    report: KindReport
-    scoring: KindScoring
-    needs_train: bool = True
-    """Whether heads are fitted on train; otherwise validation is what a task must have."""
-    reads_words: bool = False
-    """Whether latents are those of words, not of whole texts."""
-    row_texts: Callable[[Any, str], list[tuple[Any, ...]]] = _text_columns
-    """Gives, for a task and a split, the texts of each row."""
-    check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
-    """Refuses a head's options that contradict the configuration."""
-    describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
-    """Describes the task of a run, with what only the cache knows of it."""
-    fewest_rows: Callable[[Any, int], int] = lambda *_: 0
-    """Fewest rows per split that a search may draw, for a number of folds of cross-validation."""
-    zero_shot_head: str = ""
-    """The head without training that every sweep fits beside the others; none where empty."""
-    zero_shot: Callable[[HeadResult], dict[str, dict[str, float]]] = lambda _: {}
-    """Gives split to metric to the score that this head has at the final norm."""
+    name = "pairs"
+    texts_per_row = 2
+    predicts = "score"
+    zero_shot_head = "layer-cosine"
+
+    def check_config(self, config: "RunConfig", resolved: HeadOptions) -> None:
+        """Refuse an anchor that a head cannot have, and autoencoders that nobody fits."""
+        arguments = resolved.own[0]
+        n_features = arguments.get("pair_features", 0)
+        if config.anchor_identical and n_features:
+            raise ConfigError(
+                f"anchor_identical is true, but head {resolved.name!r} has pair_features {n_features} and so predicts "
+                "no constant for a text paired with itself; set it to false, or pair_features to 0."
+            )
+        start = arguments.get("start", "fresh")
+        if start == "fresh":
+            return
+        if not config.pretraining.corpus:
+            raise ConfigError(
+                f"head {resolved.name!r} has start {start!r}, but `pretraining.corpus` is empty; name the corpus of "
+                "its autoencoders (icecore list corpora), or use start: fresh."
+            )
+        from probes.heads.autoencoders import require_same_encoders
+
+        require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
+
+    def zero_shot(self, result: "HeadResult") -> dict[str, dict[str, float]]:
+        """Return the correlation of the raw cosine at the final norm."""
+        from probes.report.kind_reports import zero_shot_scores
+
+        return zero_shot_scores(result)
+
+    def check_record(self, record: Mapping[str, Any]) -> None:
+        """Read the calibration."""
+        from probes.heads.pair_heads import require_calibration
+
+        require_calibration(record)
+
+    def score(self, heads: "Heads", rows: Sequence[Any], decoder: "Decoder", spec: "ExtractionSpec") -> Any:
+        """Score pairs in the units of the task's gold, the mean over seeds."""
+        from probes.heads.pair_heads import score_pairs
+
+        return score_pairs(heads, rows, decoder, spec)
 
 
-def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
-    """Refuse an anchor that a head cannot have, and autoencoders that nobody fits."""
-    arguments = resolved.own[0]
-    n_features = arguments.get("pair_features", 0)
-    if config.anchor_identical and n_features:
-        raise ConfigError(
-            f"anchor_identical is true, but head {resolved.name!r} has pair_features {n_features} and so predicts no "
-            "constant for a text paired with itself; set it to false, or pair_features to 0."
+class ClassKind(ShippedKind):
+    """Texts, or pairs of texts, of one class each."""
+
+    name = "classes"
+    predicts = "class"
+
+    def fewest_rows(self, task: Any, folds: int) -> int:
+        """Return how many rows hold every class often enough."""
+        from probes.heads.class_heads import fewest_rows
+
+        return fewest_rows(task, folds)
+
+
+class NumberKind(ShippedKind):
+    """Texts with one number each."""
+
+    name = "numbers"
+    predicts = "number"
+
+    def fewest_rows(self, task: Any, folds: int) -> int:
+        """Return a row per fold, and no fewer than any split has."""
+        del task
+        from probes.data.task import MIN_SPLIT_ROWS
+
+        return max(MIN_SPLIT_ROWS, folds)
+
+
+class _OfWords(ShippedKind):
+    reads_words = True
+
+    def describe(self, task: Any, cache: "LatentCache") -> dict[str, Any]:
+        """Describe the task, and the words of its cache."""
+        return {**task.describe(), "words_in_cache": cache.word_report()}
+
+
+class WordKind(_OfWords):
+    """Sentences of words with a tag each."""
+
+    name = "words"
+
+    def row_texts(self, task: Any, split: str) -> list[tuple[Any, ...]]:
+        """Give each sentence with its words."""
+        return [(text,) for text in task.joined(split)]
+
+    def score(self, heads: "Heads", rows: Sequence[Any], decoder: "Decoder", spec: "ExtractionSpec") -> Any:
+        """Tag the words of sentences."""
+        from probes.heads.word_heads import score_words
+
+        return score_words(heads, rows, decoder, spec)
+
+    def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
+        """Name the words of a sentence, and their tags."""
+        from probes.heads.word_heads import find_words
+
+        text = find_words(row)
+        return {"word": [text.text[start:end] for start, end in text.spans], "tag": prediction}
+
+
+class WholeTaskKind(ShippedKind):
+    """A kind without fitting, whose rows mean nothing without the others."""
+
+    needs_train = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def score(self, heads: "Heads", rows: Sequence[Any], decoder: "Decoder", spec: "ExtractionSpec") -> NoReturn:
+        """Refuse single rows."""
+        del rows, decoder, spec
+        raise HeadError(
+            f"head {heads[0].record['name']!r} of a run on {self.name} predicts nothing of single rows; write them as "
+            "a task and run it, or take their latents with `icecore embed`."
         )
-    start = arguments.get("start", "fresh")
-    if start == "fresh":
-        return
-    if not config.pretraining.corpus:
-        raise ConfigError(
-            f"head {resolved.name!r} has start {start!r}, but `pretraining.corpus` is empty; name the corpus of its "
-            "autoencoders (icecore list corpora), or use start: fresh."
-        )
-    require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
 
 
-_KINDS = (
-    TaskKind(
-        "pairs",
-        REPORTS["pairs"],
-        PAIRS_SCORING,
-        check_config=check_pair_config,
-        zero_shot_head=ZERO_SHOT,
-        zero_shot=zero_shot_scores,
-    ),
-    TaskKind("classes", REPORTS["classes"], CLASSES_SCORING, fewest_rows=fewest_rows),
-    TaskKind(
-        "numbers",
-        REPORTS["numbers"],
-        KindScoring(score_texts, lambda text, number: {"number": float(number), "text": text}),
-        fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds),
-    ),
-    TaskKind(
-        "words",
-        REPORTS["words"],
-        WORDS_SCORING,
-        reads_words=True,
-        row_texts=lambda task, split: [(text,) for text in task.joined(split)],
-        describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
-    ),
-    *(
-        TaskKind(name, REPORTS[name], no_scoring(name), needs_train=False)
-        for name in ("retrieval", "reranking", "clustering", "bitext")
-    ),
-    TaskKind("pair-classification", REPORTS["pair-classification"], ALIKE_SCORING, needs_train=False),
-    TaskKind(
-        "odd-one-out",
-        REPORTS["odd-one-out"],
-        no_scoring("odd-one-out"),
-        needs_train=False,
-        reads_words=True,
-        row_texts=lambda task, split: [tuple(question) for question in task.marked(split)],
-        describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
-    ),
-)
-KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _KINDS}
+class AlikeKind(ShippedKind):
+    """Pairs of texts that are alike or not, told by a threshold."""
+
+    name = "pair-classification"
+    needs_train = False
+    texts_per_row = 2
+    predicts = "above"
+    """How far the similarity is above the threshold; above 0 is alike."""
+
+
+class OddKind(_OfWords, WholeTaskKind):
+    """Questions of marked words, one of which is in another sense."""
+
+    def row_texts(self, task: Any, split: str) -> list[tuple[Any, ...]]:
+        """Give the sentences of each question."""
+        return [tuple(question) for question in task.marked(split)]
+
+
+KINDS: dict[str, TaskKind] = {
+    kind.name: kind
+    for kind in (
+        PairKind(),
+        ClassKind(),
+        NumberKind(),
+        WordKind(),
+        WholeTaskKind("retrieval"),
+        WholeTaskKind("reranking"),
+        WholeTaskKind("clustering"),
+        WholeTaskKind("bitext"),
+        AlikeKind(),
+        OddKind("odd-one-out"),
+    )
+}
+for _kind in KINDS.values():
+    TASKS.update({entry.name: entry for entry in _kind.tasks})
+    HEADS.update({entry.name: entry for entry in _kind.heads})

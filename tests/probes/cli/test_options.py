@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import UsageError
 from extract.store.cache import LatentCache
-from probes.cli.arguments import Command, Slot, read_command
+from probes.cli.arguments import Argument, Command, read_command
 from probes.cli.commands import COMMANDS
 from probes.cli.main import main
 from tests.probes.finished_run import Finished
@@ -85,27 +85,27 @@ def test_what_would_be_ignored_is_refused(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def typed(slot: Slot) -> list[str]:
+def typed(argument: Argument) -> list[str]:
     """An option as it is typed, with a value that it takes."""
-    if slot.hint is bool:
-        return [slot.name]
+    if argument.hint is bool:
+        return [argument.name]
     values: dict[object, str] = {int: "8", int | None: "8", float: "0.5"}
     special = {"--plans": "causal", "--kinds": "backward", "--figures": "png"}
-    return [slot.name, special.get(slot.name) or next(iter(slot.values), values.get(slot.hint, "1"))]
+    return [argument.name, special.get(argument.name) or next(iter(argument.values), values.get(argument.hint, "1"))]
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_options_in_pairs_are_read_or_refused(command: Command) -> None:
     """Rows of the table name options and places of their own command, and what they say holds for every pair."""
-    names = {slot.name for slot in command.slots}
-    for slot in command.slots:
-        assert {*slot.about.needs, *slot.about.excludes} <= names - {slot.name}
+    names = {argument.name for argument in command.arguments}
+    for argument in command.arguments:
+        assert {*argument.needs, *argument.excludes} <= names - {argument.name}
     places = {"PLAN": "causal", "SHELL": "bash", "FORMAT": "parquet", "TABLE": "heads"}
     words = [places.get(place.name, "x") for place in command.places if place.default is MISSING]
     for one, other in permutations(command.options, 2):
         argv = [*words, *typed(one), *typed(other)]
-        excluded = other.name in one.about.excludes or one.name in other.about.excludes
-        needs = [set(slot.about.needs) for slot in (one, other) if slot.about.needs]
+        excluded = other.name in one.excludes or one.name in other.excludes
+        needs = [set(argument.needs) for argument in (one, other) if argument.needs]
         lacking = any(not {one.name, other.name} & names for names in needs)
         if excluded or lacking:
             with pytest.raises(UsageError, match=r"exclude each other|does nothing by itself"):

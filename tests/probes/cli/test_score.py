@@ -74,7 +74,7 @@ def test_texts_of_standard_input_are_a_line_each(
 ) -> None:
     rows = predicted(classes)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(row["text"] for row in rows)))
-    monkeypatch.setattr("probes.cli.run_commands.CHUNK_ROWS", 7)
+    monkeypatch.setattr("probes.cli.predict_commands.CHUNK_ROWS", 7)
     assert main(["score", str(classes), "--file", "-", "--jsonl"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == [{"class": row["logistic-probe"], "text": row["text"]} for row in rows]

@@ -10,10 +10,11 @@ from probes.fitting.fit import ignore_epoch
 from probes.heads.context import FitContext
 from probes.heads.head_table import HEADS, resolve_head
 from probes.heads.result import HeadResult
+from probes.heads.task_kind import TaskKind
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.runs.folder import describe_cache
-from probes.runs.task_kinds import KINDS, TaskKind
+from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers
 from tests.probes.heads.words import planted_words
