@@ -87,7 +87,7 @@ _dry_run = partial(
     option, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing"
 )
 _text = partial(option, "", "column of the text in a file of data, or two for pairs, as premise,hypothesis")
-_label = partial(option, "", "column of a class, or of the tag of a word, in a file of data")
+_label = partial(option, "", "column of a class, or of the tag of a word, in a file of data", excludes=("--score",))
 _score = partial(option, "", "column of a number in a file of data")
 _device = partial(option, "auto", "torch device, or auto")
 _decoder_name = partial(place, "known name, hub id, local folder or .gguf file", completes="decoders")
@@ -109,9 +109,9 @@ class RunArgs(Configured, Watched):
     """Extract what is missing, fit every head, report."""
 
     dry_run: bool = _dry_run()
-    text: str = _text()
-    label: str = _label()
-    score: str = _score()
+    text: str = _text(needs=("CONFIG",))
+    label: str = _label(needs=("CONFIG",))
+    score: str = _score(needs=("CONFIG",))
 
 
 @command(

@@ -68,7 +68,8 @@ def test_init_writes_the_configuration_alone(capsys: pytest.CaptureFixture[str])
     ("argv", "message"),
     [
         (["run", "configs.yaml", "--text", "a"], "--text does nothing without a file of data"),
-        (["run", "--score", "a"], "--score does nothing without a file of data"),
+        (["run", "--score", "a"], "--score does nothing by itself; give it with CONFIG"),
+        (["run", "reviews.csv", "--score", "a", "--label", "b"], "--label and --score exclude each other"),
         (["run", "absent.csv"], "there is no config file 'absent.csv'"),
         (["init", "notes.md"], "'notes.md' is no file of data"),
     ],
