@@ -223,11 +223,13 @@ def noun_of(hint: object) -> str:
 
 
 def unknown_key(key: str, allowed: Iterable[str]) -> UsageError:
-    """Build the error for an unknown key."""
+    """Build the error for an unknown key: it names the nearest key, and those of the same section."""
     names = sorted(set(allowed))
     near = get_close_matches(key, names, n=1, cutoff=0.5)
     guess = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown key {key!r}.{guess} Allowed: {', '.join(names)}.")
+    section = (near[0] if near else key).rpartition(".")[0]
+    siblings = [name for name in names if name.rpartition(".")[0] == section] or names
+    return UsageError(f"unknown key {key!r}.{guess} Allowed: {', '.join(siblings)}.")
 
 
 @cache

@@ -9,9 +9,9 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from extract.code_gate import allow_code
-from extract.errors import UsageError, unknown_name
+from extract.errors import UsageError, printable, unknown_name
 from extract.registry import PLACE
-from probes.cli.config import Pairs, list_keys, read_config
+from probes.cli.config import ROLES, Pairs, list_keys, read_config, read_data
 from probes.runs.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class Configured(Args):
 
     config: RunConfig = field(default_factory=RunConfig)
     """The configuration."""
+    data: Any = None
+    """The file of data that stands for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,12 @@ class Command:
         return " ".join(["icecore", self.name, *words, *more])
 
 
-CONFIG = Argument("YAML file, as configs/demo.yaml", is_positional=True, completes="configs", key="config")
+CONFIG = Argument(
+    "YAML file, as configs/demo.yaml, or a file of data, as reviews.csv",
+    is_positional=True,
+    completes="configs",
+    key="config",
+)
 ALLOW_CODE = Argument(
     "modules that files may import, with ',' between them: those of your own poolings, masks and heads",
     key="allow_code",
@@ -187,7 +194,12 @@ def read_command(command: Command, argv: Sequence[str]) -> Any:
     values.pop("allow_code", None)  # which was read before anything could be imported
     if command.takes_config:
         options = [argument.name.lstrip("-") for argument in command.options]
-        values["config"] = read_config(pairs, file=values.get("config", ""), options=options)
+        file = values.pop("config", "")
+        roles = {key: values[key] for key in ROLES if f"--{key}" in names}
+        data = values["data"] = read_data(file, roles)
+        if data is not None:
+            sys.stderr.write(printable(f"{data}\n"))
+        values["config"] = read_config(pairs, file="" if data else file, data=data, options=options)
     return command.args(typed=names, **values)
 
 

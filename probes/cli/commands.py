@@ -86,6 +86,9 @@ _figures = partial(
 _dry_run = partial(
     option, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing"
 )
+_text = partial(option, "", "column of the text in a file of data, or two for pairs, as premise,hypothesis")
+_label = partial(option, "", "column of a class, or of the tag of a word, in a file of data", excludes=("--score",))
+_score = partial(option, "", "column of a number in a file of data")
 _device = partial(option, "auto", "torch device, or auto")
 _decoder_name = partial(positional, "known name, hub id, local folder or .gguf file", completes="decoders")
 _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, completes="masks")
@@ -98,12 +101,32 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
         "run configs/demo.yaml --dry-run",
         "run configs/demo.yaml --extraction.plan nosink-bidirectional:10",
         "run --task.name class-sample --heads '{logistic-probe: {}}'",
+        "run reviews.csv",
+        "run reviews.csv --text body --score stars",
     ),
 )
 class RunArgs(Configured, Watched):
     """Extract what is missing, fit every head, report."""
 
     dry_run: bool = _dry_run()
+    text: str = _text(needs=("CONFIG",))
+    label: str = _label(needs=("CONFIG",))
+    score: str = _score(needs=("CONFIG",))
+
+
+@command(
+    "config",
+    examples=("init reviews.csv", "init pairs.tsv --text question,answer --out configs/pairs.yaml"),
+    imports_code=False,
+)
+class InitArgs(Args):
+    """Write the configuration that a file of data stands for, to be changed and run."""
+
+    file: str = positional("CSV, TSV, JSON Lines, Parquet, CoNLL columns or CoNLL-U", completes="files")
+    text: str = _text()
+    label: str = _label()
+    score: str = _score()
+    out: str = option("", "the YAML file; named after the data when absent", completes="files")
 
 
 @command(

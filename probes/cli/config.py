@@ -5,6 +5,7 @@ Nothing that a file names is imported or called: `from_plain` builds the records
 
 import ast
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -12,15 +13,21 @@ from difflib import get_close_matches
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import yaml
 
 from extract.code_gate import allow_code
-from extract.errors import ConfigError, UsageError
+from extract.errors import ConfigError, UsageError, printable
+from extract.files import write_file
 from extract.records import from_plain, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
-from probes.runs.run_config import TYPED, RunConfig
+from probes.data.task_table import TASKS
+from probes.runs.run_config import NAME_BYTES, TYPED, RunConfig
+
+if TYPE_CHECKING:  # reading a file of data is not needed for help
+    from probes.cli.commands import InitArgs
+    from probes.data.bare_file import BareFile
 
 MOST_BYTES = 1 << 20
 MOST_VALUES = 20_000
@@ -159,7 +166,8 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def _require_file(name: str) -> str:
+def require_file(name: str) -> str:
+    """Return the name of a file that is there; `ConfigError` for another."""
     if not _is_file(name):
         names = sorted(str(path) for path in Path("configs").rglob("*.yaml")) if Path("configs").is_dir() else []
         near = get_close_matches(name, names, n=1, cutoff=0.5)
@@ -174,12 +182,76 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
+# --- Data files ---
+
+ROLES = ("text", "label", "score")
+"""Options that name columns of a file of data."""
+HEADS_OF = {
+    "pairs": ("layer-cosine", "cosine-mlp"),
+    "classes": ("logistic-probe",),
+    "numbers": ("ridge-probe",),
+    "words": ("token-logistic",),
+}
+"""Heads that are fitted where a file of data names none, by kind of task."""
+
+
+def config_of_data(data: "BareFile") -> dict[str, Any]:
+    """Write the configuration that a data file alone stands for."""
+    stem = "".join(letter for letter in data.path.name.partition(".")[0] if letter.isprintable())
+    name = stem.encode()[:NAME_BYTES].decode(errors="ignore") or "data"
+    heads: dict[str, Any] = {head: {} for head in HEADS_OF[TASKS[data.task].kind]}
+    return {"name": name, "task": {"name": data.task, "options": data.options}, "heads": heads}
+
+
+def dump_config(data: "BareFile", path: Path) -> str:
+    """Write the same as YAML, with what was found in the file, and the command that runs it, as comments."""
+    lines = [f"# icecore run {path}", *textwrap.wrap(str(data), 100, initial_indent="# ", subsequent_indent="# ")]
+    text: str = yaml.safe_dump(config_of_data(data), sort_keys=False, allow_unicode=True, width=1000)
+    return "\n".join([*lines, text])
+
+
+def read_data(file: str, roles: Mapping[str, str]) -> "BareFile | None":
+    """Find out what a file of data holds; None for the name of another file.
+
+    Raises:
+        UsageError: Columns are named, and the file is none of data.
+        IcecoreError: The file cannot be read, or is not decided; see `read_bare_file`.
+    """
+    if Path(file).suffix.lower() not in ("", ".yaml", ".yml"):
+        from probes.data.bare_file import Roles, is_bare_file, read_bare_file
+
+        if is_bare_file(file):
+            return read_bare_file(require_file(file), Roles(**roles))
+    if roles:
+        raise UsageError(f"--{next(iter(roles))} does nothing without a file of data, as icecore run reviews.csv.")
+    return None
+
+
+def init_command(args: "InitArgs") -> int:
+    """Write the configuration that a file of data stands for."""
+    roles = {name: getattr(args, name) for name in ROLES if getattr(args, name)}
+    data = read_data(args.file, roles)
+    if data is None:
+        raise UsageError(f"{args.file!r} is no file of data; allowed: CSV, TSV, JSON Lines, Parquet, CoNLL or CoNLL-U.")
+    path = Path(args.out or f"{config_of_data(data)['name']}.yaml")
+    text = dump_config(data, path)
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
+        raise ConfigError(f"{str(path)!r} is there already; remove it, or name another file with --out.")
+    write_file(path, text)
+    sys.stdout.write(printable(f"{data}\nwritten: {path}; run it: icecore run {path}\n"))
+    return 0
+
+
 # --- Reading ---
 
 
-def read_config(typed: Pairs, *, file: str = "", options: Iterable[str] = ()) -> RunConfig:
-    """Read a configuration: a YAML file, if any, and the keys on the command line, which win."""
+def read_config(
+    typed: Pairs, *, file: str = "", data: "BareFile | None" = None, options: Iterable[str] = ()
+) -> RunConfig:
+    """Read a configuration: a YAML file or one of data, if any, and the keys on the command line, which win."""
     layers = _Layers(options)
+    if data is not None:
+        layers.add("", config_of_data(data), str(data.path))
     for key, _ in typed:
         layers.require_known(key)
     pairs = [(key, require_value(f"--{key}", value)) for key, value in [*([("config", file)] if file else []), *typed]]
@@ -187,7 +259,7 @@ def read_config(typed: Pairs, *, file: str = "", options: Iterable[str] = ()) ->
         raise UsageError("--config is empty; allowed: a YAML file, as --config configs/demo.yaml.")
     for key, text in pairs:
         if key == "config":
-            layers.add("", load_config_file(_require_file(text)), text)
+            layers.add("", load_config_file(require_file(text)), text)
         elif SECTIONS.get(key) is False and _is_file(text):
             layers.add(key, load_config_file(text), text)
         else:

@@ -30,6 +30,7 @@ from extract.store.cache import LatentCache, open_cache
 from extract.store.exports import WRITERS
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepArgs
+from probes.cli.config import dump_config
 from probes.cli.screen import read_lines, show, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
@@ -65,7 +66,11 @@ def run_command(args: RunArgs) -> int:
     """Extract what is missing, fit every head, report."""
     if args.dry_run:
         return _dry_run(args.config, watcher_of(args))
-    _show(run(args.config, watcher=watcher_of(args), command=command_line()))
+    result = run(args.config, watcher=watcher_of(args), command=command_line())
+    if args.data is not None:
+        path = result.folder.with_name(f"{args.config.name}.yaml")
+        write_file(path, dump_config(args.data, path))
+    _show(result)
     return 0
 
 

@@ -33,7 +33,7 @@ def order_splits(splits: Mapping[str, object]) -> list[str]:
 
 def canonical_split(value: object) -> Split | None:
     """Map the name of a split, or an alias such as `dev`, to train, validation or test; None for any other name."""
-    name = str(value).strip()
+    name = str(value).strip().lower()
     return next((split for split in SPLITS if split == SPLIT_ALIASES.get(name, name)), None)
 
 

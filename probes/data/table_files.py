@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,22 +57,25 @@ def inner_suffix(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix == PACKED else suffix
 
 
-def read_text(path: Path, *, fallback: str | None = None) -> str:
-    """Read a UTF-8 file, with or without a byte order mark, its line ends unchanged; .gz is unpacked.
+def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = None) -> str:
+    """Read a text file, with or without a byte order mark, its line ends unchanged; .gz is unpacked.
 
-    A file that is not UTF-8 is read by the `fallback` encoding; without one it is rejected, with the line and the byte.
+    A file in another encoding is read by the `fallback`; without one it is rejected, with the line and the byte.
     """
     data = read_bytes(path)
     if not data.strip():
         raise TaskError(f"{path} is empty: it has no rows to read.")
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except LookupError as error:
+        raise unknown_name("encoding", encoding, ("utf-8", "utf-16", "cp1252", "latin-1")) from error
     except UnicodeDecodeError as error:
         if fallback is not None:
             return data.decode(fallback, errors="replace")
         line = data[: error.start].count(b"\n") + 1
+        name, advice = ("UTF-8", "save the file as UTF-8") if encoding == "utf-8" else (encoding, "set `encoding`")
         raise TaskError(
-            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8: save the file as UTF-8."
+            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not {name}: {advice}."
         ) from error
 
 
@@ -158,6 +162,10 @@ class RawTable:
         return f"{self.where}, {self.unit} {row.number}"
 
 
+DECIMALS = (".", ",")
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+(,\d+)?\s*")
+
+
 @dataclass(frozen=True)
 class FileOptions:
     """How a user's files are read and split: options of every task that reads rows by column names."""
@@ -172,6 +180,10 @@ class FileOptions:
     """One character; None goes by the suffix."""
     quoting: bool = True
     """False takes quotes for plain characters, as most TSV benchmark files need."""
+    encoding: str = "utf-8"
+    """Encoding of delimited text, as Python names it: utf-8, utf-16, cp1252 (Western European Windows) and others."""
+    decimal: str = "."
+    """`,` reads the numbers of delimited text with a decimal comma."""
     bad_rows: str = "error"
     """`error` stops at a row that cannot be used, `drop` leaves it out and counts it in the notes."""
     validation_fraction: float = 0.1
@@ -187,6 +199,8 @@ class FileOptions:
             )
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise TaskError(f"`delimiter` is {self.delimiter!r}, but one character is needed, such as ',' or a tab.")
+        if self.decimal not in DECIMALS:
+            raise unknown_name("decimal", self.decimal, DECIMALS)
 
 
 DEFAULT_FILES = FileOptions()
@@ -224,7 +238,9 @@ def _records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]
     """Yield the line that each record starts on and its fields, without blank lines."""
     delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
-    reader = csv.reader(split_lines(read_text(path)), delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(
+        split_lines(read_text(path, encoding=options.encoding)), delimiter=delimiter, quoting=quoting, strict=True
+    )
     start = 1
     try:
         for fields in reader:
@@ -508,8 +524,17 @@ def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
     split_column = options.split_column
     if split_column is None and None in tables and "split" in tables[None].columns:
         split_column = "split"
+    if options.decimal == ",":
+        fields = {name: (column, partial(_check_with_comma, check)) for name, (column, check) in fields.items()}
     source = ", ".join(map(str, paths.values()))
     return check_rows(tables, fields, source=source, split_column=split_column, bad_rows=options.bad_rows)
+
+
+def _check_with_comma(check: Callable[[str, object], object], column: str, value: object) -> object:
+    """Check a value; a number with a decimal comma gets a point, unless a text is needed."""
+    if check is not check_text and isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
+        value = value.replace(",", ".")
+    return check(column, value)
 
 
 def check_rows(

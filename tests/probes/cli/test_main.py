@@ -66,7 +66,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rnu"]) == 2
     assert capsys.readouterr().err.startswith(
-        "icecore: unknown command 'rnu': did you mean 'run'? Allowed: run, extract"
+        "icecore: unknown command 'rnu': did you mean 'run'? Allowed: run, init, extract"
     )
 
 
@@ -122,7 +122,7 @@ def test_an_error_is_one_sentence_and_no_traceback(
     [
         (["run", "--seedz", "[1]"], "unknown key 'seedz'. Did you mean 'seeds'?"),
         (["run", "--protocol", "freeze"], "unknown protocol 'freeze': did you mean 'freeze-released'?"),
-        (["run", "-x"], "unknown option of run '-x'. Allowed: --dry-run, --quiet, --verbose, --allow-code, --help."),
+        (["run", "-x"], "unknown option of run '-x': did you mean '--text'? Allowed: --dry-run, --text,"),
         (["list", "haeds"], "unknown table 'haeds': did you mean 'heads'? Allowed: decoders, plans"),
         (["inspect"], "FILE is missing (the cache file; of shards the index.json, its folder or its address);"),
         (["inspect", "a.h5", "b.h5"], "'b.h5' is one word too many; allowed: icecore inspect FILE [options]."),
