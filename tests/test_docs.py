@@ -55,8 +55,10 @@ def commands_of(program: str) -> list[Any]:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, with the configs in it."""
+    """A folder to work in, with the configs in it and a file of data."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
+    rows = "".join(f"{k} stars and no more,{k % 5}\n" for k in range(40))
+    (tmp_path / "reviews.csv").write_text(f"body,stars\n{rows}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

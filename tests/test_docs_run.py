@@ -73,9 +73,10 @@ def quickened(words: list[str]) -> list[str]:
     """Let a command that fits heads do so with one seed for one epoch, on a few rows."""
     if words[0] != "run":
         return words
-    config = yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))
+    is_config = Path(words[1]).suffix == ".yaml" and "--heads" not in words
+    heads = yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))["heads"] if is_config else ()
     quick = ["--bootstrap", "100", "--seeds", "0", "--task.pairs", "40"]
-    for head in set(TRAINED) & set(() if "--heads" in words else config["heads"]):
+    for head in set(TRAINED) & set(heads):
         quick += [f"--heads.{head}.max_epochs", "1"]
     return [*words, *quick]
 
