@@ -209,7 +209,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
             fit_probes, options=self.options, n_classes=len(task.training_classes), device=self.context.device
         )
         fit = fit_rows(train, gold)
-        if self.selection == "validation":
+        if "validation" in chunk and "cross-validation" not in self.selection:
             predicted = task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
             return fit, np.asarray(score_classes(predicted, task.labels("validation"), metric=metric))
         if "cross-validation" not in self.selection:
