@@ -37,7 +37,7 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 
 
 def keep_blocks() -> None:
-    """Make glibc keep freed blocks of up to 32 MiB, else every intermediate result is fetched from the system anew."""
+    """Make glibc keep freed blocks of up to 32 MiB, which it otherwise returns after every step."""
     torch.empty(LARGEST_BLOCK, dtype=torch.uint8)  # from then on it keeps what is freed
 
 

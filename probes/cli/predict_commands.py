@@ -14,6 +14,7 @@ from probes.cli.arguments import Watched
 from probes.cli.commands import PredictArgs, ScoreArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, RawTable, inner_suffix, read_raw
+from probes.heads.layer_head import require_probabilities
 from probes.report.safe_csv import write_csv
 from probes.runs.predict import CHUNK_ROWS, Row, Scorer, load_scorer
 
@@ -116,6 +117,8 @@ def predict_command(args: PredictArgs) -> int:
     scorer = load_scorer(
         args.run, head=args.head or None, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code
     )
+    if args.probabilities:
+        require_probabilities(scorer.name)
     if args.serve:
         _say(scorer, args, "; ready: a JSON object per line")
         return _serve(scorer, columns, with_shares=args.probabilities)

@@ -28,6 +28,7 @@ from probes.data.table_files import (
     read_text,
     shorten,
     split_lines,
+    split_records,
     unknown_column,
 )
 
@@ -173,8 +174,7 @@ def _sniff(path: Path) -> tuple[FileOptions, dict[str, Any], list[str]] | None:
     if not quoting:
         settings["quoting"] = False
         facts.append("quotes are plain characters")
-    records = list(csv.reader(split_lines(text), delimiter=delimiter, quoting=_MODES[quoting]))
-    records = [record for record in records if record]
+    records = [record for _, record in split_records(path, FileOptions(**settings))]
     if not _has_header(records):
         settings |= {"header": False, "columns": [f"column{k}" for k in range(1, len(records[0]) + 1)]}
         facts.append("no header")
@@ -321,10 +321,11 @@ def _table(
 ) -> BareFile:
     """Name the task of a table and the columns that it reads."""
     columns = [_column(table, name, options.decimal) for name in table.columns]
-    for name in (*_split_names(roles.text), *filter(None, (roles.label, roles.score))):
+    named = (roles.text,) if roles.text and roles.text in table.columns else tuple(_split_names(roles.text))
+    for name in (*named, *filter(None, (roles.label, roles.score))):
         if name not in table.columns:
             raise unknown_column(name, table)
-    texts = _texts(path, columns, roles)
+    texts = _texts(path, columns, named, roles)
     for role in filter(None, (roles.label, roles.score)):
         if role in [column.name for column in texts]:
             raise TaskError(f"column {role!r} of {path.name} is named as the text and as what is predicted; name two.")
@@ -342,18 +343,18 @@ def _table(
     if split is not None and split.name != "split":
         chosen["split_column"] = split.name
     n_rows = len(table.rows)
-    found = [f"{n_rows:,} rows", f"{'texts' if len(texts) == 2 else 'text'} = {_listed(texts)}"]
+    clauses = [f"{n_rows:,} rows", f"{'texts' if len(texts) == 2 else 'text'} = {_listed(texts)}"]
     if is_number:
         low, high = min(target.numbers), max(target.numbers)
-        found.append(f"number = {_listed([target])} ({low:g} to {high:g})")
+        clauses.append(f"number = {_listed([target])} ({low:g} to {high:g})")
     else:
-        found.append(f"label = {_listed([target])} ({_count_classes(target)} classes)")
+        clauses.append(f"label = {_listed([target])} ({_count_classes(target)} classes)")
     if split is not None:
-        found.append(f"split = {_listed([split])}")
+        clauses.append(f"split = {_listed([split])}")
     used = (*texts, target, *([split] if split is not None else []))
     if unused := [column for column in columns if column not in used]:
-        found.append(f"not read: {_listed(unused)}")
-    return BareFile(path, kind, {"files": str(path), **chosen, **settings, "bad_rows": "drop"}, (*found, *facts))
+        clauses.append(f"not read: {_listed(unused)}")
+    return BareFile(path, kind, {"files": str(path), **chosen, **settings, "bad_rows": "drop"}, (*clauses, *facts))
 
 
 _FIELDS = {
@@ -364,10 +365,9 @@ _FIELDS = {
 """Options that name the columns of a task, in order."""
 
 
-def _texts(path: Path, columns: Sequence[Column], roles: Roles) -> list[Column]:
-    """Find the column of the text, or both of a pair."""
+def _texts(path: Path, columns: Sequence[Column], named: Sequence[str], roles: Roles) -> list[Column]:
+    """Find the column of the text, or both of a pair, unless they are named."""
     by_name = {column.name: column for column in columns}
-    named = _split_names(roles.text)
     if len(named) > 2:
         raise TaskError(f"--text names {len(named)} columns; allowed: one, or two for pairs, as premise,hypothesis.")
     if named:

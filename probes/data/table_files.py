@@ -234,7 +234,7 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
 
 # Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where
 # "None", "NA" and "nan" become missing, "007" becomes 7, a ragged row is padded in silence, and lines are not counted.
-def _records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]]:
+def split_records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]]:
     """Yield the line that each record starts on and its fields, without blank lines."""
     delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
@@ -255,7 +255,7 @@ def _records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]
 
 
 def _read_delimited(path: Path, options: FileOptions) -> RawTable:
-    records = _records(path, options)
+    records = split_records(path, options)
     if options.header:
         columns = tuple(field.strip() for field in next(records, (0, []))[1])
     elif options.columns is not None:

@@ -328,12 +328,16 @@ def class_probabilities(
     heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> Float[Tensor, "N K"]:
     """Give the probability of every class, in the order of the head's names; HeadError for a head without any."""
-    name = heads[0].record.name
+    require_probabilities(heads[0].record.name)
+    logits: Tensor = heads[0].head(*_features(heads[0], rows, decoder, spec))
+    return logits.softmax(-1)
+
+
+def require_probabilities(name: str) -> None:
+    """Refuse a head that gives no probabilities of classes."""
     if not HEADS[name].gives_probabilities:
         allowed = ", ".join(entry.name for entry in HEADS.values() if entry.gives_probabilities)
         raise HeadError(f"head {name!r} gives no probabilities of classes; allowed: {allowed}.")
-    logits: Tensor = heads[0].head(*_features(heads[0], rows, decoder, spec))
-    return logits.softmax(-1)
 
 
 def embed_once(

@@ -146,6 +146,15 @@ def test_a_service_gives_probabilities_where_they_are_asked_for(
     assert answer["class"] == "mine"
 
 
+def test_a_service_without_probabilities_refuses_at_once(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(finished.folder), "--serve", "--probabilities"]) == 1
+    streams = capsys.readouterr()
+    assert "gives no probabilities of classes; allowed: logistic-probe" in streams.err
+    assert "ready" not in streams.err
+
+
 def test_columns_of_the_user_stay_as_they_are(classes: Path, finished: Finished, tmp_path: Path) -> None:
     """A column called as ours was once replaced, so that gold became the prediction."""
     text = predicted(classes)[0]["text"]

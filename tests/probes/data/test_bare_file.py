@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from extract.errors import IcecoreError
+from extract.errors import IcecoreError, TaskError
 from probes.data.bare_file import BareFile, Roles, is_bare_file, read_bare_file
 from probes.data.task_table import load_task
 
@@ -378,6 +378,17 @@ def test_an_option_answers(name: str, roles: Roles, task: str, options: dict[str
 def test_a_wrong_option_is_refused(roles: Roles, message: str, tmp_path: Path) -> None:
     with pytest.raises(IcecoreError, match=message):
         read_bare_file(write(tmp_path, *RIGHT["plain"][:2]), roles)
+
+
+def test_a_column_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.csv", delimited(["text, as written", "label"], TEXTS, MOODS))
+    assert read_bare_file(file, Roles(text="text, as written")).options["text"] == "text, as written"
+
+
+def test_a_cell_that_csv_cannot_hold_ends_in_a_sentence(tmp_path: Path) -> None:
+    texts = ["x " * 100_000, *TEXTS[1:]]
+    with pytest.raises(TaskError, match=r"a\.csv, line 2: the row that starts here cannot be split"):
+        read_bare_file(write(tmp_path, "a.csv", delimited(["text", "label"], texts, MOODS)))
 
 
 def test_parquet_is_read(tmp_path: Path) -> None:
