@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -161,6 +160,8 @@ def digest_module(module: "nn.Module") -> str:
     main memory or disk. Rotary frequencies that change with the length of a batch (longrope) are no weights: the
     original ones of the decoder are hashed.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     import torch
 
     def one(item: tuple[str, torch.Tensor]) -> bytes:

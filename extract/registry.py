@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import unwrap
 from itertools import chain
@@ -347,6 +346,8 @@ def find_own(noun: str, name: str, *, known: Collection[str], add: Callable[[str
         module, _, attribute = name.partition(":")
         add(name, _attribute(noun, name, module, attribute))
         return
+    from importlib.metadata import entry_points
+
     for point in entry_points(group=f"icecore.{noun.replace(' ', '_')}s", name=name):
         thing = _attribute(noun, name, point.module, point.attr)
         if name not in known:  # loading it may have added it

@@ -16,8 +16,6 @@ from probes.runs.run_config import RunConfig
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
-    from cyclopts.help import HelpEntry, HelpPanel
-    from rich.console import Console, ConsoleOptions
 
 # --- What a command is ---
 
@@ -148,6 +146,11 @@ class Command:
         return tuple(argument for argument in self.arguments if not argument.is_positional)
 
     @property
+    def about(self) -> list[str]:
+        """What it does: the paragraphs of its record's docstring, the first of which is one sentence."""
+        return [" ".join(text.split()) for text in (inspect.getdoc(self.args) or "").split("\n\n")]
+
+    @property
     def usage(self) -> str:
         """How to write it, in a line."""
         words = []
@@ -184,7 +187,7 @@ def read_command(command: Command, argv: Sequence[str]) -> Any:
     own, pairs = split_keys(command, argv)
     words = [command.name, *_with_dashed_values(command, own)]
     try:
-        bound = build_app([command]).parse_args(words, exit_on_error=False, print_error=False)[1]
+        bound = build_app(command).parse_args(words, exit_on_error=False, print_error=False)[1]
     except CycloptsError as error:
         raise _explain(command, error) from None
     typed = {key: _with_dashes(value) for key, value in bound.arguments.items() if value != ()}
@@ -312,56 +315,18 @@ def _explain_value(argument: Argument, value: str) -> str:
 # --- For cyclopts ---
 
 
-def print_help(commands: Sequence[Command]) -> None:
-    """Print the help of a command, or that of the program with several."""
-    app = build_app(commands, has_keys=len(commands) == 1)
-    app.help_print([commands[0].name] if len(commands) == 1 else [])
+def build_app(command: Command) -> "App":
+    """Build the program with which cyclopts reads the command line of one command."""
+    from cyclopts import App
 
-
-def build_app(commands: Iterable[Command], *, has_keys: bool = False) -> "App":
-    """Build the program that cyclopts reads command lines and writes help for; with the keys of a configuration."""
-    from cyclopts import App, Group
-
-    about = "Drill a core through a frozen decoder: cache every layer once, then probe it with light heads."
-    app = App(
-        "icecore",
-        help=about,
-        usage="usage: icecore COMMAND [options]",
-        help_formatter=TwoColumns(),
-        help_epilogue="icecore COMMAND --help tells the options of a command.",
-        group_commands=Group("commands", sort_key=1),
-        version_flags=(),
-        help_flags=("--help", "-h"),
-        help_format="plaintext",
-        result_action="return_value",
-    )
-    for number, row in enumerate(commands):
-        app.command(
-            _function(row, has_keys=has_keys),
-            name=row.name,
-            help=inspect.getdoc(row.args),
-            sort_key=number,
-            usage=f"usage: {row.usage}",
-            help_epilogue="\n".join(["examples:", *(f"  icecore {example}" for example in row.examples)]),
-            group_arguments=Group("arguments", sort_key=1),
-            group_parameters=Group("options", sort_key=2),
-        )
+    app = App("icecore", version_flags=(), help_flags=(), result_action="return_value")
+    app.command(_function(command), name=command.name)
     return app
 
 
-GROUPS = {
-    "decoder": "decoder",
-    "extraction": "what is extracted",
-    "task": "task",
-    "pretraining": "pretraining",
-    "": "heads and run",
-}
-"""Sections of a configuration, in the order of the help; keys of no section are in the last."""
-
-
-def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
+def _function(command: Command) -> Callable[..., None]:
     """Write the arguments of a command as the signature of a function, which is what cyclopts reads."""
-    from cyclopts import Group, Parameter
+    from cyclopts import Parameter
 
     def run(**_: object) -> None:
         raise NotImplementedError
@@ -377,15 +342,7 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
         hint: Any = str if argument.is_many or argument.read else argument.hint
         if argument.values:
             hint = Literal[argument.values]
-        about = Parameter(
-            name=argument.names,
-            help=_with_default(_with_values(argument), argument.default),
-            negative="",
-            metavar=_noun(argument.hint),
-            required=argument.default is MISSING,
-            show_choices=False,
-            show_default=False,
-        )
+        about = Parameter(name=argument.names, negative="", required=argument.default is MISSING)
         default: Any = argument.default
         if argument.is_many or default is MISSING:
             default = inspect.Parameter.empty
@@ -394,24 +351,81 @@ def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
         elif hint is str and not isinstance(default, str):  # cyclopts checks defaults where pydantic is imported
             default = ""
         parameters.append(inspect.Parameter(argument.key, kind, default=default, annotation=Annotated[hint, about]))
-    for number, key in enumerate(list_keys() if has_keys and command.takes_config else ()):
-        section = key.name.rpartition(".")[0].partition(".")[0]
-        group = Group(GROUPS[section], sort_key=3 + list(GROUPS).index(section))
-        about = Parameter(
-            name=f"--{key.name}",
-            help=_with_default(key.help, key.default),
-            metavar=_noun(key.hint),
-            group=group,
-            show_default=False,
-        )
-        parameters.append(
-            inspect.Parameter(
-                f"key_{number}", inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, about]
-            )
-        )
     parameters.sort(key=lambda parameter: parameter.kind)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+# --- Help ---
+
+WIDTH, INDENT = 80, 24
+"""Columns of the help, and of the names in it."""
+ABOUT = "Drill a core through a frozen decoder: cache every layer once, then probe it with light heads."
+GROUPS = {
+    "decoder": "decoder",
+    "extraction": "what is extracted",
+    "task": "task",
+    "pretraining": "pretraining",
+    "": "heads and run",
+}
+"""Sections of a configuration, in the order of the help; keys of no section are in the last."""
+
+
+def print_program_help(commands: Iterable[Command]) -> None:
+    """Print the help of the program: its commands."""
+    rows = [(command.name, command.about[0]) for command in commands]
+    _print_help(
+        "icecore COMMAND [options]",
+        ABOUT,
+        {"commands": [*rows, ("--help, -h", "Display this message and exit.")]},
+        ["icecore COMMAND --help tells the options of a command."],
+        indent=14,
+    )
+
+
+def print_help(command: Command) -> None:
+    """Print the help of a command: its arguments, and the keys of a configuration."""
+    groups = {
+        "arguments": [(item.name, _about(item)) for item in command.positional],
+        "options": [(_label(item), _about(item)) for item in command.options],
+    }
+    if command.takes_config:
+        groups |= {title: [] for title in GROUPS.values()}
+        for key in list_keys():
+            section = key.name.rpartition(".")[0].partition(".")[0]
+            row = (f"--{key.name} {_noun(key.hint)}", _with_default(key.help, key.default))
+            groups[GROUPS[section]].append(row)
+    examples = [strong("examples:"), *(f"  icecore {example}" for example in command.examples)]
+    _print_help(command.usage, " ".join(command.about), groups, examples)
+
+
+def _print_help(
+    usage: str,
+    about: str,
+    groups: Mapping[str, Sequence[tuple[str, str]]],
+    last: Sequence[str],
+    *,
+    indent: int = INDENT,
+) -> None:
+    """Print usage, what it does, groups of names and texts in two columns, and what comes last."""
+    lines = [f"{strong('usage:')} {usage}", "", *textwrap.wrap(about, WIDTH)]
+    for title, rows in groups.items():
+        if rows:
+            lines += ["", strong(f"{title}:"), *two_columns(rows, indent)]
+    sys.stdout.write("\n".join([*lines, "", *last, ""]))
+
+
+def _label(argument: Argument) -> str:
+    names = ", ".join(argument.names)
+    return names if argument.hint is bool else f"{names} {_noun(argument.hint)}"
+
+
+def _about(argument: Argument) -> str:
+    """Describe an argument with its values, where its help does not name them, and its default."""
+    text = argument.help
+    if not all(value in text for value in argument.values):
+        text = f"{' or '.join(argument.values)}; {text}"
+    return _with_default(text, argument.default)
 
 
 def _noun(hint: object) -> str:
@@ -419,61 +433,11 @@ def _noun(hint: object) -> str:
     return nouns.get(getattr(get_origin(hint) or hint, "__name__", ""), "VALUE")
 
 
-def _with_values(argument: Argument) -> str:
-    """Name the values of an argument, where its help does not."""
-    text = argument.help
-    return text if all(value in text for value in argument.values) else f"{' or '.join(argument.values)}; {text}"
-
-
 def _with_default(text: str, default: object) -> str:
     if default in ("", None, False, (), MISSING) or isinstance(default, Mapping):
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{text.removesuffix('.')} (default: {shown})"
-
-
-# --- The layout of help ---
-
-WIDTH, INDENT = 80, 24
-"""Columns of the help, and of the names in it."""
-
-
-class TwoColumns:
-    """How cyclopts lays out help: usage, what the command does, groups of two columns, examples; 80 columns wide."""
-
-    def __call__(self, console: "Console", options: "ConsoleOptions", panel: "HelpPanel") -> None:
-        """Write a group of arguments, or of commands."""
-        del console, options
-        if panel.entries:
-            title = [strong(f"{panel.title}:")] if panel.title else []
-            indent = 14 if panel.format == "command" else INDENT
-            rows = ((_label(entry), _plain(entry.description)) for entry in panel.entries)
-            sys.stdout.write("\n".join(["", *title, *two_columns(rows, indent), ""]))
-
-    def render_usage(self, console: "Console", options: "ConsoleOptions", usage: object) -> None:
-        """Write the usage."""
-        del console, options
-        word, _, rest = _plain(usage).partition(" ")
-        sys.stdout.write(f"{strong(word)} {rest}\n\n")
-
-    def render_description(self, console: "Console", options: "ConsoleOptions", description: object) -> None:
-        """Write what the command does."""
-        del console, options
-        lines = _plain(description).splitlines()
-        if lines[:1] == ["examples:"]:
-            sys.stdout.write("\n".join([strong(lines[0]), *lines[1:], ""]))
-        elif lines:
-            sys.stdout.write("\n".join([*textwrap.wrap(" ".join(" ".join(lines).split()), WIDTH), ""]))
-
-
-def _label(entry: "HelpEntry") -> str:
-    names = ", ".join((*entry.positive_names, *entry.positive_shorts)) or entry.positional_label or ""
-    return f"{names} {entry.metavar}" if entry.metavar and entry.positive_names else names
-
-
-def _plain(text: object) -> str:
-    text = getattr(text, "primary_renderable", text)
-    return str(getattr(text, "plain", text) or "").strip()
 
 
 def two_columns(rows: Iterable[tuple[str, str]], indent: int = INDENT, *, width: int = WIDTH) -> Iterator[str]:

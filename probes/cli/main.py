@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from extract.code_gate import allow_code
 from extract.errors import CacheWarning, CodeWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
 from extract.registry import PLACE
-from probes.cli.arguments import Command, print_help, read_allowed, read_command
+from probes.cli.arguments import Command, print_help, print_program_help, read_allowed, read_command
 from probes.cli.commands import COMMANDS, find_command
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, *argv: str) -> int:
     if name in ("", "-h", "--help"):
-        print_help(tuple(COMMANDS.values()))
+        print_program_help(COMMANDS.values())
         return 0 if name else USAGE_ERROR
     if name == "--version":
         from importlib.metadata import version
@@ -53,7 +53,7 @@ def _run(name: str, *argv: str) -> int:
     with stop_signals(leave_at_once):
         command = find_command(name)
         if {"-h", "--help"} & set(takewhile(lambda word: word != "--", argv)):
-            print_help([command])
+            print_help(command)
             return 0
         args = read_command(command, argv)
         function = load_command(command)

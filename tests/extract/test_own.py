@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from extract import registry as own
 from extract.code_gate import allow_code, digest_source
 from extract.errors import IcecoreError, InputError, UnknownNameError
 from extract.masks.mask_kinds import KINDS, parse_kind, register_mask
@@ -249,7 +248,7 @@ def test_entry_points_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
         values = {"theirs": f"{__name__}:sums", "broken": "no_such_module:f"}
         return [EntryPoint(name, values[name], group)] if group == "icecore.poolings" and name in values else []
 
-    monkeypatch.setattr(own, "entry_points", points)
+    monkeypatch.setattr("importlib.metadata.entry_points", points)
     with allow_code(__name__):
         assert select_poolings("theirs") == ("theirs",)
     with pytest.raises(UnknownNameError, match="unknown pooling 'others'"):

@@ -155,7 +155,7 @@ def test_headings_alone_are_bold_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def text() -> str:
-        print_help([COMMANDS["run"]])
+        print_help(COMMANDS["run"])
         return capsys.readouterr().out
 
     plain = text()
