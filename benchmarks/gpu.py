@@ -29,7 +29,7 @@ from extract.inputs.batches import Batch
 from extract.poolings.memory import HostCopies, HostCopy
 from extract.run.extraction_spec import ExtractionSpec, batch_limits
 from extract.run.session import Sink
-from extract.store.exports import round_latents
+from extract.store.writer import round_latents
 from extract.wiring.forward import plain_batch
 from extract.wiring.states import pool_batch
 

@@ -36,11 +36,10 @@ from extract.run.encode import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.session import ExtractionProgress, Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
-from extract.store.exports import name_latent, read_report, refuse_latent, round_latents
 from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
-from extract.store.writer import StoreWriter
+from extract.store.writer import StoreWriter, name_latent, read_report, refuse_latent, round_latents
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force

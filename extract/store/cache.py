@@ -20,7 +20,6 @@ from torch import Tensor
 from extract.decoders.decoder_spec import select_from
 from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line, unknown_name
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
-from extract.store.exports import Selection, arrow_table, export_cache
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces, row_keys
 from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
@@ -357,6 +356,8 @@ class LatentCache:
         """
         import pandas as pd
 
+        from extract.store.exports import Selection
+
         return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
 
     def to_dataset(
@@ -377,6 +378,8 @@ class LatentCache:
         """
         import datasets
 
+        from extract.store.exports import Selection, arrow_table
+
         return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
 
     def export(
@@ -388,6 +391,8 @@ class LatentCache:
         texts: Sequence[str | JoinedText] | None = None,
     ) -> Path:
         """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
+        from extract.store.exports import Selection, export_cache
+
         return export_cache(Selection(self, layers, poolings, texts), file)
 
     def word_report(self) -> dict[str, int]:

@@ -18,7 +18,6 @@ from probes.data.pair_task import PairTask, subsets
 from probes.fitting.fit import EpochReport, fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, Options, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
-from probes.heads.autoencoders import require_same_encoders
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
 from probes.heads.layer_head import Head, HeadParts, Heads, embed_once, read_channels
@@ -192,8 +191,9 @@ class PairFits(Head):
                 f"option start is {start!r}, but there are no autoencoders; set `pretraining.corpus`, or use "
                 "start: fresh."
             )
-        encoders = self.context.autoencoders(self.data.pooling)
+        from probes.heads.autoencoders import require_same_encoders
 
+        encoders = self.context.autoencoders(self.data.pooling)
         require_same_encoders(self.resolved.name, self.arguments, encoders.head.arguments())
         return encoders
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import lightning
 import torch
@@ -15,9 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 from extract.decoders.decoder_spec import select_from
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.store.cache import LatentCache
-from probes.data.class_task import ClassTask
 from probes.data.pair_task import PairTask
 from probes.latents.pooled_reads import JOIN, split_poolings
+
+if TYPE_CHECKING:
+    from probes.data.class_task import ClassTask
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ClassFeatures:
     """Reads the features of every row of a task, a few layers at a time."""
 
     cache: LatentCache
-    task: ClassTask
+    task: "ClassTask"
     channels: Channels
 
     @property

@@ -1,1 +1,4 @@
 """Which layers matter: every layer alone, together and missing, controls, and what was found, as one record."""
+
+FINDINGS = "layers.json"
+"""File of a run folder with what `icecore layers` computed."""

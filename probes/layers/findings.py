@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from extract.errors import HeadError, first_line
 from extract.files import read_file
 from extract.records import from_json
+from probes.layers import FINDINGS
 from probes.metrics.bootstrap import Resampling, UnitScorer
 from probes.metrics.correlation import CORRELATIONS
 from probes.metrics.significance import joint_intervals
 
 FINDINGS_SCHEMA = 1
-FINDINGS = "layers.json"
 """The file of a run folder that holds the findings of its heads."""
 
 

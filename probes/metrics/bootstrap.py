@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,8 +12,9 @@ from scipy.stats import rankdata
 from extract.errors import TaskError, unknown_name
 from probes.metrics.class_metrics import ClassCounts, class_metric, count_by_unit, score_classes
 from probes.metrics.correlation import CORRELATIONS, spearman
-from probes.metrics.significance import OfSums
-from probes.metrics.span_metrics import count_tag_spans, f1_of_counts
+
+if TYPE_CHECKING:
+    from probes.metrics.significance import OfSums
 
 Score = Callable[[Int[np.ndarray, "R U"]], Float[np.ndarray, "S R"]]
 """Scores `S` seeds on `R` resamples of units."""
@@ -213,6 +214,8 @@ def summarise_span_f1(
 
     Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
     """
+    from probes.metrics.span_metrics import f1_of_counts
+
     return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
 
 
@@ -260,7 +263,7 @@ class UnitScorer:
     """Counts of a unit."""
     count: Callable[[NDArray[np.generic]], Float[np.ndarray, "M U C"]]
     """Counts every unit for `(M, N)` predictions."""
-    of_sums: OfSums
+    of_sums: "OfSums"
     quick: Callable[[NDArray[np.generic]], NDArray[np.float64]] | None = None
     """Scores `(M, N)` predictions without counts of units; None where that is no faster."""
     is_lifted: bool = False
@@ -585,10 +588,12 @@ def unit_counts(
     metric: str,
     units: Sequence[str],
     sentences: Sequence[str] = (),
-) -> tuple[Float[np.ndarray, "S U C"], OfSums]:
+) -> tuple[Float[np.ndarray, "S U C"], "OfSums"]:
     """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`."""
     numbers, groups = number_units(units, len(gold)), _groups(units)
     if metric == SPAN_F1:
+        from probes.metrics.span_metrics import f1_of_counts
+
         spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
         return np.stack(spans).astype(np.float64), f1_of_counts
     if metric == "v-measure":
@@ -639,6 +644,8 @@ def _span_counts(
     tags: Sequence[str], gold: Sequence[str], units: Int[np.ndarray, " W"], sentences: Sequence[str]
 ) -> Int[np.ndarray, "U 3"]:
     """Count the spans of the sentences of each unit."""
+    from probes.metrics.span_metrics import count_tag_spans
+
     starts = [k for k in range(len(gold)) if k == 0 or sentences[k] != sentences[k - 1]]
     ends = [*starts[1:], len(gold)]
     parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]

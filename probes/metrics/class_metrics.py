@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from extract.errors import unknown_name
 
+NO_PREDICTION = -1
+"""Class of a row, or of a word that was cut off, without a prediction: it is in no span, and never right."""
+
 
 @dataclass(frozen=True)
 class ClassCounts:

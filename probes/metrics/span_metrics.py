@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
+from probes.metrics.class_metrics import NO_PREDICTION
 
 Scheme = Literal["IOB1", "IOB2", "IO", "BIOES", "BILOU"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
@@ -77,10 +78,6 @@ def is_span_tag(tag: str) -> bool:
     """Return whether a label is `O`, or one of the letters B, I, E, S, L, U with a hyphen and a type."""
     prefix, kind = split_tag(tag)
     return tag == "O" or (prefix in tuple("BIESLU") and bool(kind))
-
-
-NO_PREDICTION = -1
-"""Label id of a word without a prediction, such as one cut off: it is in no span, and never right."""
 
 
 @dataclass(frozen=True, eq=False)

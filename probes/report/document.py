@@ -14,7 +14,7 @@ from extract.masks.mask_plan import CAUSAL, MaskPlan
 from probes.data.task import Task
 from probes.heads.result import HeadResult, Residuals
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores
-from probes.metrics.span_metrics import NO_PREDICTION
+from probes.metrics.class_metrics import NO_PREDICTION
 from probes.report.blocks import (
     NOTHING,
     Block,

@@ -4,16 +4,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.decoder_spec import FINAL_NORM
-from probes.data.class_task import ClassTask, NumberTask
 from probes.data.pair_task import SUBSETS, PairTask
-from probes.data.word_task import WordTask
-from probes.data.zero_shot_task import ZeroShotTask
 from probes.fitting.fit_options import LBW
 from probes.heads.result import HeadResult, Residuals, residuals_between
 from probes.metrics.bootstrap import SeedSummary
@@ -35,6 +32,11 @@ from probes.report.blocks import (
 from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result
 from probes.report.predictions import write_conll
 from probes.report.scores import TaskRecord
+
+if TYPE_CHECKING:
+    from probes.data.class_task import ClassTask, NumberTask
+    from probes.data.word_task import WordTask
+    from probes.data.zero_shot_task import ZeroShotTask
 
 ZERO_SHOT = "layer-cosine"
 """The head without training."""
@@ -260,7 +262,7 @@ class ClassReport(KindReport):
         Column("test, chosen - default", _gain_over_default, on_screen=False),
     )
 
-    def gold(self, task: ClassTask, split: str) -> Sequence[object]:
+    def gold(self, task: "ClassTask", split: str) -> Sequence[object]:
         return [task.class_names[label] for label in task.labels(split)]
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
@@ -301,7 +303,7 @@ class NumberReport(KindReport):
 
     columns = (HEAD, POINT, POOLING, *CORRELATIONS)
 
-    def gold(self, task: NumberTask, split: str) -> Sequence[object]:
+    def gold(self, task: "NumberTask", split: str) -> Sequence[object]:
         return list(task.numbers(split).tolist())
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
@@ -340,7 +342,7 @@ class WordReport(KindReport):
         EPOCHS,
     )
 
-    def inputs(self, task: WordTask, split: str) -> Mapping[str, Sequence[object]]:
+    def inputs(self, task: "WordTask", split: str) -> Mapping[str, Sequence[object]]:
         sentences = list(enumerate(task.rows(split)["words"]))
         return {
             "row": [row for row, words in sentences for _ in words],
@@ -348,10 +350,10 @@ class WordReport(KindReport):
             "word": [word for _, words in sentences for word in words],
         }
 
-    def gold(self, task: WordTask, split: str) -> Sequence[object]:
+    def gold(self, task: "WordTask", split: str) -> Sequence[object]:
         return [tag for tags in task.splits[split]["tags"] for tag in tags]
 
-    def units(self, task: WordTask, split: str) -> Sequence[object] | None:
+    def units(self, task: "WordTask", split: str) -> Sequence[object] | None:
         units = task.units(split)
         if units is None:
             return None
@@ -395,7 +397,7 @@ class WordReport(KindReport):
             ]
             yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
 
-    def write_files(self, folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:
+    def write_files(self, folder: Path, task: "WordTask", heads: Mapping[str, HeadResult]) -> None:
         write_conll(folder, task, heads)
 
 
@@ -482,10 +484,10 @@ class ZeroShotReport(KindReport):
     def __init__(self, unit: str) -> None:
         self.unit = unit
 
-    def inputs(self, task: ZeroShotTask, split: str) -> Mapping[str, Sequence[object]]:
+    def inputs(self, task: "ZeroShotTask", split: str) -> Mapping[str, Sequence[object]]:
         return task.inputs_shown(split)
 
-    def gold(self, task: ZeroShotTask, split: str) -> Sequence[object]:
+    def gold(self, task: "ZeroShotTask", split: str) -> Sequence[object]:
         return task.gold_shown(split)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:

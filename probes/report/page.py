@@ -21,10 +21,9 @@ from matplotlib.style import context
 
 from extract.errors import HeadError, printable
 from extract.files import write_file
-from probes.layers.findings import HeadFindings, load_findings
+from probes.layers import FINDINGS
 from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Table, cell, frame_table, markdown
-from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
 from probes.report.scores import Plain
 
 if TYPE_CHECKING:
@@ -133,19 +132,8 @@ class Page:
 
 def run_page(folder: Path, document: Document, pictures: Pictures, values: Plain) -> Page:
     """Make the page of a run: first what is in its folder about its layers, then its report."""
-    figures, parts, warnings = pictures.take(), list[Part](), list[str]()
-    heads = list[HeadFindings]()
-    try:
-        heads = load_findings(folder)
-    except HeadError as error:
-        warnings.append(str(error))
-    for findings in heads:
-        draw_findings(style.Album(folder, (), pictures.keep), findings)
-        name = f"`{cell(findings.head)}`"
-        parts.append(Part(f"Which layers matter to {name}", (set_sentence(findings),), pictures.take()))
-        parts.append(Part(f"Every layer of {name} in numbers", tuple(findings_blocks(findings))))
-    answers = [f"`{cell(findings.head)}`: {cell(findings.answer)}" for findings in heads if findings.answer]
-    warnings += [cell(text) for findings in heads for text in findings.warnings]
+    figures = pictures.take()
+    answers, warnings, parts = _layer_findings(folder, pictures)
     return Page(
         document.title,
         document.question,
@@ -154,6 +142,27 @@ def run_page(folder: Path, document: Document, pictures: Pictures, values: Plain
         (*parts, *parts_of(document, figures)),
         {document.title: values},
     )
+
+
+def _layer_findings(folder: Path, pictures: Pictures) -> tuple[list[str], list[str], list[Part]]:
+    """Say and draw what is in a run folder about its layers: answers, warnings and parts."""
+    if not (folder / FINDINGS).exists():
+        return [], [], []
+    from probes.layers.findings import load_findings
+    from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
+
+    try:
+        heads = load_findings(folder)
+    except HeadError as error:
+        return [], [str(error)], []
+    parts = []
+    for findings in heads:
+        draw_findings(style.Album(folder, (), pictures.keep), findings)
+        name = f"`{cell(findings.head)}`"
+        parts.append(Part(f"Which layers matter to {name}", (set_sentence(findings),), pictures.take()))
+        parts.append(Part(f"Every layer of {name} in numbers", tuple(findings_blocks(findings))))
+    answers = [f"`{cell(findings.head)}`: {cell(findings.answer)}" for findings in heads if findings.answer]
+    return answers, [cell(text) for findings in heads for text in findings.warnings], parts
 
 
 def parts_of(document: Document, pictures: tuple[Picture, ...]) -> tuple[Part, ...]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import probplot
 
 from probes.heads.result import Curve, HeadResult, Residuals
-from probes.metrics.span_metrics import NO_PREDICTION
+from probes.metrics.class_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context

@@ -17,7 +17,8 @@ from extract.files import write_file
 from extract.records import to_plain
 from probes.heads.context import FitContext
 from probes.heads.layer_head import HeadParts, take_apart
-from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, load_findings
+from probes.layers import FINDINGS
+from probes.layers.findings import FINDINGS_SCHEMA, HeadFindings, load_findings
 from probes.layers.study import StudyOptions, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals

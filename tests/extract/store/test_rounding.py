@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.store.exports import TORCH_STORAGE, Unfit, read_report, refuse_latent, report_on, round_latents
+from extract.store.writer import TORCH_STORAGE, Unfit, read_report, refuse_latent, report_on, round_latents
 
 SHAPE = (3, 2, 50, 7)
 

@@ -10,7 +10,8 @@ import pytest
 from extract.errors import CacheError, HeadError, InputError, UnknownNameError
 from extract.records import to_plain
 from probes.heads.layer_head import take_apart
-from probes.layers.findings import FINDINGS, VIEWS, load_findings, read_findings
+from probes.layers import FINDINGS
+from probes.layers.findings import VIEWS, load_findings, read_findings
 from probes.layers.study import StudyOptions, describe_layers
 from probes.runs.layer_studies import LAYER_COLUMNS, compare_at_layers, compare_layers
 from tests.probes.finished_run import Finished

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.records import to_plain
-from probes.layers.findings import FINDINGS, Agreement, HeadFindings, ViewCurve
+from probes.layers import FINDINGS
+from probes.layers.findings import Agreement, HeadFindings, ViewCurve
 
 LAYERS = ("embedding", *(f"block_{k:02d}" for k in range(1, 13)), "final_norm")
 BEST = ("block_05", "block_06", "block_07", "block_08", "final_norm")

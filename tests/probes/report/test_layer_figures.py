@@ -14,7 +14,8 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from probes.layers.findings import FINDINGS, VIEWS, Agreement, load_findings
+from probes.layers import FINDINGS
+from probes.layers.findings import VIEWS, Agreement, load_findings
 from probes.report.blocks import Document, Table
 from probes.report.layer_figures import (
     draw_agreement,
