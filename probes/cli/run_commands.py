@@ -27,7 +27,6 @@ from extract.masks.mask_plan import (
 )
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
 from extract.store.cache import LatentCache, open_cache
-from extract.store.exports import WRITERS
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepArgs
 from probes.cli.config import dump_config
@@ -329,9 +328,6 @@ def choose_plans(args: SweepArgs) -> list[MaskPlan]:
 # --- Latents of a file ---
 
 
-SUFFIXES = (".npy", *WRITERS)
-
-
 def embed_command(args: EmbedArgs) -> int:
     """Extract the latents of the texts of a file or of standard input."""
     return embed_file(args.config, args.file, column=args.column, to=args.out, watcher=watcher_of(args))
@@ -353,8 +349,11 @@ def read_corpus(file: str, column: str) -> Corpus:
 def embed_file(config: RunConfig, file: str, *, column: str, to: str, watcher: Watcher) -> int:
     """Extract the latents of the texts of a file; also write them to `to` where that is not empty."""
     out = Path(to)
-    if to and out.suffix not in SUFFIXES:
-        raise unknown_name("suffix of --out", out.suffix, SUFFIXES)
+    if to:
+        from extract.store.exports import WRITERS
+
+        if out.suffix not in (".npy", *WRITERS):
+            raise unknown_name("suffix of --out", out.suffix, (".npy", *WRITERS))
     corpus = read_corpus(file, column)
     cache = obtain_cache(config, corpus, watcher=watcher)
     show(str(cache.path))
