@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.data.units import find_units
+from probes.data.task import find_units
 from probes.metrics.bootstrap import Resampling, correlation_scorer, paired_scores, unit_counts
 from probes.metrics.significance import (
     best_set,

@@ -6,8 +6,8 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -30,7 +30,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from extract.decoders.bidirectional import bidirectional_flags
 from extract.decoders.decoder_spec import COMPUTE_DTYPES, DecoderSpec, MergePart, layer_names
 from extract.decoders.fetch import Located, locate_decoder
 from extract.errors import DecoderError
@@ -774,3 +773,53 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
         u, v = (x[start : start + CHUNK].cpu().double() for x in (one, other))
         total += torch.stack([u @ v, u @ u, v @ v, torch.tensor(float(len(u)), dtype=torch.float64)])
     return total
+
+
+# --- Checkpoints that attend to both sides by a flag: off while icecore runs them, since the plan decides ---
+
+READ_BY_ALL, READ_BY_SOME = "is_causal", "use_bidirectional_attention"
+BIDIRECTIONAL = {READ_BY_ALL: (False,), READ_BY_SOME: (True, "all")}  # "vision" is about images alone
+CAUSAL = {READ_BY_ALL: True, READ_BY_SOME: None}
+
+
+def bidirectional_flags(config: PreTrainedConfig) -> dict[str, object]:
+    """Return the flags by which a checkpoint attends to both sides, with their values; empty for most.
+
+    Example:
+        >>> from transformers import Gemma3TextConfig
+        >>> bidirectional_flags(Gemma3TextConfig(use_bidirectional_attention=True))
+        {'use_bidirectional_attention': True}
+    """
+    return {
+        name: getattr(owner, name)
+        for owner in (config, config.get_text_config())
+        for name, values in BIDIRECTIONAL.items()
+        # A family that reads the second flag declares it; elsewhere it has no effect.
+        if (name == READ_BY_ALL or hasattr(type(owner), name)) and getattr(owner, name, None) in values
+    }
+
+
+@contextmanager
+def flags_off(module: PreTrainedModel, blocks: Sequence[nn.Module], flags: Mapping[str, object]) -> Iterator[None]:
+    """Switch such flags of a decoder off until the `with` block ends; transformers then runs it as a causal one."""
+    with ExitStack() as stack:
+        for owner in (module.config, module.config.get_text_config()):
+            stack.enter_context(changed(owner, **{name: CAUSAL[name] for name in flags if hasattr(owner, name)}))
+        if READ_BY_SOME in flags:  # attention modules read it when they were made
+            for part in (part for block in blocks for part in block.modules()):
+                if vars(part).get("is_causal") is False:
+                    stack.enter_context(changed(part, is_causal=True))
+        yield
+
+
+@contextmanager
+def changed(owner: object, **values: object) -> Iterator[None]:
+    """Change attributes of an object until the `with` block ends."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from extract.errors import InputError, UnknownNameError, unknown_name
+from extract.errors import HeadError, InputError, UnknownNameError, unknown_name
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import add_own, find_own, first_sentence, later
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 Pooling = Callable[..., "Tensor"]
 """Pools hidden states `(B, T, D)` by the index of their batch: `PoolingIndex`, or `WordIndex` for words."""
@@ -221,3 +222,14 @@ class RebaOptions:
             raise unknown_name("attention of ReBA", self.attention, ATTENTIONS)
         if self.direction not in DIRECTIONS:
             raise unknown_name("direction of ReBA", self.direction, DIRECTIONS)
+
+
+JOIN = "+"
+
+
+def split_poolings(text: str) -> tuple[str, ...]:
+    """Read `mean` or `mean+last`; an empty or repeated name raises `HeadError`."""
+    names = tuple(part.strip() for part in text.split(JOIN))
+    if not all(names) or len(set(names)) != len(names):
+        raise HeadError(f"pooling is {text!r}; allowed: names, each once, joined by '{JOIN}', for instance mean+last.")
+    return names

@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
-from extract.decoders.bidirectional import changed
+from extract.decoders.decoder import changed
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch
 from extract.inputs.spans import CONTEXT

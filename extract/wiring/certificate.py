@@ -1,29 +1,39 @@
 """Certificates: proof, stored in every cache, that masks, batches and weights behaved as promised."""
 
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder
+from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, collate, join_batches
+from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind, parse_kind
 from extract.masks.mask_plan import MaskPlan
-from extract.masks.truth import expected_reach, require_truth
-from extract.wiring.attention import Wiring, require_attention, wiring_of
-from extract.wiring.block_proofs import (
-    TOLERANCE,
-    Claim,
-    drift_when_watched,
-    first_difference,
-    prove_blocks,
-    prove_scores,
+from extract.masks.truth import LiteralPlan, expected_reach, literal_mask, literal_plan, require_truth
+from extract.wiring.attention import (
+    HIDDEN,
+    AttentionCall,
+    Run,
+    ScoreWatch,
+    Watch,
+    Wiring,
+    only_causal,
+    require_attention,
+    wired_attention,
+    wiring_of,
 )
 from extract.wiring.forward import (
+    Visit,
+    changing_input,
     encode_ids,
     has_experts,
+    hidden_states,
     in_float32,
     plain_batch,
     probe_ids,
@@ -32,8 +42,470 @@ from extract.wiring.forward import (
     seeing_output,
     vocabulary_size,
 )
-from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift
+from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
 from extract.wiring.states import Pooler, pool_batch
+
+# --- Every block by itself, on rows that differ at one token each, all in one forward pass ---
+
+N_TOKENS = 8
+MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}
+"""Smallest change that counts, relative to a token's largest value."""
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
+"""Of attention, relative to a head's largest value."""
+WHERE = (0, 1, 2, 3, 5, 8, 13)
+"""Tokens that are checked in long rows, counted from either end."""
+
+
+Enter = Callable[[int, bool, Tensor], Tensor]
+"""Receives a block's position, whether it runs again, and its input, before it runs; returns the input to use."""
+
+
+ITSELF = MaskKind("nosink-causal", N_TOKENS)
+"""Under which each of at most `N_TOKENS` tokens sees itself alone."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is to be proved: that a plan is in force on a decoder."""
+
+    decoder: Decoder
+    plan: MaskPlan
+
+    @cached_property
+    def literal(self) -> LiteralPlan:
+        """The plan as its text reads."""
+        return literal_plan(self.plan.text, len(self.decoder.blocks))
+
+    def refute(self, problem: str) -> CertificateError:
+        """Build the error for a plan that is not in force."""
+        return CertificateError(
+            f"the plan {self.plan.text!r} did not take effect{problem}. The family "
+            f"{self.decoder.description.family!r} cannot be extracted under this plan."
+        )
+
+    def refute_block(self, call: "BlockCall", problem: str) -> CertificateError:
+        """Build the error for a block whose mask is not the plan's."""
+        return self.refute(f" in block {call.block + 1}, planned as {self.kind_of(call)!r}: {problem}")
+
+    def kind_of(self, call: "BlockCall") -> str:
+        """Return the kind that the plan has for a run of a block."""
+        return self.literal.kind_of(call.block, is_again=call.is_again)
+
+
+def first_difference(
+    seen: Bool[Tensor, "*N"], allowed: Bool[Tensor, "*M"], *, required: Bool[Tensor, "*M"] | None = None
+) -> tuple[str, list[int]] | None:
+    """Find where tokens depend on more than is allowed, or on less than is required: a verb, and the first place."""
+    required = allowed if required is None else required
+    for wrong, verb in ((seen & ~allowed, "depends on"), (required & ~seen, "ignores")):
+        if len(places := wrong.nonzero()):
+            return verb, places[0].tolist()
+    return None
+
+
+@dataclass(eq=False)
+class BlockCall:
+    """One run of one block, observed by itself."""
+
+    block: int
+    """Its position, from 0."""
+    is_again: bool
+    """Whether the plan's architecture runs it a second time."""
+    entered: Tensor
+    """`(B, T, D)`, its input."""
+    attention: list[AttentionCall] = field(default_factory=list)
+    moved: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    """`(T, T)` bool, true at `[i, j]` where the output at token `i` changed with token `j`."""
+    scores: list[Tensor] = field(default_factory=list)
+    """Inputs of the softmax of its attention, `(B, heads, T, T)`, where masks go into arguments."""
+
+    def measured(self, dtype: str) -> Bool[Tensor, "T T"]:
+        """Measure the block's mask: whether attention at token `i`, or else the output, changed with token `j`."""
+        if not self.attention:
+            return self.moved
+        return torch.stack([moved_tokens(call.mixed, dtype).any(-1) for call in self.attention]).any(0)
+
+
+def look_at_blocks(
+    decoder: Decoder,
+    wiring: Wiring,
+    *,
+    n_tokens: int = N_TOKENS,
+    holds_attention: bool = False,
+    inputs: Sequence[Tensor] = (),
+) -> list[BlockCall]:
+    """Run every block of a wired decoder on rows that differ at one token each, in the order the plan runs them.
+
+    `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows. `inputs`
+    are those of the runs, where they must not depend on the blocks below.
+    """
+    calls: list[BlockCall] = []
+    dtype = decoder.description.dtype
+
+    def enter(block: int, is_again: bool, hidden: Tensor) -> Tensor:
+        varied = inputs[len(calls)] if inputs else _varied(hidden, seed=block)
+        calls.append(BlockCall(block, is_again, varied))
+        return varied
+
+    def leave(hidden: Tensor) -> None:
+        calls[-1].moved = moved_tokens(hidden.unsqueeze(2), dtype).squeeze(-1)
+
+    def watch(_: int, call: AttentionCall) -> Tensor | None:
+        calls[-1].attention.append(call)
+        return call.mixed[:1].expand_as(call.mixed) if holds_attention else None
+
+    n_tokens = min(n_tokens, decoder.description.window)
+    batch = plain_batch(probe_ids(decoder, n_tokens, seed=0).repeat(n_tokens + 1, 1), spans=probe_spans(n_tokens))
+
+    def see(scores: Tensor) -> None:
+        calls[-1].scores.append(scores.cpu())
+
+    run_apart(decoder, wiring, batch, enter=enter, leave=leave, watch=watch, see=see)
+    return calls
+
+
+def run_apart(
+    decoder: Decoder,
+    wiring: Wiring,
+    batch: Batch,
+    *,
+    enter: Enter = lambda _block, _is_again, hidden: hidden,
+    leave: Callable[[Tensor], None] = lambda _: None,
+    watch: Watch = lambda _block, _call: None,
+    see: Callable[[Tensor], None] = lambda _: None,
+    visit: Visit = lambda _position, _hidden: None,
+) -> None:
+    """Run a batch, and show the input, attention and output of every block; `enter` may change the input."""
+
+    def around(block: int, hidden: Tensor, run: Run) -> Tensor:
+        output = run(enter(block, True, hidden))
+        leave(output)
+        return output
+
+    with ExitStack() as stack:
+        for index, block in enumerate(decoder.blocks):
+            # In front of the hooks of architectures and skips: those keep and add the input of the isolated block.
+            hook = changing_input(partial(enter, index, False))
+            stack.enter_context(block.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+            stack.enter_context(block.register_forward_hook(seeing_output(leave), prepend=True))
+        stack.enter_context(changed(wiring, watch=watch, around=around))
+        if wiring.by_argument:
+            stack.enter_context(ScoreWatch(wiring, lambda _block, scores, _weights: see(scores)))
+        run_batch(decoder, batch, visit, depth=len(decoder.blocks))
+
+
+def drift_when_watched(decoder: Decoder, wiring: Wiring) -> Float[Tensor, " L"]:
+    """Measure per layer how a probe changes when it is watched: proofs hold for latents only where it does not."""
+    n_tokens = min(N_TOKENS, decoder.description.window)
+    rows = torch.stack([probe_ids(decoder, n_tokens, seed=seed) for seed in range(N_TOKENS)])
+    batch = plain_batch(rows, spans=probe_spans(n_tokens))
+    unwatched, watched = hidden_states(decoder, batch), list[Tensor]()
+    run_apart(decoder, wiring, batch, visit=lambda _, hidden: watched.append(hidden.float().cpu()))
+    return layer_drift(torch.stack(watched), unwatched)
+
+
+def _varied(hidden: Float[Tensor, "B T D"], *, seed: int) -> Float[Tensor, "B T D"]:
+    """Repeat the first row, and add to row `1 + j` noise of its token's own size at token `j`."""
+    noise = torch.randn(hidden.shape[1:], generator=torch.Generator().manual_seed(seed)).to(hidden)
+    size = hidden[0].float().square().mean(-1, keepdim=True).sqrt().clamp(min=1e-3).to(hidden)
+    varied = hidden[:1].repeat(len(hidden), 1, 1)
+    tokens = torch.arange(hidden.shape[1])
+    varied[tokens + 1, tokens] += noise * size
+    return varied
+
+
+def moved_tokens(values: Float[Tensor, "B T Q V"], dtype: str) -> Bool[Tensor, "T T Q"]:
+    """Find where a value of token `i` in row `1 + j` differs from that of the first row by more than rounding."""
+    base = values[0].float()
+    change = (values[1:].float() - base).abs().amax(-1) / base.abs().amax(-1).clamp(min=1e-6)
+    return (change > MOVED[dtype]).transpose(0, 1).cpu()
+
+
+class ProbeBatch(NamedTuple):
+    """A batch in a shape of the extraction, of which some tokens of some rows are checked."""
+
+    batch: Batch
+    rows: list[int]
+    queries: list[Tensor]
+    """Tokens of these rows, from 0."""
+
+    @classmethod
+    def of(cls, decoder: Decoder, shape: tuple[int, int], *, is_padded: bool) -> "ProbeBatch":
+        """Make a batch of so many rows and tokens."""
+        n_rows, n_tokens = shape
+        lengths = [n_tokens - (row * n_tokens // (2 * n_rows) if is_padded else 0) for row in range(n_rows)]
+        batch = collate([encode_ids(probe_ids(decoder, n, seed=row)) for row, n in enumerate(lengths)], range(n_rows))
+        batch = replace(batch, spans=probe_spans(n_tokens).repeat(n_rows, 1))
+        rows = sorted({0, n_rows // 2, n_rows - 1})
+        near = [sorted({token % n for k in WHERE if k < n for token in (k, -1 - k)}) for n in lengths]
+        return cls(batch, rows, [torch.tensor(near[row]) for row in rows])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and tokens."""
+        n_rows, n_tokens = self.batch.ids.shape
+        return n_rows, n_tokens
+
+    @property
+    def text(self) -> str:
+        """Its shape in words."""
+        n_rows, n_tokens = self.shape
+        return f"in {n_rows} {'padded' if self.batch.is_padded else 'unpadded'} rows of {n_tokens} tokens"
+
+
+def prove_blocks(claim: Claim, wiring: Wiring, shape: tuple[int, int]) -> tuple[int, float]:
+    """Certify the mask of every block, alone and in every head, on short rows and in a batch of rows and tokens.
+
+    Returns the number of runs of blocks and the largest error. `CertificateError` names the block, the head and the
+    tokens where decoder and plan differ; `DecoderError` a block that mixes tokens beside its attention, of which a plan
+    would convert half.
+    """
+    decoder = claim.decoder
+    with short_windows(decoder), wiring.windows_apart():
+        with in_float32(decoder) as wide:
+            calls = look_at_blocks(wide, wiring)
+            fixed = look_at_blocks(wide, wiring, holds_attention=True)
+        require_runs(calls, claim)
+        for call, fixed_call in zip(calls, fixed, strict=True):
+            if call.attention:
+                _require_only_attention(call, fixed_call, wide)
+            else:
+                require_causal(call, wide)
+        probes = [ProbeBatch.of(decoder, shape, is_padded=is_padded) for is_padded in (False, True)]
+        return len(calls), max(_check_call(call, claim, wiring, probes) for call in calls)
+
+
+def require_runs(calls: Sequence[BlockCall], claim: Claim) -> None:
+    """Check that exactly the blocks of the plan ran, in its order."""
+    runs, planned = [(call.block, call.is_again) for call in calls], claim.literal.runs
+    if runs != planned:
+        names, planned_names = (
+            " ".join(f"{block + 1}{chr(39) * is_again}" for block, is_again in order) for order in (runs, planned)
+        )
+        raise claim.refute(f": blocks {names} ran, where {planned_names} are planned (n' is block n run again)")
+
+
+def _check_call(call: BlockCall, claim: Claim, wiring: Wiring, probes: Sequence[ProbeBatch]) -> float:
+    """Compare the attention of one call with the formula, as it was and at another shape; return the largest error."""
+    dtype, kind = claim.decoder.description.dtype, claim.kind_of(call)
+    is_prefixed = call.block in claim.literal.prefix
+    errors = [0.0]
+    for attention in call.attention:
+        n_tokens, window = attention.query.shape[2], attention.options.get("sliding_window")
+        allowed = literal_mask(kind, n_tokens, window=window, spans=probe_spans(n_tokens))
+        error = _head_errors(attention.mixed, textbook_attention(attention, allowed, is_prefixed=is_prefixed))
+        errors.append(float(error.max()))
+        if errors[-1] > TOLERANCE["float32"]:
+            head = int(error.argmax())
+            problem = (
+                f"differs by {errors[-1]:.2g} of its largest value from softmax attention with its scale, cap and sinks"
+            )
+            if difference := first_difference(moved_tokens(attention.mixed, "float32")[:, :, head], allowed):
+                verb, (i, j) = difference
+                problem = f"of token {i} {verb} token {j}"
+            raise claim.refute_block(call, f"head {head + 1} {problem}")
+        proved = (call.block, kind, call.is_again, probes[0].shape)
+        if proved in wiring.proved:  # by an earlier plan of a sweep
+            continue
+        for probe in probes:
+            narrow = replace(attention, query=attention.query.to(getattr(torch, dtype)))
+            errors.append(_error_at(probe, call, narrow, claim, wiring))
+            if errors[-1] > TOLERANCE[dtype]:
+                raise claim.refute_block(call, f"{probe.text} its attention differs by {errors[-1]:.2g}")
+        wiring.proved.add(proved)
+    return max(errors)
+
+
+def _require_only_attention(call: BlockCall, fixed: BlockCall, decoder: Decoder) -> None:
+    """Check that nothing mixes tokens before attention, nor beside it, where attention is held fixed."""
+    others = ~torch.eye(len(call.moved), dtype=torch.bool)
+    inputs = [
+        x.transpose(1, 2) for attention in call.attention for x in (attention.query, attention.key, attention.value)
+    ]
+    before = torch.stack([moved_tokens(x, decoder.description.dtype).any(-1) for x in inputs]).any(0)
+    require_unmixed(call, before & others, "before", decoder)
+    require_unmixed(call, fixed.moved & others, "beside", decoder)
+
+
+def require_unmixed(call: BlockCall, mixed: Bool[Tensor, "T T"], where: str, decoder: Decoder) -> None:
+    """Refuse a block that mixes pairs of tokens before or beside its attention (`DecoderError`)."""
+    if len(pairs := mixed.nonzero()):
+        i, j = pairs[0].tolist()
+        raise only_causal(
+            decoder.description.family,
+            f"mixes tokens {where} its attention (block {call.block + 1}: token {i} depends on token {j}), where no "
+            "mask plan reaches",
+        )
+
+
+def require_causal(call: BlockCall, decoder: Decoder) -> None:
+    """Check that a recurrent block lets no token see a later one."""
+    if len(pairs := call.moved.triu(1).nonzero()):
+        i, j = pairs[0].tolist()
+        why = f"lets token {i} depend on the later token {j} in block {call.block + 1}, which has no attention to mask"
+        raise only_causal(decoder.description.family, why)
+
+
+def _error_at(probe: ProbeBatch, call: BlockCall, attention: AttentionCall, claim: Claim, wiring: Wiring) -> float:
+    """Run a block's attention on random vectors of another shape, and compare some of its tokens with the formula."""
+    (n_rows, n_tokens), query, kind = probe.shape, attention.query, claim.kind_of(call)
+    queries, keys, values = (
+        _random((n_rows, x.shape[1], n_tokens, x.shape[3]), seed).to(query)
+        for seed, x in enumerate((query, attention.key, attention.value))
+    )
+    wiring.begin(probe.batch, query.device)
+    with wiring.converted(call.block, parse_kind(kind)) if call.is_again else nullcontext(), torch.inference_mode():
+        mixed, _ = wired_attention(attention.module, queries, keys, values, None, **attention.options)
+    wiring.end()
+    worst = 0.0
+    for row, at in zip(probe.rows, probe.queries, strict=True):
+        n = int(probe.batch.n_tokens[row])
+        window = attention.options.get("sliding_window")
+        allowed = literal_mask(kind, n, window=window, spans=probe_spans(n), queries=at.tolist())
+        one = replace(
+            attention,
+            query=queries[row : row + 1, :, at],
+            key=keys[row : row + 1, :, :n],
+            value=values[row : row + 1, :, :n],
+        )
+        formula = textbook_attention(one, allowed, is_prefixed=call.block in claim.literal.prefix)
+        worst = max(worst, float(_head_errors(mixed[row : row + 1, at], formula).max()))
+    return worst
+
+
+@lru_cache(maxsize=3)
+def _random(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Draw the same vectors for every block of one shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def textbook_attention(
+    call: AttentionCall, allowed: Bool[Tensor, "*B I T"], *, is_prefixed: bool = False
+) -> Float[Tensor, "B I Q V"]:
+    """Compute attention by its formula in float32, plainly; `is_prefixed` shows every token the last one once more."""
+    query, key, value = (x.float() for x in (call.query, call.key, call.value))
+    n_groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(n_groups, 1), value.repeat_interleave(n_groups, 1)
+    if is_prefixed:
+        key, value = (torch.cat([x[:, :, -1:], x], dim=2) for x in (key, value))
+        allowed = torch.cat([torch.ones_like(allowed[:, :1]), allowed], dim=1)
+    scaling, softcap, sinks = (call.options.get(name) for name in ("scaling", "softcap", "s_aux"))
+    scores = torch.einsum("bqih,bqjh->bqij", query, key) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~allowed.to(scores.device), float("-inf"))
+    top = scores.amax(-1, keepdim=True)
+    weights = (scores - top).exp()
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (sinks.float().reshape(1, -1, 1, 1) - top).exp()
+    return torch.einsum("bqij,bqjv->biqv", weights / total, value)
+
+
+def _head_errors(mixed: Float[Tensor, "B T Q V"], formula: Float[Tensor, "B T Q V"]) -> Float[Tensor, " Q"]:
+    """Largest difference of each head, relative to its largest value; infinite where it is NaN."""
+    return layer_drift(mixed.float().movedim(2, 0), formula.movedim(2, 0))
+
+
+def prove_scores(claim: Claim, wiring: Wiring, shape: tuple[int, int]) -> tuple[int, float]:
+    """Certify the mask of every block as `prove_blocks` does, where attention shows only the scores of its softmax."""
+    decoder = claim.decoder
+    with wiring.windows_apart():
+        with short_windows(decoder), in_float32(decoder) as wide:
+            calls = look_at_blocks(wide, wiring)
+            with wiring.all_as(CAUSAL_KIND):
+                causal = look_at_blocks(wide, wiring, inputs=[call.entered for call in calls])
+            with wiring.all_as(ITSELF):
+                alone = look_at_blocks(wide, wiring)
+            require_runs(calls, claim)
+            for call, call_alone in zip(calls, alone, strict=True):
+                if call.scores:
+                    _require_apart(call, call_alone, wide)
+                else:
+                    require_causal(call, wide)
+            n_probed = calls[0].entered.shape[1]
+            everywhere = [(n_probed, list(range(n_probed)))]
+            errors = [0.0, *_compare_scores(calls, causal, everywhere, replace(claim, decoder=wide), wiring)]
+        proved = {(call.block, claim.kind_of(call), call.is_again, shape) for call in calls}
+        for is_padded in (False, True) if proved - wiring.proved else ():
+            errors += _errors_at(ProbeBatch.of(decoder, shape, is_padded=is_padded), claim, wiring)
+        wiring.proved |= proved
+    return len(calls), max(errors)
+
+
+def _require_apart(call: BlockCall, alone: BlockCall, decoder: Decoder) -> None:
+    """Check that the score of two tokens depends on them alone, and the block otherwise on each token alone."""
+    others = ~torch.eye(len(call.moved), dtype=torch.bool)
+    before = torch.zeros_like(others)
+    for scores in call.scores:
+        change = (scores[1:] - scores[:1]).nan_to_num(nan=0.0).abs().amax(1)  # by changed token, query and key
+        is_foreign = others.unsqueeze(2) & others.unsqueeze(1)
+        largest = scores[0].masked_fill(scores[0] < HIDDEN, 0).abs().max()
+        moved = (change / largest.clamp(min=1e-6) > MOVED[decoder.description.dtype]).cpu() & is_foreign
+        before |= moved.any(2).T
+    require_unmixed(call, before, "before", decoder)
+    require_unmixed(call, alone.moved & others, "beside", decoder)
+
+
+def _compare_scores(
+    calls: Sequence[BlockCall],
+    causal: Sequence[BlockCall],
+    rows: Sequence[tuple[int, list[int]]],
+    claim: Claim,
+    wiring: Wiring,
+    where: str = "",
+) -> list[float]:
+    """Compare scores with the plan's mask and with causal ones; `rows` are the length of each row and its queries."""
+    errors, dtype = [], claim.decoder.description.dtype
+    for call, causal_call in zip(calls, causal, strict=True):
+        if not call.scores and call.block not in wiring.silent:
+            raise claim.refute_block(call, f"{where}the scores of its attention cannot be seen")
+        for scores, reference in zip(call.scores, causal_call.scores, strict=True):
+            for row, (n, queries) in enumerate(rows):
+                one, other = scores[row][:, : len(queries)], reference[row][:, : len(queries)]
+                allowed = torch.zeros(one.shape[1:], dtype=torch.bool)
+                kind, window = claim.kind_of(call), wiring.windows[call.block]
+                allowed[:, :n] = literal_mask(kind, n, window=window, spans=probe_spans(n), queries=queries)
+                if difference := first_difference(one > HIDDEN, allowed):
+                    verb, (head, i, j) = difference
+                    raise claim.refute_block(call, f"{where}head {head + 1} of token {queries[i]} {verb} token {j}")
+                hidden = ~(allowed & (other > HIDDEN))
+                states = (x.masked_fill(hidden, 0).unsqueeze(0) for x in (one, other))
+                errors.append(float(layer_drift(*states)))
+                if errors[-1] > TOLERANCE[dtype]:
+                    problem = f"{where}scores differ by {errors[-1]:.2g} from those of the same tokens, causally masked"
+                    raise claim.refute_block(call, problem)
+    return errors
+
+
+def _errors_at(probe: ProbeBatch, claim: Claim, wiring: Wiring) -> list[float]:
+    """Run every block on random vectors in a batch of another shape, and compare some tokens of some rows."""
+    n_queries = max(map(len, probe.queries))
+
+    def look() -> list[BlockCall]:
+        calls: list[BlockCall] = []
+
+        def enter(block: int, is_again: bool, hidden: Tensor) -> Tensor:
+            calls.append(BlockCall(block, is_again, hidden[:0]))
+            noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(block))
+            return noise.to(hidden)
+
+        def see(scores: Tensor) -> None:
+            filled = [torch.cat([at, at[:1].expand(n_queries - len(at))]) for at in probe.queries]
+            shown = [scores[row][:, at].cpu() for row, at in zip(probe.rows, filled, strict=True)]
+            calls[-1].scores.append(torch.stack(shown))
+
+        run_apart(claim.decoder, wiring, probe.batch, enter=enter, see=see)
+        return calls
+
+    planned = look()
+    with wiring.all_as(CAUSAL_KIND):
+        causal = look()
+    rows = [(int(probe.batch.n_tokens[row]), at.tolist()) for row, at in zip(probe.rows, probe.queries, strict=True)]
+    return _compare_scores(planned, causal, rows, claim, wiring, f"{probe.text}, ")
+
+
+# --- The whole decoder ---
 
 PLACEHOLDER = 0
 """Column of the placeholder in the rows of certificates."""

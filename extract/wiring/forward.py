@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from extract.decoders.bidirectional import flags_off
-from extract.decoders.decoder import Decoder
+from extract.decoders.decoder import Decoder, flags_off
 from extract.decoders.decoder_spec import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch, collate

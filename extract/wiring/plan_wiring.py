@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from extract.decoders.bidirectional import changed
-from extract.decoders.decoder import Decoder
+from extract.decoders.decoder import Decoder, changed
 from extract.errors import DecoderError
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
 from extract.masks.mask_plan import MaskPlan

@@ -11,7 +11,7 @@ from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
 from probes.cli.arguments import Args, Command, Configured, Watched, option, positional
-from probes.report.formats import figure_formats
+from probes.runs.run_config import figure_formats
 
 LISTED = (
     *("decoders", "plans", "masks", "poolings", "layers", "templates", "tasks", "corpora", "heads", "losses"),

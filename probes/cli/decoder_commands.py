@@ -14,16 +14,15 @@ from extract.errors import printable
 from extract.files import write_file
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_rules import draw
-from extract.wiring.block_proofs import look_at_blocks
-from extract.wiring.certificate import check_batch_invariance, check_influence, influence
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence, look_at_blocks
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.tree import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
 from probes.cli.screen import open_output, read_lines, show, show_written
 from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
-from probes.report.formats import figure_formats
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album, on_panel
+from probes.runs.run_config import figure_formats
 
 # --- Plans on a decoder ---
 

@@ -46,14 +46,15 @@ from probes.data.task import (
     GradedTask,
     Task,
     conflict_notes,
+    find_units,
     load_shipped,
     overlaps,
+    plain_form,
     remarks,
     split_graded,
     text_keys,
     unique_texts,
 )
-from probes.data.units import find_units, plain_form
 from probes.metrics.class_metrics import class_metric
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import HeadError
+from extract.poolings.pooling_table import split_poolings
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
@@ -21,7 +22,6 @@ from probes.fitting.saved_fits import FitRecord, FittedModule, M, Plain, SavedHe
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
-from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer
 

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from extract.decoders.decoder_spec import select_from
 from extract.errors import HeadError, TaskError, unknown_name
+from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
-from probes.latents.pooled_reads import JOIN, split_poolings
 
 if TYPE_CHECKING:
     from probes.data.class_task import ClassTask

@@ -1,6 +1,6 @@
 """The configuration of a run; every field is a key of the YAML file and an option of the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
 from extract.inputs.template import TASK, TEMPLATES
-from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions
+from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions, split_poolings
 from extract.records import complete, to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.fitting.fit_options import check_loggers, find_protocol
 from probes.heads.head_table import check_head, resolve_head
-from probes.latents.pooled_reads import split_poolings
-from probes.report.formats import figure_formats
 from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -279,3 +277,22 @@ def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object
             _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
         )
     return flat
+
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def figure_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
+    """Read the formats of figures, a list or names with `,` between them, each once.
+
+    Example:
+        >>> figure_formats("svg, pdf")
+        ('svg', 'pdf')
+    """
+    names = formats.strip("[]").split(",") if isinstance(formats, str) else formats
+    names = tuple(dict.fromkeys(str(name).strip().lower() for name in names or [""]))
+    for name in names:
+        if name not in FORMATS:
+            hint = "Give one or several with ',' between them, as in --figures svg,pdf."
+            raise unknown_name("format of figures", name, FORMATS, hint=hint)
+    return names

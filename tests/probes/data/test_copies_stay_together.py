@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from probes.data.splits import hold_out, hold_out_any, split_three_ways
-from probes.data.task import Task
+from probes.data.task import Task, plain_form
 from probes.data.task_table import load_task
-from probes.data.units import plain_form
 
 TOPICS = ("frost", "river", "market", "engine", "garden")
 

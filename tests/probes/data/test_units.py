@@ -8,7 +8,7 @@ import pytest
 
 from probes.data.class_task import ClassTask
 from probes.data.pair_task import PairTask
-from probes.data.units import find_units
+from probes.data.task import find_units
 from probes.metrics.bootstrap import Resampling, paired_scores
 from probes.metrics.significance import bootstrap_p_value
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from extract.errors import HeadError, UnknownNameError
+from extract.poolings.pooling_table import split_poolings
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
-from probes.latents.pooled_reads import split_poolings
 from probes.latents.text_latents import Channels, PairLatents, channels_of, fit_standardiser
 from probes.networks.pair_networks import CosineMLP
 from tests.probes.planted_latents import LAYERS, SIZES, WIDTH, pair_data

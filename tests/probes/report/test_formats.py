@@ -3,7 +3,7 @@
 import pytest
 
 from extract.errors import UnknownNameError
-from probes.report.formats import figure_formats
+from probes.runs.run_config import figure_formats
 
 
 @pytest.mark.parametrize(
