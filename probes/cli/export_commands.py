@@ -14,7 +14,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.registry import require_extra
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
-from probes.cli.config import read_config
+from probes.runs.config_file import read_config
 from probes.cli.run_commands import column_of
 from probes.cli.screen import read_lines, show, show_written, watcher_of
 from probes.data.task import read_texts

@@ -16,7 +16,7 @@ from extract.files import write_file
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
 from probes.cli.commands import CompareArgs, GeometryArgs, InspectArgs, LayersArgs, ReportArgs
-from probes.cli.config import read_config
+from probes.runs.config_file import read_config
 from probes.cli.screen import open_output, show, show_written, watcher_of
 from probes.data.pair_task import PairTask
 from probes.layers.findings import load_findings

@@ -30,7 +30,7 @@ from extract.store.cache import LatentCache, open_cache
 from extract.store.exports import WRITERS
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepArgs
-from probes.cli.config import dump_config
+from probes.runs.config_file import dump_config
 from probes.cli.screen import read_lines, show, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER

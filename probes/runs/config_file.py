@@ -5,7 +5,6 @@ Nothing that a file names is imported or called: `from_plain` builds the records
 
 import ast
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -18,15 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import yaml
 
 from extract.code_gate import allow_code
-from extract.errors import ConfigError, UsageError, printable
-from extract.files import write_file
+from extract.errors import ConfigError, UsageError
 from extract.records import from_plain, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
 from probes.data.task_table import TASKS
 from probes.runs.run_config import NAME_BYTES, TYPED, RunConfig
 
 if TYPE_CHECKING:  # reading a file of data is not needed for help
-    from probes.cli.commands import InitArgs
     from probes.data.bare_file import BareFile
 
 MOST_BYTES = 1 << 20
@@ -225,21 +222,6 @@ def read_data(file: str, roles: Mapping[str, str]) -> "BareFile | None":
     if roles:
         raise UsageError(f"--{next(iter(roles))} does nothing without a file of data, as icecore run reviews.csv.")
     return None
-
-
-def init_command(args: "InitArgs") -> int:
-    """Write the configuration that a file of data stands for."""
-    roles = {name: getattr(args, name) for name in ROLES if getattr(args, name)}
-    data = read_data(args.file, roles)
-    if data is None:
-        raise UsageError(f"{args.file!r} is no file of data; allowed: CSV, TSV, JSON Lines, Parquet, CoNLL or CoNLL-U.")
-    path = Path(args.out or f"{config_of_data(data)['name']}.yaml")
-    text = dump_config(data, path)
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
-        raise ConfigError(f"{str(path)!r} is there already; remove it, or name another file with --out.")
-    write_file(path, text)
-    sys.stdout.write(printable(f"{data}\nwritten: {path}; run it: icecore run {path}\n"))
-    return 0
 
 
 # --- Reading ---
