@@ -6,7 +6,7 @@ Nothing that a file names is imported or called: `from_plain` builds the records
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -255,6 +255,39 @@ def read_config(
             f"{config.decoder.name!r}, add: --{TRUST} true."
         )
     return config
+
+
+ConfigSource = RunConfig | Mapping[str, Any] | str | Path
+"""What a run may be given as: its record, a mapping of values, or a file of YAML or of data."""
+
+
+def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _: None) -> RunConfig:
+    """Read a configuration from what stands for it; `report` receives what a file of data was taken for.
+
+    Raises:
+        ConfigError: An unknown key, a value of a wrong kind, or a file that cannot be read.
+        TaskError: A file of data whose columns are not decided; names the option that decides.
+    """
+    if isinstance(source, RunConfig):
+        return source
+    if isinstance(source, Mapping):
+        hints = {key: hint for key, hint in record_hints(RunConfig).items() if key != "sources"}
+        for key in source:
+            if key not in hints:
+                raise unknown_key(str(key), hints)
+        plain = {key for key, hint in hints.items() if not (is_dataclass(hint) or key == "heads")}
+        return RunConfig(
+            **{key: from_plain(hints[key], value, key) if key in plain else value for key, value in source.items()}
+        )
+    if not isinstance(source, str | Path):
+        raise ConfigError(
+            f"the configuration is a {type(source).__name__}; allowed: a RunConfig, a mapping of its values, or the "
+            "path of a YAML file or of a file of data."
+        )
+    data = read_data(str(source), {})
+    if data is not None:
+        report(str(data))
+    return read_config([], file="" if data else str(source), data=data)
 
 
 def require_value(name: str, value: str | None) -> str:

@@ -83,7 +83,7 @@ class PlantedCache(LatentCache):
         self.spots = {text: (int(starts[k]), int(starts[k + 1])) for k, text in enumerate(texts)}
         self.reads: list[tuple[int, int, str, tuple[str, ...]]] = []
 
-    def layer(self, layer: str, pooling: str) -> Tensor:
+    def layer(self, layer: str | int, pooling: str) -> Tensor:
         if layer not in LAYERS:
             raise unknown_name("layer", layer, LAYERS)
         if pooling not in self.latents:
