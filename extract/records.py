@@ -212,7 +212,8 @@ def _own_type(value: object) -> object:
     """Return a whole number of NumPy as one of Python, and a path as a text."""
     if isinstance(value, Path):
         return str(value)
-    return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
+    is_foreign = isinstance(value, Integral) and type(value).__module__ != "builtins"
+    return int(value) if is_foreign else value  # type: ignore[call-overload]
 
 
 def _read_text(text: str, options: tuple[object, ...], load: Load) -> object:
