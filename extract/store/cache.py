@@ -370,6 +370,10 @@ class LatentCache:
             raise CacheError(f"cache {self._file.name!r} holds words and no whole texts; ask it with words_of.")
         return torch.from_numpy(self.items.positions_of(texts))
 
+    def holds(self, texts: Sequence[str | JoinedText]) -> Bool[np.ndarray, " N"]:
+        """Say of each text whether this cache holds it, with its words where it comes with them."""
+        return self.items.lookup.find(texts)[1]
+
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
         """Find the position and the flags of every word of texts, which may repeat, by the texts' digests.
 

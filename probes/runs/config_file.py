@@ -257,6 +257,44 @@ def read_config(
     return config
 
 
+def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Write options as a configuration: each has the name of a key, or of a section, as `plan` or `template`.
+
+    Of several keys with one name, that nearest to the top is meant; `decoder__dtype` and the like name the others.
+
+    Raises:
+        UsageError: No key has this name, or several do.
+    """
+    names = [*SECTIONS, *(key.name for key in list_keys())]
+    values: dict[str, Any] = {}
+    keys: dict[str, object] = {}
+    for option, value in options.items():
+        dotted = option.replace("__", ".")
+        matches = [name for name in names if f".{name}".endswith(f".{dotted}")]
+        matches = [name for name in matches if name.count(".") == min(match.count(".") for match in matches)]
+        if len(matches) > 1:
+            spelled = " or ".join(match.replace(".", "__") for match in matches)
+            raise UsageError(f"option {option!r} is one of several sections; write {spelled}.")
+        if not matches:
+            raise unknown_key(option, [name.rpartition(".")[2] for name in names])
+        keys[matches[0]] = value
+    for key in sorted(keys, key=lambda key: key.count(".")):  # sections before their keys
+        section = values
+        *parents, last = key.split(".")
+        for parent in parents:
+            inner = section.setdefault(parent, {})
+            if isinstance(inner, str | Path):
+                inner = section[parent] = {"name": str(inner)}
+            if not isinstance(inner, dict):
+                raise UsageError(
+                    f"{parent} is a {type(inner).__name__}, so {last} cannot be set beside it; set it in there."
+                )
+            section = inner
+        value = keys[key]
+        section[last] = {**value} if isinstance(value, Mapping) else value
+    return values
+
+
 ConfigSource = RunConfig | Mapping[str, Any] | str | Path
 """What a run may be given as: its record, a mapping of values, or a file of YAML or of data."""
 
