@@ -265,7 +265,7 @@ def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
     Raises:
         UsageError: No key has this name, or several do.
     """
-    names = [*SECTIONS, *(key.name for key in list_keys())]
+    names = dict.fromkeys([*SECTIONS, *(key.name for key in list_keys())])
     values: dict[str, Any] = {}
     keys: dict[str, object] = {}
     for option, value in options.items():

@@ -184,7 +184,7 @@ class LayerStudy:
     def _sentences(self) -> tuple[str, ...]:
         from probes.report.layer_figures import set_sentence
 
-        return tuple(filter(None, (set_sentence(self.findings), self.findings.answer, *self.findings.warnings)))
+        return (self.findings.answer or set_sentence(self.findings), *self.findings.warnings)
 
     def __repr__(self) -> str:
         findings = self.findings

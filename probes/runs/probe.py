@@ -62,7 +62,9 @@ class Gold:
 
     @property
     def n_texts(self) -> int:
-        """Texts of a row."""
+        """Texts of a row; 1 for a list of words."""
+        if self.has_words:
+            return 1
         sizes = {len(row) if isinstance(row, list) else 1 for row in self.rows if row is not None}
         if not sizes <= {1} and not sizes <= {2}:
             raise InputError(f"rows have {min(sizes)} to {max(sizes)} texts; give one text for each label, or two.")
@@ -206,6 +208,10 @@ class Probe(Configured):
             raise TaskError(f"kind is {kind!r}, but y holds {wrong[:60]!r}, which is no number; use kind='classes'.")
         if kind in ("numbers", "pairs"):
             kind = "pairs" if gold.n_texts == 2 else "numbers"
+        if kind == "words" and not gold.has_words:
+            raise ConfigError(
+                f"kind is 'words', but y holds {gold.targets[0]!r}; give a list of tags for each sentence."
+            )
         if self.kind and self.kind != kind and (self.kind, kind) != ("numbers", "pairs"):
             raise ConfigError(f"kind is {self.kind!r}, but the rows are {kind}; leave kind out, or give other rows.")
         return kind
@@ -238,7 +244,8 @@ class Probe(Configured):
     def _warn_of_dropped(parts: Mapping[str, Gold], task: Any) -> None:
         n_given, n_read = sum(len(part.rows) for part in parts.values()), sum(task.n_rows().values())
         if n_read < n_given:
-            dropped = "; ".join(note for note in task.notes if "dropped" in note) or "; ".join(task.notes)
+            notes = [note.rpartition(".jsonl: ")[2] for note in task.notes]
+            dropped = "; ".join([note for note in notes if "dropped" in note] or notes)
             warnings.warn(f"{n_given - n_read:,} of {n_given:,} rows are left out: {dropped}.", stacklevel=3)
 
     @property
