@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 from extract.errors import DecoderError, UnknownNameError, unknown_name
 from extract.records import from_plain, to_plain
@@ -382,7 +382,13 @@ def is_number(item: str) -> bool:
     return re.fullmatch(r"-?\d+", item) is not None
 
 
-def select_layers(spec: str | int | Iterable[str | int], n_blocks: int) -> tuple[str, ...]:
+Layer = str | SupportsIndex
+"""A layer by its name or number."""
+Layers = Layer | Iterable[Layer]
+"""A selection of layers, as `select_from` reads it."""
+
+
+def select_layers(spec: Layers, n_blocks: int) -> tuple[str, ...]:
     """Resolve a layer selection against a decoder of `n_blocks` blocks, as `select_from` does; `all` holds no taps.
 
     Example:
@@ -396,7 +402,7 @@ def select_layers(spec: str | int | Iterable[str | int], n_blocks: int) -> tuple
     return _select(spec, (EMBEDDING, *tapped, FINAL_NORM), every=names)
 
 
-def select_from(spec: str | int | Iterable[str | int], names: Sequence[str]) -> tuple[str, ...]:
+def select_from(spec: Layers, names: Sequence[str]) -> tuple[str, ...]:
     """Resolve a layer selection against the layers at hand, for instance those of a cache, in their order.
 
     `spec` is `"all"`, another name of `GROUPS`, a layer name, a number (12 is `block_12`, 0 the embedding, -1 the last
@@ -405,15 +411,17 @@ def select_from(spec: str | int | Iterable[str | int], names: Sequence[str]) -> 
     return _select(spec, names, every=names)
 
 
-def select_one(layer: str | int, names: Sequence[str]) -> str:
+def select_one(layer: Layer, names: Sequence[str]) -> str:
     """Resolve a single layer, by name or number, against the layers at hand, as `select_from`."""
-    selected = (layer,) if layer in names else select_from(layer, names)
+    if isinstance(layer, str) and layer in names:
+        return layer
+    selected = select_from(layer, names)
     if len(selected) > 1:
         raise UnknownNameError(f"layer {layer!r} names {len(selected)} layers; allowed: one, by its name or number.")
-    return str(selected[0])
+    return selected[0]
 
 
-def _select(spec: str | int | Iterable[str | int], names: Sequence[str], *, every: Sequence[str]) -> tuple[str, ...]:
+def _select(spec: Layers, names: Sequence[str], *, every: Sequence[str]) -> tuple[str, ...]:
     plain = [name for name in names if not split_tap(name)[1]] or names
     blocks = [name for name in plain if name.startswith("block_")]
     groups: dict[str, Sequence[str]] = {

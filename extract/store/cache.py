@@ -4,7 +4,7 @@ import copy
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder_spec import select_from, select_one
+from extract.decoders.decoder_spec import Layer, Layers, select_from, select_one
 from extract.errors import (
     CacheError,
     CacheIncompleteError,
@@ -263,7 +263,7 @@ class LatentCache:
         """`(N,)` whether text tokens of the row were dropped."""
         return self._file.map("/rows/is_truncated").astype(np.bool_)
 
-    def layer(self, layer: str | int, pooling: str) -> Float[Tensor, "N D"]:
+    def layer(self, layer: Layer, pooling: str) -> Float[Tensor, "N D"]:
         """Return one layer, by its name or number, as a view of the file in its dtype; bytes are read when touched.
 
         There is a row for each text, or each word, zeros where a word has no latent.
@@ -278,7 +278,7 @@ class LatentCache:
         rows: Int[Tensor, " B"] | NDArray[np.int64] | Sequence[int],
         pooling: str,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
     ) -> Float[Tensor, "L B D"]:
         """Gather latents of many layers into float32 memory.
 
@@ -318,7 +318,7 @@ class LatentCache:
         stop: int,
         pooling: str,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         out: Float[Tensor, "L B D"] | None = None,
     ) -> Float[Tensor, "L B D"]:
         """Read consecutive latents of many layers into memory, for streaming through a cache of any size.
@@ -403,7 +403,7 @@ class LatentCache:
         """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
         return self.items.flags
 
-    def to_numpy(self, layer: str | int, pooling: str = "") -> StoredArray:
+    def to_numpy(self, layer: Layer, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
 
         float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
@@ -429,7 +429,7 @@ class LatentCache:
     def to_dataset(
         self,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
     ) -> "datasets.Dataset":
@@ -450,7 +450,7 @@ class LatentCache:
         self,
         file: str | Path,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
     ) -> Path:
@@ -570,7 +570,7 @@ class MeanCache(LatentCache):
         flags = [part.items.flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
         return CachedWords(self._file, np.bitwise_or.reduce(flags))
 
-    def layer(self, layer: str | int, pooling: str) -> Float[Tensor, "N D"]:
+    def layer(self, layer: Layer, pooling: str) -> Float[Tensor, "N D"]:
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
         return self.gather(np.arange(len(self.items)), pooling, layers=layer)[0]
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from extract.decoders.decoder_spec import select_from
+from extract.decoders.decoder_spec import Layers, select_from
 from extract.errors import NonFiniteLatentError, unknown_name
 from extract.files import replacing_file
 from extract.inputs.batches import Batch
@@ -113,7 +113,7 @@ class Selection:
     """
 
     cache: "LatentCache"
-    layers: str | int | Iterable[str | int] = "all"
+    layers: Layers = "all"
     poolings: Sequence[str] = ()
     texts: Sequence[str | JoinedText] | None = None
     arrays: tuple[tuple[str, str], ...] = field(init=False)

@@ -1,7 +1,7 @@
 """Latents of texts as arrays: an encoder that computes no text twice, and the settings it shares with a probe."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, as_decoder_spec, plain_decoder, select_one
+from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, Layer, as_decoder_spec, plain_decoder, select_one
 from extract.decoders.fetch import icecore_home
 from extract.errors import CacheError, ConfigError, InputError
 from extract.inputs.joined_text import JoinedText
@@ -204,7 +204,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         self,
         decoder: Decoder | DecoderSource = DEFAULT_DECODER,
         *,
-        layer: str | int | None = None,
+        layer: Layer | None = None,
         verbose: bool = True,
         **options: Any,
     ) -> None:
@@ -215,7 +215,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         return ("decoder", "layer", "verbose")
 
     def encode(
-        self, texts: Sequence[str], *, layer: str | int | None = None, pooling: str = ""
+        self, texts: Iterable[str], *, layer: Layer | None = None, pooling: str = ""
     ) -> Float[np.ndarray, "..."]:
         """Return the latents of texts in float32: `(L, N, D)`, or `(N, D)` of one layer.
 
@@ -238,7 +238,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         latents = cache.gather(cache.rows_of(rows), pooling or cache.poolings[0], layers=layers).numpy()
         return latents if layer is None else latents[0]
 
-    def cache(self, texts: Sequence[str]) -> LatentCache:
+    def cache(self, texts: Iterable[str]) -> LatentCache:
         """Return the cache that holds the latents of texts, with whatever is missing extracted."""
         config = self.config()
         rows = list_rows(texts)
@@ -260,7 +260,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         del X, y
         return self
 
-    def transform(self, X: Sequence[str]) -> Float[np.ndarray, "N D"]:
+    def transform(self, X: Iterable[str]) -> Float[np.ndarray, "N D"]:
         """Return the latents `(N, D)` of one layer, the last unless the encoder names one; raises as `encode`."""
         return self.encode(X, layer=-1 if self.layer is None else self.layer)
 
