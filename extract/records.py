@@ -12,6 +12,8 @@ from datetime import date
 from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import signature
+from numbers import Integral
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -137,9 +139,23 @@ def from_plain(hint: object, value: object, name: str = "", *, load: Load = yaml
         raise wrong_kind(hint, value, name) from None
 
 
+def read_fields(record: object) -> None:
+    """Read the fields of a new record that were given as plain values, such as the name of a section, in place."""
+    kind: Any = type(record)
+    for name, hint in record_hints(kind).items():
+        value = getattr(record, name)
+        is_section = isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint)
+        if value is not None and (is_section or (get_origin(hint) is tuple and not isinstance(value, tuple))):
+            object.__setattr__(record, name, from_plain(hint, value, name))
+
+
 def _record_from_plain(hint: type, value: object, name: str, load: Load) -> object:
+    if isinstance(value, hint):
+        return value
+    if isinstance(value, str | Path) and "name" in record_hints(hint):
+        value = {"name": str(value)}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{name} is {str(value)[:60]!r}; allowed: keys with values, as {{KEY: VALUE}}.")
+        raise UsageError(f"{name} is {repr(value)[:60]}; allowed: keys with values, as {{KEY: VALUE}}.")
     hints, prefix = record_hints(hint), f"{name}." if name else ""
     for key in value:
         if key not in hints:
@@ -165,6 +181,7 @@ def _tuple_from_plain(hint: object, value: object, name: str, load: Load) -> tup
             keys = ", ".join(record_hints(item))  # type: ignore[arg-type]
             raise UsageError(f"{name} holds {str(wrong[0])[:60]!r}; allowed: parts with the keys {keys}.")
         return tuple(from_plain(item, value, name, load=load) for value in items)
+    items = [_own_type(part) for part in items]
     try:
         return tuple(_read(item, str(part) if item is str and type(part) is int else part, load) for part in items)
     except (ValueError, ConfigError):
@@ -173,7 +190,7 @@ def _tuple_from_plain(hint: object, value: object, name: str, load: Load) -> tup
 
 def _read(hint: object, value: object, load: Load) -> object:
     """Read one value of an annotation without nested records; `ValueError` where its type is wrong."""
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    options, value = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,), _own_type(value)
     if isinstance(value, str) and not _is_choice(value, options):
         value = _read_text(value, options, load)
     elif type(value) is date:  # as YAML reads 2026-01-31
@@ -189,6 +206,14 @@ def _read(hint: object, value: object, load: Load) -> object:
         if option in (int, bool, str) and type(value) is option:
             return value
     raise ValueError(value)
+
+
+def _own_type(value: object) -> object:
+    """Return a whole number of NumPy as one of Python, and a path as a text."""
+    if isinstance(value, Path):
+        return str(value)
+    is_foreign = isinstance(value, Integral) and type(value).__module__ != "builtins"
+    return int(value) if is_foreign else value  # type: ignore[call-overload]
 
 
 def _read_text(text: str, options: tuple[object, ...], load: Load) -> object:

@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import compare as compare
     from probes.runs.compare import paired_tests as paired_tests
+    from probes.runs.encoder import Encoder as Encoder
+    from probes.runs.layer_studies import LayerStudy as LayerStudy
     from probes.runs.layer_studies import compare_at_layers as compare_at_layers
     from probes.runs.layer_studies import compare_layers as compare_layers
     from probes.runs.predict import LoadedRun as LoadedRun
     from probes.runs.predict import load_run as load_run
     from probes.runs.predict import load_scorer as load_scorer
+    from probes.runs.probe import Probe as Probe
     from probes.runs.results import centres_of_gravity as centres_of_gravity
     from probes.runs.results import expected_validation as expected_validation
     from probes.runs.results import layers_across as layers_across
@@ -66,8 +69,10 @@ _NAMES = {
     "probes.report.decoder_figures": ("draw_measure", "draw_similarity"),
     "probes.report.layer_figures": ("draw_alone", "draw_view"),
     "probes.runs.compare": ("Comparison", "compare", "paired_tests"),
-    "probes.runs.layer_studies": ("compare_at_layers", "compare_layers"),
+    "probes.runs.encoder": ("Encoder",),
+    "probes.runs.layer_studies": ("LayerStudy", "compare_at_layers", "compare_layers"),
     "probes.runs.predict": ("LoadedRun", "load_run", "load_scorer"),
+    "probes.runs.probe": ("Probe",),
     "probes.runs.results": ("centres_of_gravity", "expected_validation", "layers_across", "rank_systems", "results"),
     "probes.runs.run": ("run",),
     "probes.runs.run_config": ("PretrainingSpec", "RunConfig", "TaskSpec"),

@@ -30,7 +30,14 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from extract.decoders.decoder_spec import COMPUTE_DTYPES, DecoderSpec, MergePart, layer_names
+from extract.decoders.decoder_spec import (
+    COMPUTE_DTYPES,
+    DecoderSource,
+    DecoderSpec,
+    MergePart,
+    as_decoder_spec,
+    layer_names,
+)
 from extract.decoders.fetch import Located, locate_decoder
 from extract.errors import DecoderError
 from extract.files import digest_module, digest_tokenizer, hooks_of
@@ -223,7 +230,7 @@ def body_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def load_decoder(
-    spec: DecoderSpec | str | nn.Module = DEFAULT_SPEC,
+    spec: DecoderSource | nn.Module | Decoder = DEFAULT_SPEC,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     name: str = IN_MEMORY,
@@ -232,8 +239,9 @@ def load_decoder(
     """Load a decoder onto its device, frozen and described, or take one that is in memory already.
 
     Args:
-        spec: What to load; a string stands for `DecoderSpec(name)`. Or a causal language model of transformers, which
-            stays where it is and in its dtype; its weights are frozen.
+        spec: What to load: a name or a path, the settings of a `DecoderSpec` as a mapping, or that record. Or a causal
+            language model of transformers, which stays where it is and in its dtype; its weights are frozen. A decoder
+            that is loaded already is returned.
         tokenizer: The fast tokenizer of a model in memory.
         name: What to call a model in memory, in files and reports.
         report: Receives one-line remarks (where the decoder comes from).
@@ -244,11 +252,13 @@ def load_decoder(
     Example:
         >>> decoder = load_decoder(model, tokenizer, name="mine")  # doctest: +SKIP
     """
+    if isinstance(spec, Decoder):
+        return spec
     if isinstance(spec, nn.Module):
         return _remarked(_take_model(spec, tokenizer, name), report)
     if tokenizer is not None:
         raise DecoderError(f"there is a tokenizer beside {spec!r}; it is for a model in memory, as the first argument.")
-    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    spec = as_decoder_spec(spec)
     device = main_device(spec, choose_device(spec.device))
     if spec.merge:
         model, tokenizer, located = _merge(spec, device, report)
@@ -275,10 +285,10 @@ def load_decoder(
 
 
 def load_tokenizer(
-    spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
+    spec: DecoderSource = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a decoder and not the decoder, as `load_decoder`."""
-    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    spec = as_decoder_spec(spec)
     if spec.merge:
         spec = replace(spec, name=spec.merge[0].name, revision=spec.merge[0].revision, merge=())
     located = locate_decoder(spec.name, revision=spec.revision, report=report)

@@ -1,13 +1,14 @@
 """Settings of a decoder, decoders with short names, and names of layers. Reading a config loads no torch."""
 
+import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 from extract.errors import DecoderError, UnknownNameError, unknown_name
-from extract.records import to_plain
+from extract.records import from_plain, to_plain
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
@@ -141,6 +142,26 @@ def merged_name(parts: tuple[MergePart, ...]) -> str:
         '0.25*one+0.75*other'
     """
     return "+".join(part.label for part in parts)
+
+
+DecoderSource = DecoderSpec | Mapping[str, Any] | str | Path
+"""Where a decoder is named: a record, its settings as a mapping, a name, or a path."""
+
+
+def as_decoder_spec(source: DecoderSource) -> DecoderSpec:
+    """Read the settings of a decoder from what names it.
+
+    Example:
+        >>> as_decoder_spec("gpt2") == as_decoder_spec({"name": "gpt2"}) == DecoderSpec("gpt2")
+        True
+    """
+    if isinstance(source, DecoderSpec | Mapping) or (isinstance(source, str | Path) and str(source).strip()):
+        spec: DecoderSpec = from_plain(DecoderSpec, source, "decoder")
+        return spec
+    raise DecoderError(
+        f"the decoder is {source!r}, a {type(source).__name__}; allowed: a name (icecore list decoders), a path, "
+        "settings as {'name': NAME}, or a DecoderSpec."
+    )
 
 
 def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
@@ -346,10 +367,14 @@ def split_layers(spec: object) -> tuple[str, ...]:
         >>> split_layers("4, 8,final_norm"), split_layers([12, -1]), split_layers("blocks")
         (('4', '8', 'final_norm'), ('12', '-1'), ('blocks',))
     """
-    items = spec.split(",") if isinstance(spec, str) else spec if isinstance(spec, list | tuple) else [spec]
-    if not all(type(item) in (str, int) and str(item).strip() for item in items):
+    items: list[Any] = spec.split(",") if isinstance(spec, str) else [*spec] if isinstance(spec, Iterable) else [spec]
+    try:  # numbers of NumPy are whole numbers too; true and false are not
+        names = [item.strip() if isinstance(item, str) else str(operator.index(item)) for item in items]
+    except TypeError:
+        names = []
+    if not all(names) or len(names) < len(items) or any(isinstance(item, bool) for item in items):
         raise UnknownNameError(f"layers are {spec!r}; allowed: names or numbers, such as [4, block_08, -1], or all.")
-    return tuple(str(item).strip() for item in items)
+    return tuple(names)
 
 
 def is_number(item: str) -> bool:
@@ -357,7 +382,13 @@ def is_number(item: str) -> bool:
     return re.fullmatch(r"-?\d+", item) is not None
 
 
-def select_layers(spec: str | int | Iterable[str | int], n_blocks: int) -> tuple[str, ...]:
+Layer = str | SupportsIndex
+"""A layer by its name or number."""
+Layers = Layer | Iterable[Layer]
+"""A selection of layers, as `select_from` reads it."""
+
+
+def select_layers(spec: Layers, n_blocks: int) -> tuple[str, ...]:
     """Resolve a layer selection against a decoder of `n_blocks` blocks, as `select_from` does; `all` holds no taps.
 
     Example:
@@ -371,7 +402,7 @@ def select_layers(spec: str | int | Iterable[str | int], n_blocks: int) -> tuple
     return _select(spec, (EMBEDDING, *tapped, FINAL_NORM), every=names)
 
 
-def select_from(spec: str | int | Iterable[str | int], names: Sequence[str]) -> tuple[str, ...]:
+def select_from(spec: Layers, names: Sequence[str]) -> tuple[str, ...]:
     """Resolve a layer selection against the layers at hand, for instance those of a cache, in their order.
 
     `spec` is `"all"`, another name of `GROUPS`, a layer name, a number (12 is `block_12`, 0 the embedding, -1 the last
@@ -380,7 +411,17 @@ def select_from(spec: str | int | Iterable[str | int], names: Sequence[str]) -> 
     return _select(spec, names, every=names)
 
 
-def _select(spec: str | int | Iterable[str | int], names: Sequence[str], *, every: Sequence[str]) -> tuple[str, ...]:
+def select_one(layer: Layer, names: Sequence[str]) -> str:
+    """Resolve a single layer, by name or number, against the layers at hand, as `select_from`."""
+    if isinstance(layer, str) and layer in names:
+        return layer
+    selected = select_from(layer, names)
+    if len(selected) > 1:
+        raise UnknownNameError(f"layer {layer!r} names {len(selected)} layers; allowed: one, by its name or number.")
+    return selected[0]
+
+
+def _select(spec: Layers, names: Sequence[str], *, every: Sequence[str]) -> tuple[str, ...]:
     plain = [name for name in names if not split_tap(name)[1]] or names
     blocks = [name for name in plain if name.startswith("block_")]
     groups: dict[str, Sequence[str]] = {
@@ -391,7 +432,7 @@ def _select(spec: str | int | Iterable[str | int], names: Sequence[str], *, ever
     tapped = {f"taps:{tap}": [name for name in names if split_tap(name)[1] == tap] for tap in TAPS}
     groups |= {group: layers for group, layers in tapped.items() if layers}
     selected: set[str] = set()
-    for item in split_layers(spec if isinstance(spec, str | int) else list(spec)):
+    for item in split_layers(spec):
         name = _by_number(int(item), plain) if is_number(item) else item
         if name not in groups and name not in names:
             raise unknown_name("layer", name, [*groups, *(names if "." in name else plain)])

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder, count_places
-from extract.decoders.decoder_spec import select_layers
+from extract.decoders.decoder import Decoder, count_places, load_decoder
+from extract.decoders.decoder_spec import DecoderSource, select_layers
 from extract.errors import ConfigError, InputError, TruncationWarning
 from extract.files import digest_bytes, digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
@@ -80,7 +80,7 @@ class Workers:
 
 
 def extract_latents(
-    decoder: Decoder,
+    decoder: Decoder | DecoderSource,
     texts: Iterable[str | JoinedText],
     *,
     spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
@@ -91,7 +91,7 @@ def extract_latents(
     """Extract latents of texts, or of their words, into a cache, unless a cache already holds them.
 
     Args:
-        decoder: The frozen decoder.
+        decoder: The frozen decoder, or what `load_decoder` loads: a name, a path, settings or a `DecoderSpec`.
         texts: Texts, all plain or all with their words; repeats are stored once.
         spec: What to extract.
         folder: Folder of caches. A whole cache of the same identity, or one that holds more, is reused; a half-done
@@ -100,7 +100,8 @@ def extract_latents(
         workers: The position of this process in a group that writes one store together.
 
     Returns:
-        The whole cache; a `MeanCache` of several where the template's name is that of several.
+        The whole cache; a `MeanCache` of several where the template's name is that of several. `numpy.asarray` of it
+        has these texts in their order, repeats included.
 
     Raises:
         InputError: A text that cannot be pooled; named.
@@ -110,14 +111,16 @@ def extract_latents(
         CertificateError: The plan did not take effect, latents depend on padding, or weights changed.
         KeyboardInterrupt: Rows that are done stay.
     """
+    texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
+    decoder = load_decoder(decoder)
     manifest = describe_extraction(decoder, unique, spec)
     if len(spec.members) > 1:
         parts = [
             extract_latents(decoder, unique, spec=member, folder=folder, progress=progress, workers=workers)
             for member in spec.members
         ]
-        return MeanCache(parts, identity=manifest.identity)
+        return MeanCache(parts, identity=manifest.identity).with_texts(texts)
     cache = find_cache(Path(folder), manifest.identity)
     if cache is None:
         require_locks()  # before texts are tokenised
@@ -129,7 +132,7 @@ def extract_latents(
         cache = LatentCache(path, expected=manifest.identity)
     if workers.rank == 0:
         warn_truncated(cache)
-    return cache
+    return cache.with_texts(texts)
 
 
 def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:

@@ -9,7 +9,7 @@ from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA, RebaOptions, check_template, check_word_poolings, select_poolings
-from extract.records import remembers_given, with_values
+from extract.records import read_fields, remembers_given, with_values
 from extract.registry import PLACE
 from extract.store.manifest import STORAGE_DTYPES
 
@@ -42,6 +42,7 @@ class WordSpec:
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
+        read_fields(self)
         check_word_poolings(self.poolings)
         if self.on_lost not in LOST_POLICIES:
             raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
@@ -101,6 +102,7 @@ class ExtractionSpec:
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
         object.__setattr__(self, "layers", split_layers(self.layers))
+        read_fields(self)
         plan = self.mask_plan
         if any(segment.kind.needs_spans for segment in plan.segments) and not self.template.spans:
             raise InputError(

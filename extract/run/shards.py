@@ -11,7 +11,8 @@ from functools import cached_property, partial
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 
-from extract.decoders.decoder import Decoder, is_split
+from extract.decoders.decoder import Decoder, is_split, load_decoder
+from extract.decoders.decoder_spec import DecoderSource
 from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
 from extract.files import digest_rows
 from extract.inputs.batches import stream_texts
@@ -41,7 +42,7 @@ PAUSE = 0.2  # seconds between checks of windows that others have claimed
 
 
 def extract_shards(
-    decoder: Decoder,
+    decoder: Decoder | DecoderSource,
     texts: Iterable[str | JoinedText] | Path,
     *,
     folder: str | Path,
@@ -60,7 +61,7 @@ def extract_shards(
     they share the windows, and each returns when all are listed. See `map_windows`.
 
     Args:
-        decoder: The frozen decoder.
+        decoder: The frozen decoder, or what `load_decoder` loads.
         texts: Texts, all plain or all with their words, from anything that yields them: a list, a generator, a column
             of a `datasets.Dataset`, or the path of a file, which `stream_texts` reads. Repeats within a window are
             stored once.
@@ -82,6 +83,7 @@ def extract_shards(
         IcecoreError: As `extract_latents`; finished shards stay.
     """
     require_shardable(spec, window)
+    decoder = load_decoder(decoder)
     if is_split(decoder.module):
         require_one_process("tp_plan")
     require_locks()

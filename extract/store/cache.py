@@ -4,12 +4,13 @@ import copy
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +18,16 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder_spec import select_from
-from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line, unknown_name
+from extract.decoders.decoder_spec import Layer, Layers, select_from, select_one
+from extract.errors import (
+    CacheError,
+    CacheIncompleteError,
+    CacheWarning,
+    IcecoreError,
+    first_line,
+    printable,
+    unknown_name,
+)
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces, row_keys
@@ -58,6 +67,9 @@ class LatentCache:
         True
     """
 
+    _texts: Sequence[str | JoinedText] | None = None
+    """Those of the extraction, where it has just been made."""
+
     def __init__(self, path: str | Path, *, expected: CacheIdentity | None = None, allow_partial: bool = False) -> None:
         self.path = Path(path)
         self._file = StoreReader.of_file(self.path)
@@ -84,10 +96,61 @@ class LatentCache:
         shown.manifest = Manifest(identity, self.manifest.provenance)
         return shown
 
+    def with_texts(self, texts: Sequence[str | JoinedText]) -> "LatentCache":
+        """Return this cache with its texts beside it, in whose order `numpy.asarray` gives its latents."""
+        shown = copy.copy(self)
+        shown._texts = texts
+        return shown
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_texts": None}  # not sent to every worker
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return latents `(L, N, D)` in float32, of the texts that were extracted in their order, or of their words.
+
+        Raises:
+            CacheError: A cache that was opened from a file, which holds its rows in an order of its own and no texts;
+                one of several poolings; or layers that differ in width.
+            ValueError: `copy=False`: latents are gathered into new memory.
+        """
+        if copy is False:
+            raise ValueError("latents of a cache are gathered into new memory; leave copy=False out.")
+        if self._texts is None:
+            raise CacheError(
+                f"cache {self.path.name!r} was opened from its file, which holds no texts and its rows in an order of "
+                "its own; use cache.gather(cache.rows_of(texts), pooling), or cache.with_texts(texts) first."
+            )
+        if len(self.poolings) > 1:
+            raise CacheError(
+                f"cache {self.path.name!r} has the poolings {', '.join(self.poolings)}, which are no single array; use "
+                "cache.gather(cache.rows_of(texts), pooling)."
+            )
+        latents = self.gather(self.items.positions_of(self._texts), self.poolings[0]).numpy()
+        return latents if dtype is None else latents.astype(dtype)
+
     def __repr__(self) -> str:
         items = f"{self.n_words:,} words" if self.is_words else f"{len(self):,} texts"
         poolings = "+".join(self.poolings)
-        return f"<cache {self.path.name}: {items}, {len(self.layers)} layers, {poolings}, {self.storage_dtype}>"
+        return (
+            f"<cache {self.path.name}: {items}, {len(self.layers)} layers, {poolings}, {self.storage_dtype}\n"
+            f" of {self.manifest.provenance.get('decoder', {}).get('name', 'a decoder')} under the plan "
+            f"{self.identity.plan}, {self.n_bytes / 1e6:,.1f} MB{'' if self.is_complete else ', half done'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Write what the cache holds as a table of HTML, for a notebook."""
+        decoder, items = self.manifest.provenance.get("decoder", {}), "words" if self.is_words else "texts"
+        rows = {
+            items: f"{len(self.items):,}, {int(self.is_truncated.sum()):,} texts truncated",
+            "decoder": f"{decoder.get('name', '-')} ({decoder.get('n_layers', '-')} blocks)",
+            "plan": self.identity.plan,
+            "layers": f"{len(self.layers)}: {self.layers[0]} to {self.layers[-1]}",
+            "poolings": ", ".join(self.poolings),
+            "stored as": f"{self.storage_dtype}, {self.n_bytes / 1e6:,.1f} MB",
+            "state": "complete and certified" if self.is_complete else f"half done, {self._progress()}",
+        }
+        cells = (f"<tr><th>{escape(key)}</th><td>{escape(printable(value))}</td></tr>" for key, value in rows.items())
+        return f"<b>Cache {escape(printable(self.path.name))}</b><table>{''.join(cells)}</table>"
 
     def __len__(self) -> int:
         """Number of rows: one a text, or several for a text that was read in windows."""
@@ -199,22 +262,22 @@ class LatentCache:
         """`(N,)` whether text tokens of the row were dropped."""
         return self._file.map("/rows/is_truncated").astype(np.bool_)
 
-    def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
-        """Return one layer as a view of the file, in the stored dtype; bytes are read when they are touched.
+    def layer(self, layer: Layer, pooling: str) -> Float[Tensor, "N D"]:
+        """Return one layer, by its name or number, as a view of the file in its dtype; bytes are read when touched.
 
         There is a row for each text, or each word, zeros where a word has no latent.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
         """
-        return self._torch(self._file.map(self._array(layer, pooling)))
+        return self._torch(self._file.map(self._array(select_one(layer, self.layers), pooling)))
 
     def gather(
         self,
         rows: Int[Tensor, " B"] | NDArray[np.int64] | Sequence[int],
         pooling: str,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
     ) -> Float[Tensor, "L B D"]:
         """Gather latents of many layers into float32 memory.
 
@@ -254,7 +317,7 @@ class LatentCache:
         stop: int,
         pooling: str,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         out: Float[Tensor, "L B D"] | None = None,
     ) -> Float[Tensor, "L B D"]:
         """Read consecutive latents of many layers into memory, for streaming through a cache of any size.
@@ -306,6 +369,10 @@ class LatentCache:
             raise CacheError(f"cache {self._file.name!r} holds words and no whole texts; ask it with words_of.")
         return torch.from_numpy(self.items.positions_of(texts))
 
+    def holds(self, texts: Sequence[str | JoinedText]) -> Bool[np.ndarray, " N"]:
+        """Say of each text whether this cache holds it, with its words where it comes with them."""
+        return self.items.lookup.find(texts)[1]
+
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
         """Find the position and the flags of every word of texts, which may repeat, by the texts' digests.
 
@@ -335,7 +402,7 @@ class LatentCache:
         """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
         return self.items.flags
 
-    def to_numpy(self, layer: str, pooling: str = "") -> StoredArray:
+    def to_numpy(self, layer: Layer, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
 
         float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
@@ -363,7 +430,7 @@ class LatentCache:
     def to_dataset(
         self,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
     ) -> "datasets.Dataset":
@@ -386,7 +453,7 @@ class LatentCache:
         self,
         file: str | Path,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
     ) -> Path:
@@ -508,7 +575,7 @@ class MeanCache(LatentCache):
         flags = [part.items.flags[positions] for part, positions in zip(self.parts, self._positions, strict=True)]
         return CachedWords(self._file, np.bitwise_or.reduce(flags))
 
-    def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
+    def layer(self, layer: Layer, pooling: str) -> Float[Tensor, "N D"]:
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
         return self.gather(np.arange(len(self.items)), pooling, layers=layer)[0]
 

@@ -1,7 +1,7 @@
 """Caches for other programs: a data frame of rows, an Arrow table, and Parquet, Arrow and safetensors files."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from extract.decoders.decoder_spec import select_from
+from extract.decoders.decoder_spec import Layers, select_from
 from extract.errors import unknown_name
 from extract.files import replacing_file
 from extract.inputs.joined_text import JoinedText
@@ -38,7 +38,7 @@ class Selection:
     """
 
     cache: "LatentCache"
-    layers: str | int | Iterable[str | int] = "all"
+    layers: Layers = "all"
     poolings: Sequence[str] = ()
     texts: Sequence[str | JoinedText] | None = None
     arrays: tuple[tuple[str, str], ...] = field(init=False)

@@ -182,11 +182,15 @@ class RowLookup:
         """Number of texts that take more than one row."""
         return int(np.count_nonzero(self._counts > 1))
 
-    def rows(self, texts: Sequence[str | JoinedText]) -> tuple[Int64[np.ndarray, " R"], Int[np.ndarray, " N"]]:
-        """Find the rows of texts, which may repeat, and how many rows each has; a text in windows has several."""
+    def find(self, texts: Sequence[str | JoinedText]) -> tuple[Int64[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+        """Find the position of each text among the different ones, and whether it is there at all."""
         keys = digest_texts(texts).view(np.uint64)
         group = np.searchsorted(self._keys[:, 0], keys[:, 0]).clip(max=len(self._keys) - 1)
-        is_here = (self._keys[group] == keys).all(axis=1)
+        return group, (self._keys[group] == keys).all(axis=1)
+
+    def rows(self, texts: Sequence[str | JoinedText]) -> tuple[Int64[np.ndarray, " R"], Int[np.ndarray, " N"]]:
+        """Find the rows of texts, which may repeat, and how many rows each has; a text in windows has several."""
+        group, is_here = self.find(texts)
         if not is_here.all():
             missing = texts[int(np.argmin(is_here))]
             text = missing if isinstance(missing, str) else missing.text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 from extract.code_gate import allow_code
 from extract.errors import UsageError, printable, unknown_name
 from extract.registry import PLACE
-from probes.cli.config import ROLES, Pairs, list_keys, read_config, read_data
+from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data
 from probes.runs.run_config import RunConfig
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ class RunArgs(Configured, Watched):
 
 
 @command(
-    "config",
+    "data_commands",
     examples=("init reviews.csv", "init pairs.tsv --text question,answer --out configs/pairs.yaml"),
     imports_code=False,
 )

@@ -14,7 +14,6 @@ from extract.inputs.joined_text import JoinedText
 from extract.registry import require_extra
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
-from probes.cli.config import read_config
 from probes.cli.run_commands import column_of
 from probes.cli.screen import read_lines, show, show_written, watcher_of
 from probes.data.task import read_texts
@@ -25,6 +24,7 @@ from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
+from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.predict import read_run_folder
 from probes.runs.run import load_run_task

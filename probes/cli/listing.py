@@ -8,7 +8,7 @@ from extract.decoders.decoder_spec import known_decoder
 from extract.errors import printable
 from probes.cli.arguments import Command, strong, two_columns
 from probes.cli.commands import COMMANDS, CompletionArgs, FetchArgs, ListArgs
-from probes.cli.config import list_keys
+from probes.runs.config_file import list_keys
 
 # --- Tables of names ---
 

@@ -16,7 +16,6 @@ from extract.files import write_file
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
 from probes.cli.commands import CompareArgs, GeometryArgs, InspectArgs, LayersArgs, ReportArgs
-from probes.cli.config import read_config
 from probes.cli.screen import open_output, show, show_written, watcher_of
 from probes.data.pair_task import PairTask
 from probes.layers.findings import load_findings
@@ -37,6 +36,7 @@ from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
 from probes.runs.compare import compare, note_on_settings
+from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_at_layers, compare_layers
 from probes.runs.predict import read_run_folder

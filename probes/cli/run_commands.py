@@ -29,13 +29,14 @@ from extract.run.extraction import describe_extraction, launched_size, unique_te
 from extract.store.cache import LatentCache, open_cache
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepArgs
-from probes.cli.config import dump_config
 from probes.cli.screen import read_lines, show, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
-from probes.report.scores import PlansScores, RunScores
+from probes.report.scores import PlansScores
 from probes.report.write import screen_table
+from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line
+from probes.runs.predict import LoadedRun
 from probes.runs.run import (
     RunResult,
     Watcher,
@@ -180,7 +181,7 @@ def _open_named(name: str) -> LatentCache:
     return cache
 
 
-def _show(result: RunResult[RunScores]) -> None:
+def _show(result: LoadedRun) -> None:
     scores = result.record
     Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
     if scores.header.task["is_sample"]:

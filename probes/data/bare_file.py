@@ -406,22 +406,28 @@ def _target(path: Path, columns: Sequence[Column], used: set[int], roles: Roles)
         )
         raise _undecided(path, columns, problem, ask)
     [target] = likely
+    is_number = holds_numbers(target)
+    if is_number is not None:
+        return target, is_number
     if not target.numbers:
-        if target.is_target or len(target.distinct) <= len(target.values) * LABELLED_SHARE:
-            return target, False
         problem = f"column {target.name!r} holds {len(target.distinct):,} different texts, no numbers"
         raise _undecided(path, columns, problem, ask)
-    n_numbers = len(target.numbers)
-    if not all(number.is_integer() for number in target.numbers):
-        return target, True
-    if n_numbers == 2:
-        return target, False
-    if target.is_named(SCORE_NAMES):
-        return target, True
-    if target.is_named(LABEL_NAMES) and n_numbers <= MOST_INTEGER_CLASSES:
-        return target, False
-    problem = f"the {n_numbers:,} different whole numbers of column {target.name!r} may be classes or numbers"
+    problem = f"the {len(target.numbers):,} different whole numbers of column {target.name!r} may be classes or numbers"
     raise _undecided(path, columns, problem, f"--label {target.name} or --score {target.name}")
+
+
+def holds_numbers(target: Column) -> bool | None:
+    """Return whether a column that is predicted holds numbers, not classes; None where the rules do not decide."""
+    if not target.numbers:
+        is_class = target.is_target or len(target.distinct) <= len(target.values) * LABELLED_SHARE
+        return False if is_class else None
+    if not all(number.is_integer() for number in target.numbers):
+        return True
+    if len(target.numbers) == 2:
+        return False
+    if target.is_named(SCORE_NAMES):
+        return True
+    return False if target.is_named(LABEL_NAMES) and len(target.numbers) <= MOST_INTEGER_CLASSES else None
 
 
 def _varied(path: Path, column: Column) -> Column:

@@ -15,7 +15,7 @@ from scipy.special import entr
 from scipy.stats import t
 from threadpoolctl import threadpool_limits
 
-from extract.decoders.decoder_spec import relative_depths, select_from
+from extract.decoders.decoder_spec import Layers, relative_depths, select_from
 from extract.errors import CacheError, ConfigError, TaskError, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache, open_cache
@@ -373,7 +373,7 @@ def measure_geometry(
     measures: Iterable[str] = (),
     texts: Texts = (),
     pooling: str = "",
-    layers: str | int | Iterable[str | int] = "all",
+    layers: Layers = "all",
     most_rows: int = MOST_ROWS,
     seed: int = 0,
     standardise: bool = False,
@@ -435,7 +435,7 @@ def cosine_with_gold(
     split: str = "validation",
     metric: str = "pearson",
     pooling: str = "",
-    layers: str | int | Iterable[str | int] = "all",
+    layers: Layers = "all",
     resampling: Resampling = DEFAULT,
 ) -> "pd.DataFrame":
     """Correlate the cosine of pairs with gold at every layer (FREEZE Figure 1); nothing is fitted.
@@ -543,7 +543,7 @@ def similarity_of_layers(
     *,
     pooling: str = "",
     other_pooling: str = "",
-    layers: str | int | Iterable[str | int] = "all",
+    layers: Layers = "all",
     most_rows: int = MOST_SHARED,
     seed: int = 0,
     standardise: bool = False,

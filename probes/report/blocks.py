@@ -134,6 +134,11 @@ def describe_point(chosen: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
+def plain_text(text: str) -> str:
+    """Leave the marks of code and emphasis out of a marked text."""
+    return text.replace("`", "").replace("**", "")
+
+
 def cell(text: str) -> str:
     """Keep a text of a user from being marked, and on one line."""
     return " ".join(text.replace("`", "'").split())

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,20 +18,21 @@ from extract.records import to_plain
 from probes.heads.context import FitContext
 from probes.heads.layer_head import HeadParts, take_apart
 from probes.layers import FINDINGS
-from probes.layers.findings import FINDINGS_SCHEMA, HeadFindings, load_findings
+from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
 from probes.layers.study import StudyOptions, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
 from probes.report.write import without_nan
 from probes.runs.compare import read_rows, read_runs
 from probes.runs.folder import RunFolder
-from probes.runs.predict import read_run_folder
+from probes.runs.predict import LoadedRun, read_run_folder
 from probes.runs.results import Runs, open_runs
 from probes.runs.run import SILENT, EncoderStore, Watcher, find_sides, load_run_task, make_context, obtain_corpus
 from probes.runs.run_caches import find_cache_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 LAYER_COLUMNS = (
@@ -125,6 +126,82 @@ def compare_layers(
             ):
                 rows += frame_rows(folder, findings)
     return pd.DataFrame(rows, columns=list(LAYER_COLUMNS))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerStudy:
+    """What every layer of a run is worth by itself, to one head; a notebook shows verdict, figure and table.
+
+    Attributes:
+        run: Name of the run.
+        findings: Best layer (`findings.best`), tied layers (`findings.best_set`), and every view.
+        frame: A row per view and layer with the columns of `compare_layers`: `value`, `low`, `high`, `in_set`.
+    """
+
+    run: str
+    findings: HeadFindings
+    frame: "pd.DataFrame"
+
+    @classmethod
+    def of(
+        cls, run: str | Path | LoadedRun, *, head: str = "", options: StudyOptions | None = None, caches: str = ""
+    ) -> "LayerStudy":
+        """Study a head of a finished run, the best one if empty; arguments and errors are those of `compare_layers`.
+
+        Example:
+            >>> LayerStudy.of("runs/demo").findings.best_set  # doctest: +SKIP
+        """
+        import pandas as pd
+
+        folder = RunFolder(run.folder) if isinstance(run, LoadedRun) else read_run_folder(run)
+        if head not in ("", *folder.heads):
+            raise unknown_name("head of this run", head, folder.heads)
+        options = options or StudyOptions(views=("alone", "baselines"))
+        [findings] = find_layers(folder, head=head, options=options, caches=caches)
+        rows = pd.DataFrame(frame_rows(folder, findings), columns=list(LAYER_COLUMNS))
+        return cls(folder.scores.header.name, findings, rows)
+
+    @cached_property
+    def figure(self) -> "Figure":
+        """The curve of every layer with its interval, the tied set shaded, and baselines."""
+        from probes.report import style
+        from probes.report.layer_figures import draw_alone, findings_note
+
+        return style.make_figure(
+            style.on_panel(draw_alone),
+            self.findings,
+            title=f"{self.findings.head}: {VIEWS['alone'].asks}",
+            note=findings_note(self.findings, has_set=True),
+            size=style.TALL,
+        )
+
+    @property
+    def answer(self) -> str:
+        """The best layer, those that are statistically tied with it, and what else was found, in sentences."""
+        from probes.report.blocks import plain_text
+
+        return plain_text(" ".join(self._sentences()))
+
+    def _sentences(self) -> tuple[str, ...]:
+        from probes.report.layer_figures import set_sentence
+
+        return (self.findings.answer or set_sentence(self.findings), *self.findings.warnings)
+
+    def __repr__(self) -> str:
+        findings = self.findings
+        n_tied = f"{len(findings.best_set)} of {len(findings.layers)} layers are tied with the best, {findings.best}"
+        return f"<layers of {findings.head} in run {self.run!r}, {findings.metric} on {findings.split}:\n {n_tied}>"
+
+    def _repr_html_(self) -> str:
+        from probes.report.layer_figures import findings_blocks
+        from probes.report.notebook import notebook_html, picture_of
+
+        return notebook_html(
+            f"Layers of {self.run}",
+            " ".join(self._sentences()),
+            picture=picture_of(self.figure),
+            blocks=list(findings_blocks(self.findings)),
+        )
 
 
 def find_layers(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from extract import code_gate as gate
 from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder_spec import DecoderSource, as_decoder_spec
 from extract.errors import CacheIdentityError, DecoderError, HeadError, InputError, first_line, unknown_name
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
@@ -24,7 +25,9 @@ from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.context import load_head
 from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
 from probes.heads.task_kind import TaskKind
-from probes.report.document import result_rows
+from probes.report.blocks import Table, plain_text
+from probes.report.document import result_rows, run_lead
+from probes.report.scores import RunScores
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.results import results
 from probes.runs.task_kinds import KINDS
@@ -143,7 +146,7 @@ def load_scorer(
     run: str | Path,
     *,
     head: str | None = None,
-    decoder: Decoder | str | None = None,
+    decoder: Decoder | DecoderSource | None = None,
     trust_remote_code: bool = False,
     allow_code: str | Iterable[str] = (),
 ) -> Scorer:
@@ -155,7 +158,8 @@ def load_scorer(
     Args:
         run: A run folder.
         head: Which head; the one with the best selection score, on validation as a rule, when absent.
-        decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
+        decoder: The run's decoder if it is in memory already, or where it is now (a name, a path or settings, as
+            `load_decoder` takes them); where the run says, when absent.
         trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
         allow_code: Modules of your own poolings, masks and heads that the run may import, as `my_parts`, or several.
 
@@ -174,7 +178,7 @@ def load_scorer(
 
 
 def _open_scorer(
-    folder: RunFolder, head: str, decoder: Decoder | str | None, *, trust_remote_code: bool = False
+    folder: RunFolder, head: str, decoder: Decoder | DecoderSource | None, *, trust_remote_code: bool = False
 ) -> Scorer:
     name = head or folder.best
     if name not in folder.heads:
@@ -266,10 +270,14 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
             )
 
 
-def _load_decoder(folder: RunFolder, name: str | None, *, trust_remote_code: bool) -> Decoder:
+def _load_decoder(folder: RunFolder, source: DecoderSource | None, *, trust_remote_code: bool) -> Decoder:
     spec = replace(folder.decoder, trust_remote_code=trust_remote_code)
+    if isinstance(source, str | Path):
+        spec = replace(spec, name=str(source), merge=())
+    elif source is not None:
+        spec = as_decoder_spec(source)
     try:
-        return load_decoder(replace(spec, name=name, merge=()) if name else spec)
+        return load_decoder(spec)
     except DecoderError as error:
         hint = "If it has moved, say where it is: icecore score --decoder NAME."
         if folder.decoder.trust_remote_code and not trust_remote_code:
@@ -281,7 +289,7 @@ def _load_decoder(folder: RunFolder, name: str | None, *, trust_remote_code: boo
 
 
 class LoadedRun:
-    """A finished run, read back from its folder.
+    """A finished run: `run` returns it, and `load_run` reads it back from its folder.
 
     The decoder is loaded when a head is first used, and only the layers that the head reads are computed.
 
@@ -293,19 +301,21 @@ class LoadedRun:
         heads: Names of the heads, as fitted.
         best: The head with the best selection score, on validation as a rule.
         layers: Layers that the best head could choose from, bottom up.
+
+    Printed in a notebook, it shows the verdict, the best head's figure and the table.
     """
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | RunFolder,
         *,
-        decoder: Decoder | str | None = None,
+        decoder: Decoder | DecoderSource | None = None,
         trust_remote_code: bool = False,
         allow_code: str | Iterable[str] = (),
     ) -> None:
         self._allows = (allow_code,) if isinstance(allow_code, str) else tuple(allow_code)
-        with gate.allow_code(self._allows):
-            self._run = read_run_folder(folder)
+        with gate.allow_code(self._allows):  # a folder that this process has just written is read as it is
+            self._run = folder if isinstance(folder, RunFolder) else read_run_folder(folder)
         self._decoder, self._trusts = decoder, trust_remote_code
         self._scorers: dict[str, Scorer] = {}
         self.folder, scores = self._run.path, self._run.scores
@@ -315,10 +325,37 @@ class LoadedRun:
         self.layers = scores.heads[self.best].layers
 
     def __repr__(self) -> str:
-        result = self._run.scores.heads[self.best]
+        result = self.record.heads[self.best]
         return (
             f"<run {self.name!r}: {self.kind}, plan {self.plan}, {len(self.heads)} heads, best {self.best} with "
-            f"{result.metric} {result.selection_score:.3f} on {result.selection.partition(' (')[0]}>"
+            f"{result.metric} {result.selection_score:.3f} on {result.selection.partition(' (')[0]}\n in {self.folder}>"
+        )
+
+    @property
+    def record(self) -> RunScores:
+        """The scores as a typed record."""
+        return self._run.scores
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """The scores as the plain values of scores.json."""
+        return dict(self.record.to_dict())
+
+    @property
+    def answer(self) -> str:
+        """The first sentences of the report: the best head, its layer, and its score on test with the interval."""
+        return plain_text(run_lead(self.record, KINDS[self.kind].report.bare, {}))
+
+    def _repr_html_(self) -> str:
+        from probes.report.notebook import notebook_html, read_picture
+
+        report = KINDS[self.kind].report
+        pictures = sorted((self.folder / "figures").glob(f"{self.best.replace('-', '_')}_layers*.png"))
+        return notebook_html(
+            f"Run {self.name}",
+            run_lead(self.record, report.bare, {}),
+            picture=read_picture(pictures[0]) if pictures else b"",
+            blocks=[Table(*result_rows(self.record, report))],
         )
 
     def scorer(self, head: str = "") -> Scorer:
@@ -374,7 +411,7 @@ class LoadedRun:
         """Return the table of the summary: a row per head and metric, as text, scores times 100."""
         import pandas as pd
 
-        titles, rows = result_rows(self._run.scores, KINDS[self.kind].report)
+        titles, rows = result_rows(self.record, KINDS[self.kind].report)
         return pd.DataFrame(rows, columns=list(titles))
 
     def _require_kind(self, kind: str) -> None:
@@ -385,7 +422,7 @@ class LoadedRun:
 def load_run(
     folder: str | Path,
     *,
-    decoder: Decoder | str | None = None,
+    decoder: Decoder | DecoderSource | None = None,
     trust_remote_code: bool = False,
     allow_code: str | Iterable[str] = (),
 ) -> LoadedRun:
@@ -396,7 +433,8 @@ def load_run(
 
     Args:
         folder: A folder made by `icecore run`.
-        decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
+        decoder: The run's decoder if it is in memory already, or where it is now (a name, a path or settings, as
+            `load_decoder` takes them); where the run says, when absent.
         trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
         allow_code: Modules of your own poolings, masks and heads that the run may import, as `my_parts`, or several.
 

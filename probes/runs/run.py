@@ -2,13 +2,14 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer
+from extract.decoders.decoder import Decoder, choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
@@ -33,8 +34,6 @@ from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
-from probes.report.blocks import markdown_table
-from probes.report.document import result_rows
 from probes.report.scores import (
     DecoderInfo,
     Header,
@@ -45,7 +44,10 @@ from probes.report.scores import (
     TaskRecord,
 )
 from probes.report.write import write_pretraining, write_run
-from probes.runs.folder import CONFIG, describe_cache, describe_program, open_folder
+from probes.runs.config_file import ConfigSource, as_config
+from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
+from probes.runs.notebook_progress import notebook_line
+from probes.runs.predict import LoadedRun
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
 
@@ -63,6 +65,16 @@ class Watcher:
 
 
 SILENT = Watcher()
+
+
+@contextmanager
+def watching(watcher: Watcher | None) -> Iterator[Watcher]:
+    """Give the watcher, or where there is none one that shows a bar in a notebook and nothing elsewhere."""
+    with notebook_line() as line:
+        if watcher is not None or line is None:
+            yield watcher or SILENT
+        else:
+            yield Watcher(say=line.say, extraction=line.extraction, epochs=line.epochs)
 
 
 MTEB_TASKS = ("banking77",)
@@ -109,11 +121,13 @@ def _refuse_spread(config: RunConfig, *keys: PlacementKey) -> None:
             require_one_process(key)
 
 
-def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
-    """Find the cache of every text of a run's task or corpus, or extract it."""
+def obtain_cache(
+    config: RunConfig, task: Task | Corpus, *, decoder: Decoder | None = None, watcher: Watcher = SILENT
+) -> LatentCache:
+    """Find the cache of every text of a run's task or corpus, or extract it; `decoder` saves loading it."""
     _refuse_spread(config, "device_map")
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
-    decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
+    decoder = decoder or load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
@@ -238,12 +252,12 @@ def obtain_corpus(config: RunConfig) -> Corpus | None:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-Scores = TypeVar("Scores", bound=RunScores | PlansScores | PretrainingScores)
+Scores = TypeVar("Scores", bound=PlansScores | PretrainingScores)
 
 
 @dataclass(frozen=True)
 class RunResult(Generic[Scores]):
-    """A finished run: its folder, and its scores as a typed record."""
+    """A finished sweep, search or pretraining: its folder, and its scores as a typed record."""
 
     folder: Path
     record: Scores
@@ -253,42 +267,52 @@ class RunResult(Generic[Scores]):
         """The content of scores.json."""
         return dict(self.record.to_dict())
 
-    def table(self) -> str:
-        """Write the results of a run as a Markdown table: a row per head and metric, scores times 100."""
-        scores = cast("RunScores", self.record)
-        titles, rows = result_rows(scores, KINDS[scores.header.kind].report)
-        return markdown_table(rows, titles)
-
 
 def run(
-    config: RunConfig,
+    config: ConfigSource,
     *,
     cache: LatentCache | None = None,
     corpus_cache: LatentCache | None = None,
-    watcher: Watcher = SILENT,
+    decoder: Decoder | None = None,
+    watcher: Watcher | None = None,
     command: str = "",
-) -> RunResult[RunScores]:
+) -> LoadedRun:
     """Run a configuration: extract what is missing, fit every head, report.
 
     Args:
-        config: The run.
+        config: The run: a `RunConfig`, a mapping of its values, the path of a YAML file, or that of a file of data
+            (CSV, TSV, JSON Lines, Parquet, CoNLL), whose columns are found by the rules of `icecore run FILE`.
         cache: Latents to use instead of extracting; must hold every text of the task. What they were extracted with is
             recorded in place of what the configuration says.
         corpus_cache: The same for the pretraining corpus.
-        watcher: Progress callbacks; silent by default.
+        decoder: The decoder of the configuration, if it is in memory already.
+        watcher: Progress callbacks; by default a bar in a notebook, and nothing elsewhere.
         command: The command line, for the record.
 
     Returns:
-        The run folder and its scores.
+        The finished run, as `load_run` reads it from its folder.
 
     Raises:
         IcecoreError: Any input the run cannot work with, in one sentence. What is cached or fitted stays.
 
     Example:
-        >>> from probes import RunConfig, run
-        >>> result = run(RunConfig(name="demo"))  # doctest: +SKIP
-        >>> result.record.heads["layer-cosine"].chosen  # doctest: +SKIP
+        >>> result = run({"task": "class-sample", "heads": "logistic-probe"})  # doctest: +SKIP
+        >>> result.record.heads["logistic-probe"].chosen  # doctest: +SKIP
     """
+    with watching(watcher) as shown:
+        record = as_config(config, report=shown.say)
+        return _run(record, cache, corpus_cache, decoder=decoder, watcher=shown, command=command)
+
+
+def _run(
+    config: RunConfig,
+    cache: LatentCache | None,
+    corpus_cache: LatentCache | None,
+    *,
+    decoder: Decoder | None,
+    watcher: Watcher,
+    command: str,
+) -> LoadedRun:
     started = time.monotonic()
     if cache:
         from probes.runs.run_caches import config_of, show_as
@@ -306,10 +330,11 @@ def run(
     _warn_of_notebook_parts(config)
     corpus = obtain_corpus(config)
     sides = find_sides(config, task)
-    cache = cache or obtain_cache(config, sides.queries if sides else task, watcher=watcher)
-    documents = obtain_cache(sides.config, sides.documents, watcher=watcher) if sides else None
+    obtain = partial(obtain_cache, decoder=decoder, watcher=watcher)
+    cache = cache or obtain(config, sides.queries if sides else task)
+    documents = obtain(sides.config, sides.documents) if sides else None
     if corpus is not None and corpus_cache is None:
-        corpus_cache = obtain_cache(config, corpus, watcher=watcher)
+        corpus_cache = obtain(config, corpus)
     extracted = time.monotonic()
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
@@ -335,7 +360,9 @@ def run(
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
     )
     write_run(folder, scores, task, kind.report, formats=config.figures)
-    return RunResult(folder, scores)
+    finished = RunFolder(folder)
+    vars(finished)["scores"] = scores  # with the predictions, which the file lacks
+    return LoadedRun(finished, decoder=decoder)
 
 
 def make_context(
@@ -402,7 +429,7 @@ def _warn_of_notebook_parts(config: RunConfig) -> None:
         warnings.warn(
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} defined in a notebook or script, so another "
             "process cannot load this run; move the code to a module and import it from there.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

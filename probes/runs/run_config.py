@@ -9,7 +9,7 @@ from extract.decoders.decoder_spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
 from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions, split_poolings
-from extract.records import complete, to_plain
+from extract.records import complete, read_fields, to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.fitting.fit_options import check_loggers, find_protocol
@@ -105,7 +105,15 @@ class PretrainingSpec:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: a task, a decoder, what is extracted, and the heads that are fitted on it."""
+    """One run: a task, a decoder, what is extracted, and the heads that are fitted on it.
+
+    Python may give plain values as a file does: a name or a mapping for a section (`task="stsb"`,
+    `extraction={"plan": "backward"}`), one value for a list (`seeds=0`), names for heads without options.
+
+    Example:
+        >>> RunConfig(task="class-sample", heads="logistic-probe").task.kind
+        'classes'
+    """
 
     name: str = "run"
     """Name of the run and of its folder."""
@@ -144,6 +152,11 @@ class RunConfig:
     """Where the values that were typed or read from a file came from, by key."""
 
     def __post_init__(self) -> None:
+        read_fields(self)
+        heads: Any = self.heads
+        if isinstance(heads, str | list | tuple):
+            names = [heads] if isinstance(heads, str) else heads
+            object.__setattr__(self, "heads", {name: {} for name in names})
         _check_choices(self)
         if not self.name or "/" in self.name or self.name.startswith(".") or not is_file_name(self.name):
             raise ConfigError(

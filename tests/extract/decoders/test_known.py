@@ -1,11 +1,12 @@
 """The table of known decoders is consistent, and a wrong name is answered with the right one."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from extract.decoders.decoder_spec import DECODER_ALIASES, KNOWN_DECODERS, known_decoder
-from extract.errors import UnknownNameError
+from extract.decoders.decoder_spec import DECODER_ALIASES, KNOWN_DECODERS, DecoderSpec, as_decoder_spec, known_decoder
+from extract.errors import DecoderError, UnknownNameError, UsageError
 
 
 @pytest.mark.parametrize("name", KNOWN_DECODERS)
@@ -45,3 +46,16 @@ def test_case_and_alias_do_not_matter() -> None:
 def test_unknown_name_gets_the_nearest_match() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown decoder 'gpt2-medum': did you mean 'gpt2-medium'\?"):
         known_decoder("gpt2-medum")
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_decoder_is_named_in_any_form() -> None:
+    spec = DecoderSpec("gpt2", revision="main")
+    assert as_decoder_spec(spec) is spec
+    assert as_decoder_spec({"name": "gpt2", "revision": "main"}) == spec
+    assert as_decoder_spec("gpt2") == as_decoder_spec(Path("gpt2")) == DecoderSpec("gpt2")
+    for wrong in (3, "", None):
+        with pytest.raises(DecoderError, match=rf"the decoder is {wrong!r}, a .*; allowed: a name"):
+            as_decoder_spec(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"unknown key 'decoder\.nme'"):
+        as_decoder_spec({"nme": "gpt2"})

@@ -1,5 +1,6 @@
 """Layer names and selections."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,3 +85,10 @@ def test_taps_come_by_name_alone_and_stand_before_the_output_of_their_block() ->
         select_from("taps:attention", at_hand)
     with pytest.raises(UnknownNameError, match=r"unknown layer 'block_01.values': did you mean 'block_01.value'"):
         select_layers("block_01.values", 2)
+
+
+def test_numbers_of_numpy_and_ranges_are_numbers() -> None:
+    assert select_layers(np.array([1, 2]), 4) == select_layers(range(1, 3), 4) == ("block_01", "block_02")
+    assert split_layers(np.int64(20)) == split_layers(20) == ("20",)
+    with pytest.raises(UnknownNameError, match="layers are True"):
+        split_layers(True)

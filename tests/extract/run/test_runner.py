@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from extract.decoders.decoder import Decoder, wrap_decoder
+from extract.decoders.decoder import Decoder, load_decoder, wrap_decoder
 from extract.errors import (
     CacheError,
     CacheIdentityError,
@@ -43,6 +43,7 @@ from tests.extract.tiny_decoders import (
     make_texts,
     make_tokenizer,
     read_arrays,
+    save_decoder,
 )
 
 SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=64)
@@ -400,3 +401,14 @@ def test_a_damaged_store_is_not_resumed(decoder: Decoder, texts: list[str], tmp_
         file["latents/mean/block_01"][3, 1] = whole
     with pytest.raises(CacheError, match="it has a certificate, but rows are missing"):
         extract_latents(decoder, texts, folder=tmp_path)
+
+
+def test_the_decoder_may_be_named_and_the_latents_are_an_array(tmp_path: Path) -> None:
+    folder = save_decoder(tmp_path / "named")
+    texts = [SENTENCES[2], SENTENCES[0], SENTENCES[2]]
+    cache = extract_latents(folder, iter(texts), folder=tmp_path / "caches")
+    again = extract_latents({"name": str(folder)}, texts[:2], folder=tmp_path / "caches")
+    assert np.asarray(cache).shape == (len(cache.layers), 3, cache.width)
+    np.testing.assert_array_equal(np.asarray(cache)[:, :2], np.asarray(again))
+    expected = embed_texts(load_decoder(folder), texts, spec=ExtractionSpec())[:, 0].numpy()
+    np.testing.assert_allclose(np.asarray(cache), expected, atol=1e-5)

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_layers_and_gathers_agree(path: Path, dtype: str) -> None:
     latents = torch.from_numpy(write_cache(path, TEXTS, storage_dtype=dtype))
     cache = LatentCache(path)
     assert (len(cache), cache.width, cache.storage_dtype, cache.poolings) == (24, 6, dtype, ("mean", "last"))
-    assert repr(cache) == f"<cache a.h5: 24 texts, 4 layers, mean+last, {dtype}>"
+    assert repr(cache).splitlines()[0] == f"<cache a.h5: 24 texts, 4 layers, mean+last, {dtype}"
     rows = [5, 0, 23, 5]
     for p, pooling in enumerate(cache.poolings):
         gathered = cache.gather(rows, pooling)
@@ -168,3 +169,45 @@ def test_reading_needs_no_decoder(path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_array_of_a_cache_needs_its_texts(path: Path) -> None:
+    write_cache(path, TEXTS)
+    cache = LatentCache(path)
+    with pytest.raises(CacheError, match=r"'a.h5' was opened from its file, which holds no texts"):
+        np.asarray(cache)
+    with pytest.raises(CacheError, match="has the poolings mean, last, which are no single array"):
+        np.asarray(cache.with_texts(TEXTS))
+    shown = cache.shown_as(replace(cache.identity, poolings=("mean",))).with_texts([TEXTS[3], TEXTS[0], TEXTS[3]])
+    expected = cache.gather(cache.rows_of([TEXTS[3], TEXTS[0], TEXTS[3]]), "mean").numpy()
+    np.testing.assert_array_equal(np.asarray(shown), expected)
+    assert np.asarray(shown, dtype=np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="leave copy=False out"):
+        np.array(shown, copy=False)
+    with pytest.raises(CacheError, match="was opened from its file"):  # no texts go to a worker
+        np.asarray(pickle.loads(pickle.dumps(shown)))
+
+
+def test_a_layer_has_a_number(path: Path) -> None:
+    write_cache(path, TEXTS)
+    cache = LatentCache(path)
+    for number, name in ((0, cache.layers[0]), (-1, cache.layers[-1]), (np.int64(1), "block_01")):
+        assert torch.equal(cache.layer(number, "mean"), cache.layer(name, "mean"))
+        np.testing.assert_array_equal(cache.to_numpy(number, "mean"), cache.to_numpy(name, "mean"))
+    with pytest.raises(UnknownNameError, match="layer 9 is not there"):
+        cache.layer(9, "mean")
+    with pytest.raises(UnknownNameError, match="layer 'all' names 4 layers; allowed: one"):
+        cache.layer("all", "mean")
+
+
+def test_a_cache_prints_itself_in_a_notebook(path: Path) -> None:
+    write_cache(path, TEXTS)
+    html = LatentCache(path)._repr_html_()
+    assert "<b>Cache a.h5</b>" in html
+    assert "<th>texts</th><td>24, 12 texts truncated</td>" in html
+    assert len(repr(LatentCache(path)).splitlines()) == 2
+
+
+def test_a_cache_says_which_texts_it_holds(path: Path) -> None:
+    write_cache(path, TEXTS)
+    assert LatentCache(path).holds([TEXTS[2], "another", TEXTS[0]]).tolist() == [True, False, True]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from probes.cli.config import read_config, read_data
 from probes.cli.main import main
+from probes.runs.config_file import read_config, read_data
 from tests.probes.data.test_bare_file import COMMAS, IDS, TEXTS, delimited, some
 
 

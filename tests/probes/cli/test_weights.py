@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from probes.cli.config import read_config
 from probes.cli.main import main
+from probes.runs.config_file import read_config
 from probes.runs.folder import RunFolder, _read_decoder
 from probes.runs.run_config import RunConfig
 from tests.extract.tiny_decoders import save_decoder

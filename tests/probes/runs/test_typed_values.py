@@ -11,7 +11,7 @@ from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.records import given
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from probes.cli.config import read_config
+from probes.runs.config_file import read_config
 from probes.runs.folder import RunFolder, open_folder
 from probes.runs.run_config import RunConfig, TaskSpec, describe_sources
 

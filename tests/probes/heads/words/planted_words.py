@@ -1,8 +1,8 @@
 """Word latents made up in memory: tags planted in one layer, noise elsewhere; no decoder and no file."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder_spec import layer_names, select_from
+from extract.decoders.decoder_spec import Layers, layer_names, select_from
 from extract.errors import CacheError, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache
@@ -83,7 +83,7 @@ class PlantedCache(LatentCache):
         self.spots = {text: (int(starts[k]), int(starts[k + 1])) for k, text in enumerate(texts)}
         self.reads: list[tuple[int, int, str, tuple[str, ...]]] = []
 
-    def layer(self, layer: str, pooling: str) -> Tensor:
+    def layer(self, layer: str | SupportsIndex, pooling: str) -> Tensor:
         if layer not in LAYERS:
             raise unknown_name("layer", layer, LAYERS)
         if pooling not in self.latents:
@@ -107,7 +107,7 @@ class PlantedCache(LatentCache):
         stop: int,
         pooling: str,
         *,
-        layers: str | int | Iterable[str | int] = "all",
+        layers: Layers = "all",
         out: Tensor | None = None,
     ) -> Tensor:
         names = select_from(layers, LAYERS)

@@ -5,9 +5,8 @@ Nothing that a file names is imported or called: `from_plain` builds the records
 
 import ast
 import inspect
-import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -18,15 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import yaml
 
 from extract.code_gate import allow_code
-from extract.errors import ConfigError, UsageError, printable
-from extract.files import write_file
+from extract.errors import ConfigError, UsageError
 from extract.records import from_plain, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
 from probes.data.task_table import TASKS
 from probes.runs.run_config import NAME_BYTES, TYPED, RunConfig
 
 if TYPE_CHECKING:  # reading a file of data is not needed for help
-    from probes.cli.commands import InitArgs
     from probes.data.bare_file import BareFile
 
 MOST_BYTES = 1 << 20
@@ -227,21 +224,6 @@ def read_data(file: str, roles: Mapping[str, str]) -> "BareFile | None":
     return None
 
 
-def init_command(args: "InitArgs") -> int:
-    """Write the configuration that a file of data stands for."""
-    roles = {name: getattr(args, name) for name in ROLES if getattr(args, name)}
-    data = read_data(args.file, roles)
-    if data is None:
-        raise UsageError(f"{args.file!r} is no file of data; allowed: CSV, TSV, JSON Lines, Parquet, CoNLL or CoNLL-U.")
-    path = Path(args.out or f"{config_of_data(data)['name']}.yaml")
-    text = dump_config(data, path)
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
-        raise ConfigError(f"{str(path)!r} is there already; remove it, or name another file with --out.")
-    write_file(path, text)
-    sys.stdout.write(printable(f"{data}\nwritten: {path}; run it: icecore run {path}\n"))
-    return 0
-
-
 # --- Reading ---
 
 
@@ -273,6 +255,77 @@ def read_config(
             f"{config.decoder.name!r}, add: --{TRUST} true."
         )
     return config
+
+
+def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Write options as a configuration: each has the name of a key, or of a section, as `plan` or `template`.
+
+    Of several keys with one name, that nearest to the top is meant; `decoder__dtype` and the like name the others.
+
+    Raises:
+        UsageError: No key has this name, or several do.
+    """
+    names = dict.fromkeys([*SECTIONS, *(key.name for key in list_keys())])
+    values: dict[str, Any] = {}
+    keys: dict[str, object] = {}
+    for option, value in options.items():
+        dotted = option.replace("__", ".")
+        matches = [name for name in names if f".{name}".endswith(f".{dotted}")]
+        matches = [name for name in matches if name.count(".") == min(match.count(".") for match in matches)]
+        if len(matches) > 1:
+            spelled = " or ".join(match.replace(".", "__") for match in matches)
+            raise UsageError(f"option {option!r} is one of several sections; write {spelled}.")
+        if not matches:
+            raise unknown_key(option, [name.rpartition(".")[2] for name in names])
+        keys[matches[0]] = value
+    for key in sorted(keys, key=lambda key: key.count(".")):  # sections before their keys
+        section = values
+        *parents, last = key.split(".")
+        for parent in parents:
+            inner = section.setdefault(parent, {})
+            if isinstance(inner, str | Path):
+                inner = section[parent] = {"name": str(inner)}
+            if not isinstance(inner, dict):
+                raise UsageError(
+                    f"{parent} is a {type(inner).__name__}, so {last} cannot be set beside it; set it in there."
+                )
+            section = inner
+        value = keys[key]
+        section[last] = {**value} if isinstance(value, Mapping) else value
+    return values
+
+
+ConfigSource = RunConfig | Mapping[str, Any] | str | Path
+"""What a run may be given as: its record, a mapping of values, or a file of YAML or of data."""
+
+
+def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _: None) -> RunConfig:
+    """Read a configuration from what stands for it; `report` receives what a file of data was taken for.
+
+    Raises:
+        ConfigError: An unknown key, a value of a wrong kind, or a file that cannot be read.
+        TaskError: A file of data whose columns are not decided; names the option that decides.
+    """
+    if isinstance(source, RunConfig):
+        return source
+    if isinstance(source, Mapping):
+        hints = {key: hint for key, hint in record_hints(RunConfig).items() if key != "sources"}
+        for key in source:
+            if key not in hints:
+                raise unknown_key(str(key), hints)
+        plain = {key for key, hint in hints.items() if not (is_dataclass(hint) or key == "heads")}
+        return RunConfig(
+            **{key: from_plain(hints[key], value, key) if key in plain else value for key, value in source.items()}
+        )
+    if not isinstance(source, str | Path):
+        raise ConfigError(
+            f"the configuration is a {type(source).__name__}; allowed: a RunConfig, a mapping of its values, or the "
+            "path of a YAML file or of a file of data."
+        )
+    data = read_data(str(source), {})
+    if data is not None:
+        report(str(data))
+    return read_config([], file="" if data else str(source), data=data)
 
 
 def require_value(name: str, value: str | None) -> str:

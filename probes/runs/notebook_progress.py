@@ -1,0 +1,105 @@
+"""Progress in a notebook: one line that is written over while something works, and gone when it is done."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from extract.errors import printable
+from extract.run.session import ExtractionProgress
+
+if TYPE_CHECKING:
+    from probes.fitting.fit import EpochReport
+
+WIDTH = 24
+EVERY = 0.2  # seconds between two drawings
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class Line:
+    """The line, displayed when it is first written."""
+
+    def __init__(self) -> None:
+        self._display: Any = None
+        self._drawn = 0.0
+
+    def say(self, text: str) -> None:
+        """Show a remark."""
+        self._write(text)
+
+    def extraction(self, title: str) -> ExtractionProgress:
+        """Make the progress of an extraction."""
+        return _Bar(self, title)
+
+    def epochs(self, head: str, seed: int) -> "EpochReport":
+        """Make what receives the epochs of a head."""
+
+        def report(epoch: int, values: dict[str, float]) -> None:
+            scores = [f"{key} {value:.3f}" for key, value in values.items() if key not in ("max_epochs", "train_loss")]
+            most = int(values.get("max_epochs", 0))
+            self.bar(f"fitting {head}, seed {seed}", epoch, most, "epochs", ", ".join(scores[:1]))
+
+        return report
+
+    def bar(self, title: str, n_done: int, n_all: int, noun: str, more: str = "") -> None:
+        """Show how far something is, at most every `EVERY` seconds but for the end."""
+        if time.monotonic() - self._drawn < EVERY and n_done < n_all:
+            return
+        self._drawn = time.monotonic()
+        full = WIDTH * n_done // n_all if n_all else 0
+        of = f" of {n_all:,}" if n_all else ""
+        text = f"{title} [{'#' * full}{'.' * (WIDTH - full)}] {n_done:,}{of} {noun}"
+        self._write(f"{text}, {more}" if more else text)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._display is not None:
+            self._display.update({"text/plain": ""}, raw=True)
+
+    def _write(self, text: str) -> None:
+        from IPython.display import display
+
+        data = {"text/plain": printable(text)}
+        if self._display is None:
+            self._display = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._display.update(data, raw=True)
+
+
+class _Bar(ExtractionProgress):
+    """The bar of an extraction, with rows, tokens per second and the time left."""
+
+    def __init__(self, line: Line, title: str) -> None:
+        self.line, self.title = line, title
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Show an empty bar."""
+        self.n_all, self.n_done, self.n_before, self.n_tokens = n_rows, n_done, n_done, 0
+        self.started = time.monotonic()
+        self.line.bar(self.title, n_done, n_rows, "rows")
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Move the bar."""
+        self.n_done += n_rows
+        self.n_tokens += n_tokens
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        left = seconds * (self.n_all - self.n_done) / max(self.n_done - self.n_before, 1)
+        more = f"{self.n_tokens / seconds:,.0f} tokens/s" + f", {left:,.0f} s left" * bool(self.n_all)
+        self.line.bar(self.title, self.n_done, self.n_all, "rows", more)
+
+
+@contextmanager
+def notebook_line() -> Iterator[Line | None]:
+    """Give a line in a notebook, which is gone after the block, and None elsewhere."""
+    line = Line() if in_notebook() else None
+    try:
+        yield line
+    finally:
+        if line is not None:
+            line.clear()

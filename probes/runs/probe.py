@@ -1,0 +1,348 @@
+"""A probe as a scikit-learn estimator: texts and gold become a file, the file a run, and the run predicts."""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+
+from extract.decoders.decoder import Decoder
+from extract.decoders.decoder_spec import DecoderSource
+from extract.decoders.fetch import icecore_home
+from extract.errors import ConfigError, InputError, TaskError, unknown_name
+from extract.files import digest_bytes, write_file
+from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
+from probes.data.task_table import TASKS
+from probes.layers.study import StudyOptions
+from probes.metrics.class_metrics import CLASS_METRICS, score_classes
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.span_metrics import count_tag_spans, score_spans
+from probes.runs.config_file import config_of_data
+from probes.runs.encoder import DEFAULT_DECODER, Configured, list_rows, plain_value, reuse_latents
+from probes.runs.layer_studies import LayerStudy
+from probes.runs.predict import LoadedRun
+from probes.runs.run import SILENT, check_heads, load_run_task, run, watching
+
+PROBE_KINDS = ("classes", "numbers", "pairs", "words")
+"""What can be predicted; numbers of pairs are `pairs`."""
+TEXT_COLUMNS = ("sentence1", "sentence2")
+DIGITS = 12
+"""Of the digest in the name of a probe's file and run."""
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Rows with what is predicted of them."""
+
+    rows: list[Any]
+    """Texts, pairs of texts, or lists of words; None where one is missing."""
+    targets: list[Any]
+    """Classes, numbers, or lists of tags; None where one is missing."""
+    name: str = ""
+    """What the targets are called, as a Series is."""
+
+    @classmethod
+    def of(cls, rows: object, targets: object) -> "Gold":
+        """Read rows and targets; `InputError` unless there are as many of both."""
+        if targets is None:
+            raise InputError("y is missing; give a label, a number or a list of tags for each text.")
+        listed, gold = list_rows(rows), list_rows(targets, "labels")
+        if len(listed) != len(gold):
+            raise InputError(f"there are {len(listed):,} texts and {len(gold):,} labels; give one label for each text.")
+        return cls(listed, gold, str(getattr(targets, "name", None) or ""))
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the targets are lists of tags."""
+        return any(isinstance(target, list) for target in self.targets)
+
+    @property
+    def n_texts(self) -> int:
+        """Texts of a row; 1 for a list of words."""
+        if self.has_words:
+            return 1
+        sizes = {len(row) if isinstance(row, list) else 1 for row in self.rows if row is not None}
+        if not sizes <= {1} and not sizes <= {2}:
+            raise InputError(f"rows have {min(sizes)} to {max(sizes)} texts; give one text for each label, or two.")
+        return max(sizes, default=1)
+
+    def guess_kind(self) -> str:
+        """Name the kind by the rules of a bare file (docs/cookbook/file.md); TaskError where they do not decide."""
+        if self.has_words:
+            return "words"
+        present = [target for target in self.targets if target is not None and str(target).strip() not in MISSING]
+        column = Column(self.name or ("score" if self.n_texts == 2 else "label"), present)
+        if len(column.distinct) < 2:
+            value = next(iter(column.distinct), None)
+            raise TaskError(f"the labels are all {value!r}; give at least two different ones.")
+        is_number = holds_numbers(column)
+        if is_number is None and column.numbers:
+            raise TaskError(
+                f"the {len(column.numbers):,} different whole numbers of y may be classes or numbers; say which: "
+                "kind='classes' or kind='numbers'."
+            )
+        return "classes" if not is_number else "pairs" if self.n_texts == 2 else "numbers"
+
+    def lines(self, kind: str) -> Iterator[str]:
+        """Write the rows as JSON Lines."""
+        for row, target in zip(self.rows, self.targets, strict=True):
+            if kind == "words":
+                yield json.dumps({"words": row, "tags": [str(tag) for tag in target or ()]})
+            else:
+                texts = (
+                    dict(zip(TEXT_COLUMNS, row or (None, None), strict=True)) if self.n_texts == 2 else {"text": row}
+                )
+                label = str(target) if isinstance(target, bool) else target
+                yield json.dumps({**texts, "label" if kind == "classes" else "score": label}, default=str)
+
+
+class Probe(Configured):
+    """Light heads on every layer of a frozen decoder, fitted on texts, pairs or words, with scikit-learn's manners.
+
+    `fit` is a run (`icecore.run`): it draws splits, extracts latents that no cache holds yet, fits the heads, chooses
+    layer and penalty on validation, and scores test once, with intervals. That run is `probe.run`, with its table, its
+    folder and its record.
+
+    Args:
+        decoder: A name (`icecore list decoders`), a path, the settings of a `DecoderSpec` as a mapping or that record,
+            or a decoder in memory.
+        kind: What is predicted: `classes`, `numbers`, `pairs` (a number for two texts) or `words` (a tag for each
+            word). Guessed by the rules of a file of data where empty (docs/cookbook/file.md).
+        seed: Seed of the heads, and of the draw of splits.
+        verbose: Whether to show a bar in a notebook.
+        options: Every other key of a configuration by name: `plan`, `poolings`, `layers`, `template`, `heads`, `seeds`,
+            `bootstrap`, `dtype`, `caches`, `runs` and so on (`icecore run --help`), and options of the task
+            (`metric="f1-macro"`). Of several keys with one name that nearest to the top is meant; `decoder__revision`
+            names another. `caches` and `runs` are in the user's cache folder by default.
+
+    Attributes:
+        classes_: `(K,)` the classes, as they were given; of classes only.
+
+    Example:
+        >>> probe = Probe("smollm2-135m-instruct").fit(texts, labels)  # doctest: +SKIP
+        >>> probe.layers()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder | DecoderSource = DEFAULT_DECODER,
+        *,
+        kind: str = "",
+        seed: int = 0,
+        verbose: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(decoder, **options)
+        self.kind, self.seed, self.verbose = kind, seed, verbose
+
+    def _own_params(self) -> tuple[str, ...]:
+        return ("decoder", "kind", "seed", "verbose")
+
+    def fit(
+        self,
+        X: object,
+        y: object,
+        *,
+        validation: tuple[object, object] | None = None,
+        test: tuple[object, object] | None = None,
+    ) -> "Probe":
+        """Fit heads on every layer.
+
+        Splits are drawn as a run draws them: 80/10/10 with `seed`, classes alike in all parts, equal texts together. So
+        a tenth of the rows is held out as test, which `run` and `layers` report on; give rows that are held out already
+        as `test`, and then all others are fitted on, but for the tenth that chooses (or give that, as `validation`).
+
+        Args:
+            X: N texts; or pairs of texts; or lists of words. A list, an array, a Series, or a frame of one or two
+                columns.
+            y: N classes or numbers; or lists of tags, one for each word.
+            validation: Texts and labels to choose layer and penalty by.
+            test: Texts and labels to report on.
+
+        Returns:
+            The probe itself. Rows without a text or label are left out, with a warning.
+
+        Raises:
+            InputError: No rows, or not as many texts as labels.
+            TaskError: Too few rows or classes; or labels that may be classes or numbers, where `kind` decides.
+            IcecoreError: An unknown option or decoder, or as `icecore.run`.
+        """
+        parts = {"train": Gold.of(X, y)}
+        parts |= {
+            split: Gold.of(*rows) for split, rows in (("validation", validation), ("test", test)) if rows is not None
+        }
+        kind = self._kind_of(parts["train"])
+        values, given = self._values(parts, kind)
+        config = self._config(values, given)
+        with watching(None if self.verbose else SILENT) as watcher:
+            task = load_run_task(config)
+            check_heads(config, task)  # before the decoder is loaded
+            self._warn_of_dropped(parts, task)
+            decoder = self._load(config)
+            cache = reuse_latents(
+                decoder,
+                task.texts(),
+                spec=config.extraction,
+                folder=config.caches,
+                progress=watcher.extraction(f"extracting {len(parts['train'].rows):,} rows"),
+            )
+            self.run_ = run(config, cache=cache, decoder=decoder, watcher=watcher)
+        self._labels = {}
+        if kind == "classes":
+            self._labels = {str(target).strip(): target for part in parts.values() for target in part.targets}
+            self._labels |= {name.removesuffix(".0"): label for name, label in self._labels.items()}
+            names = self.run_.record.header.task["class_names"]
+            self.classes_ = np.array([self._labels[name] for name in names])
+        return self
+
+    def _kind_of(self, gold: Gold) -> str:
+        if self.kind not in ("", *PROBE_KINDS):
+            raise unknown_name("kind", self.kind, PROBE_KINDS)
+        kind = gold.guess_kind() if not self.kind or gold.has_words else self.kind
+        wrong = next((y for y in gold.targets if isinstance(y, str) and _number_of(y) is None), None)
+        if kind in ("numbers", "pairs") and wrong is not None:
+            raise TaskError(f"kind is {kind!r}, but y holds {wrong[:60]!r}, which is no number; use kind='classes'.")
+        if kind in ("numbers", "pairs"):
+            kind = "pairs" if gold.n_texts == 2 else "numbers"
+        if kind == "words" and not gold.has_words:
+            raise ConfigError(
+                f"kind is 'words', but y holds {gold.targets[0]!r}; give a list of tags for each sentence."
+            )
+        if self.kind and self.kind != kind and (self.kind, kind) != ("numbers", "pairs"):
+            raise ConfigError(f"kind is {self.kind!r}, but the rows are {kind}; leave kind out, or give other rows.")
+        return kind
+
+    def _values(self, parts: Mapping[str, Gold], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Write the rows to files; return the configuration that they stand for, and the options beside it."""
+        texts = {split: "".join(f"{line}\n" for line in gold.lines(kind)) for split, gold in parts.items()}
+        digest = digest_bytes("".join(f"{split}\n{text}" for split, text in texts.items()).encode())[:DIGITS]
+        files = {split: icecore_home() / "data" / f"probe-{digest}-{split}.jsonl" for split in texts}
+        for split, path in files.items():
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(path, texts[split])
+        columns = ",".join(TEXT_COLUMNS) if parts["train"].n_texts == 2 and kind != "words" else "text"
+        roles = Roles(columns, label="label") if kind == "classes" else Roles(columns, score="score")
+        data = read_bare_file(files["train"], Roles() if kind == "words" else roles)
+        values = config_of_data(data)
+        task: dict[str, Any] = {**data.options, "seed": self.seed}
+        if len(files) > 1:
+            task["files"] = {split: str(path) for split, path in files.items()}
+        known = TASKS[data.task].options()
+        task |= {name: value for name, value in self.options.items() if name in known}
+        given = {name: value for name, value in self.options.items() if name not in known}
+        if kind == "words" and "poolings" in given:
+            given["words__poolings"] = given.pop("poolings")
+        values |= {"name": f"probe-{digest}", "seeds": [self.seed], "task": {"name": data.task, "options": task}}
+        return values, given
+
+    @staticmethod
+    def _warn_of_dropped(parts: Mapping[str, Gold], task: Any) -> None:
+        n_given, n_read = sum(len(part.rows) for part in parts.values()), sum(task.n_rows().values())
+        if n_read < n_given:
+            notes = [note.rpartition(".jsonl: ")[2] for note in task.notes]
+            dropped = "; ".join([note for note in notes if "dropped" in note] or notes)
+            warnings.warn(f"{n_given - n_read:,} of {n_given:,} rows are left out: {dropped}.", stacklevel=3)
+
+    @property
+    def run(self) -> LoadedRun:
+        """The run of the last `fit`; NotFittedError before."""
+        if not hasattr(self, "run_"):
+            raise NotFittedError("this Probe is not fitted yet; call fit(texts, labels) first.")
+        fitted: LoadedRun = self.run_
+        return fitted
+
+    def predict(self, X: object) -> Any:
+        """Predict with the head and layer that were chosen on validation.
+
+        Args:
+            X: N rows as for `fit`.
+
+        Returns:
+            `(N,)` classes as they were given, or numbers; of words a list of tags for each row, None for a word that
+            no token covers.
+
+        Raises:
+            InputError: No rows, or one that is no text (or no pair, no list of words); names it.
+            NotFittedError: Before `fit`.
+        """
+        predicted = self.run.predict(list_rows(X))
+        if self.run.kind == "words":
+            return predicted
+        return np.array([self._labels[name] for name in predicted] if self._labels else predicted)
+
+    def predict_proba(self, X: object) -> NDArray[np.floating[Any]]:
+        """Return the probability `(N, K)` of every class, in the order of `classes_`; HeadError for other kinds."""
+        shares: NDArray[np.floating[Any]] = self.run.predict_proba(list_rows(X)).to_numpy()
+        return shares
+
+    def score(self, X: object, y: object) -> float:
+        """Score predictions of rows by the metric that the layer was chosen by (`metric`).
+
+        That is accuracy of classes, Pearson's correlation of numbers, and span F1 or accuracy of tags, as a fraction.
+        """
+        gold = Gold.of(X, y)
+        predicted = self.predict(gold.rows)
+        if self.metric in CORRELATIONS:
+            return float(CORRELATIONS[self.metric](predicted, np.array(gold.targets, np.float64)))
+        if self.run.kind == "words":
+            return _score_tags(gold.targets, predicted, self.metric)
+        names = {
+            str(name): code
+            for code, name in enumerate(dict.fromkeys([*map(str, self.classes_), *map(str, gold.targets)]))
+        }
+        codes = [np.array([names[str(plain_value(label))] for label in side]) for side in (predicted, gold.targets)]
+        return float(score_classes(codes[0], codes[1], metric=self.metric))
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that the layer was chosen by, and that `score` gives."""
+        return self.run.record.heads[self.run.best].metric
+
+    def layers(self, head: str = "", *, options: StudyOptions | None = None) -> LayerStudy:
+        """Study every layer by itself: scores on test with intervals, the tied set, baselines; see `LayerStudy`.
+
+        Args:
+            head: A head of the run; the best one if empty.
+            options: Further views, such as Shapley values (`icecore.StudyOptions`); every layer and baselines if None.
+        """
+        return LayerStudy.of(self.run, head=head, options=options)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        kind = self.run_.kind if hasattr(self, "run_") else self.kind
+        tags.estimator_type = {"": "classifier", "classes": "classifier", "words": None}.get(kind, "regressor")
+        tags.target_tags.required = True
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        about = "not fitted" if not hasattr(self, "run_") else self.run.answer
+        return f"Probe({self._show_params()})\n {about}"[:N_CHAR_MAX]
+
+    def _repr_html_(self) -> str:
+        if hasattr(self, "run_"):
+            return self.run._repr_html_()
+        from probes.report.notebook import notebook_html
+
+        return notebook_html(f"Probe({self._show_params()})", "Not fitted: call `fit(texts, labels)`.")
+
+
+def _number_of(text: str) -> float | None:
+    if text.strip() in ("", *MISSING):
+        return np.nan
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str | None]], metric: str) -> float:
+    if metric in CLASS_METRICS:
+        pairs = [pair for one, other in zip(gold, predicted, strict=True) for pair in zip(one, other, strict=True)]
+        return sum(str(right) == guess for right, guess in pairs) / len(pairs)
+    return float(score_spans(count_tag_spans(gold, predicted)).micro.f1)
