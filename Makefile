@@ -49,13 +49,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip check $(PIP_FLAGS)
 	@touch $(STAMP)
 
-NOSINK := nosink-bidirectional:10
 demo: $(STAMP) ## on the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes
-	@$(BIN)/icecore run configs/demo.yaml
-	@$(BIN)/icecore run configs/demo.yaml --extraction.plan $(NOSINK)
-	@$(BIN)/icecore run configs/demo-words.yaml
-	@$(BIN)/icecore compare runs/demo runs/demo-nosink-bidirectional-10 --out runs/demo-compared
-	@echo 'Look at runs/demo-compared/report.html, runs/demo/report.html and runs/demo-words/report.html.'
+	@$(BIN)/icecore demo
 
 test: $(STAMP) ## the default suite: no network, no GPU; PYTHON=python3.13 VENV=.venv-3.13 for another Python
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope

@@ -6,10 +6,27 @@ Example:
     'backward'
 """
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import extract
-import probes
+for _name in ("extract", "probes"):  # before a stranger's file is run
+    _spec = find_spec(_name)
+    _where = Path(_spec.origin).resolve() if _spec and _spec.origin else None
+    if _where != Path(__file__).resolve().parent / _name / "__init__.py":
+        _other = _where or (_spec and _spec.submodule_search_locations and next(iter(_spec.submodule_search_locations)))
+        _told = (
+            f"{str(_other)!r} hides the package {_name!r} of icecore; rename it, or start Python in another folder."
+            if _other
+            else f"the package {_name!r} of icecore is missing beside {__file__!r}; install icecore again."
+        )
+        if Path(sys.argv[0]).stem == "icecore":  # the command says it without a traceback
+            sys.exit(f"icecore: {_told}")
+        raise ImportError(_told)
+
+import extract  # noqa: E402
+import probes  # noqa: E402
 
 # ruff: noqa: PLC0414
 if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees them
@@ -89,7 +106,18 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
 __all__ = sorted([*extract.__all__, *probes.__all__])  # noqa: PLE0605
 
 
+def main() -> int:
+    """Run the command `icecore`, and return its exit code."""
+    from probes.cli.main import main as run_command
+
+    return run_command()
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("icecore")
     home = extract if name in extract.__all__ else probes if name in probes.__all__ else None
     if home is None:
         raise AttributeError(f"module 'icecore' has no attribute {name!r}; allowed: {', '.join(__all__)}")
@@ -98,3 +126,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -74,6 +74,10 @@ class CacheWarning(UserWarning):
     """A file in a folder of caches that was passed over; its text is a sentence for a person."""
 
 
+class ConfigWarning(UserWarning):
+    """A path of a configuration that is not where it is read from; its text is a sentence for a person."""
+
+
 class CodeWarning(UserWarning):
     """Code that is imported without a digest to compare it with; its text is a sentence for a person."""
 

@@ -163,7 +163,7 @@ class Command:
 
 
 CONFIG = Argument(
-    "YAML file, as configs/demo.yaml, or a file of data, as reviews.csv",
+    "YAML file, a file of data, as reviews.csv, or a shipped config by name (icecore list configs)",
     is_positional=True,
     completes="configs",
     key="config",

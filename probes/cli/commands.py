@@ -15,7 +15,7 @@ from probes.runs.run_config import figure_formats
 
 LISTED = (
     *("decoders", "plans", "masks", "poolings", "layers", "templates", "tasks", "corpora", "heads", "losses"),
-    "instructions",
+    *("instructions", "configs"),
 )
 """Tables of `icecore list`."""
 SHELLS = ("bash", "zsh")
@@ -99,7 +99,7 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
     examples=(
         "run configs/demo.yaml",
         "run configs/demo.yaml --dry-run",
-        "run configs/demo.yaml --extraction.plan nosink-bidirectional:10",
+        "run demo --extraction.plan nosink-bidirectional:10",
         "run --task.name class-sample --heads '{logistic-probe: {}}'",
         "run reviews.csv",
         "run reviews.csv --text body --score stars",
@@ -441,6 +441,18 @@ class WeightsArgs(Args):
     other: str = positional("the checkpoint to compare it with", completes="decoders")
     out: str = option("", "folder for weights.csv and the figure", completes="files")
     figures: tuple[str, ...] = _figures(needs=("--out",))
+
+
+@command("installation", examples=("demo",))
+class DemoArgs(Watched):
+    """On the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes."""
+
+
+@command("installation", examples=("version", "version --constraints"), imports_code=False)
+class VersionArgs(Args):
+    """Print the versions of icecore, Python, torch and transformers, and the device that a run would use."""
+
+    constraints: bool = option(False, "print the path of the file of pinned versions that icecore is tested with")
 
 
 @command("listing", examples=("completion bash >> ~/.bashrc",), imports_code=False)

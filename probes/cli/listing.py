@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+from pathlib import Path
 from shutil import get_terminal_size
 
 from extract.decoders.decoder_spec import known_decoder
@@ -109,6 +111,19 @@ def _instructions() -> list[tuple[str, str]]:
     ]
 
 
+def _configs() -> list[tuple[str, str]]:
+    from probes.data.shipped import shipped_configs
+
+    return [(name, _about(path)) for name, path in shipped_configs().items()]
+
+
+def _about(config: Path) -> str:
+    """Read the first sentence of the comment that a config opens with, behind its command and runtime."""
+    lines = takewhile(lambda line: line.startswith("#"), config.read_text(encoding="utf-8").splitlines()[1:])
+    text = " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# Runtime"))
+    return text.partition(". ")[0].removesuffix(".")
+
+
 TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "decoders": _decoders,
     "plans": _plans,
@@ -121,6 +136,7 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "heads": _heads,
     "losses": _losses,
     "instructions": _instructions,
+    "configs": _configs,
 }
 
 

@@ -12,7 +12,16 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from extract.code_gate import allow_code
-from extract.errors import CacheWarning, CodeWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
+from extract.errors import (
+    CacheWarning,
+    CodeWarning,
+    ConfigWarning,
+    IcecoreError,
+    TruncationWarning,
+    UsageError,
+    first_line,
+    printable,
+)
 from extract.registry import PLACE
 from probes.cli.arguments import Command, print_help, print_program_help, read_allowed, read_command
 from probes.cli.commands import COMMANDS, find_command
@@ -50,7 +59,8 @@ def _run(name: str, *argv: str) -> int:
 
         sys.stdout.write(f"icecore {version('icecore')}\n")
         return 0
-    with stop_signals(leave_at_once):
+    with stop_signals(leave_at_once), warnings.catch_warnings():
+        warnings.showwarning = _show_warning
         command = find_command(name)
         if {"-h", "--help"} & set(takewhile(lambda word: word != "--", argv)):
             print_help(command)
@@ -69,7 +79,7 @@ def load_command(command: Command) -> Callable[[Any], int]:
     return function
 
 
-IN_ONE_LINE = (FutureWarning, CacheWarning, CodeWarning, TruncationWarning)
+IN_ONE_LINE = (FutureWarning, CacheWarning, CodeWarning, ConfigWarning, TruncationWarning)
 _default_showwarning = warnings.showwarning
 
 

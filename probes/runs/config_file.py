@@ -5,6 +5,7 @@ Nothing that a file names is imported or called: `from_plain` builds the records
 
 import ast
 import inspect
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -20,7 +21,9 @@ from extract.code_gate import allow_code
 from extract.errors import ConfigError, UsageError
 from extract.records import from_plain, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
+from probes.data.shipped import shipped_configs
 from probes.data.task_table import TASKS
+from probes.runs.config_paths import ConfigPaths, home_of
 from probes.runs.run_config import NAME_BYTES, TYPED, RunConfig
 
 if TYPE_CHECKING:  # reading a file of data is not needed for help
@@ -164,13 +167,21 @@ def _is_file(name: str) -> bool:
 
 
 def require_file(name: str) -> str:
-    """Return the name of a file that is there; `ConfigError` for another."""
-    if not _is_file(name):
-        names = sorted(str(path) for path in Path("configs").rglob("*.yaml")) if Path("configs").is_dir() else []
-        near = get_close_matches(name, names, n=1, cutoff=0.5)
-        guess = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no config file {name!r}.{guess} Give a YAML file, as configs/demo.yaml.")
-    return name
+    """Return the name of a file that is there, or the path of a shipped config; `ConfigError` for another."""
+    if _is_file(name):
+        return name
+    shipped = shipped_configs()
+    plain = name.removeprefix("configs/").removesuffix(".yaml")
+    if plain in shipped:
+        return str(shipped[plain])
+    names = [*map(str, Path("configs").rglob("*.yaml")), *(f"configs/{key}.yaml" for key in shipped), *shipped]
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    where = "" if Path(name).is_absolute() else f", which is looked for in {str(Path.cwd())!r},"
+    raise ConfigError(
+        f"there is no config file {name!r}.{guess} Give a YAML file{where} or the name of a shipped config "
+        "(icecore list configs)."
+    )
 
 
 def _shorten(value: object) -> str:
@@ -201,9 +212,12 @@ def config_of_data(data: "BareFile") -> dict[str, Any]:
 
 
 def dump_config(data: "BareFile", path: Path) -> str:
-    """Write the same as YAML, with what was found in the file, and the command that runs it, as comments."""
+    """Write the same as YAML for a path, with what was found and the command that runs it as comments."""
     lines = [f"# icecore run {path}", *textwrap.wrap(str(data), 100, initial_indent="# ", subsequent_indent="# ")]
-    text: str = yaml.safe_dump(config_of_data(data), sort_keys=False, allow_unicode=True, width=1000)
+    config = config_of_data(data)
+    files = os.path.relpath(data.path, path.parent)
+    config["task"]["options"] = {**data.options, "files": files}
+    text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=1000)
     return "\n".join([*lines, text])
 
 
@@ -231,7 +245,7 @@ def read_config(
     typed: Pairs, *, file: str = "", data: "BareFile | None" = None, options: Iterable[str] = ()
 ) -> RunConfig:
     """Read a configuration: a YAML file or one of data, if any, and the keys on the command line, which win."""
-    layers = _Layers(options)
+    layers, missing = _Layers(options), dict[str, str]()
     if data is not None:
         layers.add("", config_of_data(data), str(data.path))
     for key, _ in typed:
@@ -240,14 +254,18 @@ def read_config(
     if ("config", "") in pairs:
         raise UsageError("--config is empty; allowed: a YAML file, as --config configs/demo.yaml.")
     for key, text in pairs:
-        if key == "config":
-            layers.add("", load_config_file(require_file(text)), text)
-        elif SECTIONS.get(key) is False and _is_file(text):
-            layers.add(key, load_config_file(text), text)
+        section = "" if key == "config" else key
+        if key == "config" or (SECTIONS.get(key) is False and _is_file(text)):
+            name = text if section else require_file(text)
+            values = load_config_file(name)
+            paths = ConfigPaths(home_of(name, values), text)
+            layers.add(section, paths.read(values, section), text)
+            missing |= paths.missing
         else:
             layers.add_typed(key, text)
+            missing = {name: why for name, why in missing.items() if not f"{name}.".startswith(f"{key}.")}
     with allow_code(_typed_code(pairs)):
-        values = {**layers.values, "sources": layers.sources} if layers.values else {}
+        values = {**layers.values, "sources": layers.sources, "missing": missing} if layers.values else {}
         config: RunConfig = from_plain(RunConfig, values, load=partial(load_yaml, where="a value"))
     if config.decoder.trust_remote_code and not any(key == TRUST and text.lower() == "true" for key, text in pairs):
         raise ConfigError(

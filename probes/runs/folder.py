@@ -35,6 +35,7 @@ from probes.report.scores import (
     read_run,
     seal_scores,
 )
+from probes.runs.config_paths import ConfigPaths, exists, home_of_run
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 if TYPE_CHECKING:  # importing this module loads no torch
@@ -169,14 +170,7 @@ def without_absolute_paths(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [without_absolute_paths(item, key) for item in value]
     is_path = isinstance(value, str) and len(value) > 1 and Path(value).is_absolute() and key not in TEXT_KEYS
-    return os.path.relpath(value) if is_path and (key in PATH_KEYS or _exists(value)) else value
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):  # too long for a name, or with a NUL
-        return False
+    return os.path.relpath(value) if is_path and (key in PATH_KEYS or exists(value)) else value
 
 
 def describe_cache(cache: "LatentCache") -> CacheInfo:
@@ -259,16 +253,17 @@ class RunFolder:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration of a run; it cannot ask for code to be run."""
-        values = self.settings
+        """The configuration of a run, its paths found from the run; it cannot ask for code to be run."""
         try:
+            paths = ConfigPaths(home_of_run(self.path, self.settings["runs"]), str(self.path / CONFIG))
+            values = paths.read(self.settings)
             parts = {
                 "decoder": read_recorded_decoder({**values["decoder"], "trust_remote_code": False}),
                 "extraction": read_spec(values["extraction"]),
                 "task": TaskSpec(**values["task"]),
                 "pretraining": PretrainingSpec(**values["pretraining"]),
             }
-            return RunConfig(**{**_tuples(values), **parts})
+            return RunConfig(**{**_tuples(values), **parts, "missing": paths.missing})
         except UNREADABLE as error:
             raise HeadError(
                 f"{str(self.path / CONFIG)!r} is not the config of a run ({first_line(error)}); allowed: that of a "

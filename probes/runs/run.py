@@ -84,6 +84,7 @@ MTEB_TASKS = ("banking77",)
 def load_run_task(config: RunConfig) -> Task:
     """Load the task of a run with the changes of its protocol, such as other splits under `look-both-ways`."""
     protocol = find_protocol(config.protocol)
+    config.require_files("task")
     task: Any = config.task.load(protocol.task)
     cut = protocol.cut.get(config.task.kind)
     if cut == "released-split" and task.name not in MTEB_TASKS:
@@ -126,6 +127,7 @@ def obtain_cache(
 ) -> LatentCache:
     """Find the cache of every text of a run's task or corpus, or extract it; `decoder` saves loading it."""
     _refuse_spread(config, "device_map")
+    config.require_files("decoder")
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = decoder or load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
@@ -249,6 +251,7 @@ def obtain_corpus(config: RunConfig) -> Corpus | None:
     starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
     if not spec.corpus or all(start == "fresh" for start in starts):
         return None
+    config.require_files("pretraining")
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 

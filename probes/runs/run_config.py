@@ -150,6 +150,8 @@ class RunConfig:
     """Folder of run folders."""
     sources: dict[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
     """Where the values that were typed or read from a file came from, by key."""
+    missing: dict[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
+    """What a file names and is nowhere, by key, as sentences."""
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -221,6 +223,12 @@ class RunConfig:
             if source == TYPED and not is_read:
                 raise ConfigError(f"{key} does nothing, as {why}; leave it out.")
 
+    def require_files(self, section: str) -> None:
+        """Refuse a section that names files which are nowhere; `ConfigError` says where they were looked for."""
+        for key, sentence in self.missing.items():
+            if key.startswith(f"{section}."):
+                raise ConfigError(sentence)
+
     def resolve_heads(self) -> "dict[str, HeadOptions]":
         """Check the options of every head; those that the config leaves out are the protocol's, then the defaults."""
         context = {"protocol": self.protocol, "kind": self.task.kind, "task": self.task.name}
@@ -229,7 +237,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = to_plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
-        del values["sources"]
+        del values["sources"], values["missing"]
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
         if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]

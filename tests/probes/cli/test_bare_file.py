@@ -37,6 +37,7 @@ def test_a_file_is_run_and_its_configuration_written_beside_the_run(
     assert written.startswith("# icecore run runs/reviews.yaml\n# reviews.csv: 80 rows")
     data = read_data("reviews.csv", {})
     again = read_config([], file="runs/reviews.yaml")
+    assert "files: ../reviews.csv" in written  # relative to itself
     assert (again.task, again.heads) == (read_config([], data=data).task, {"ridge-probe": {}})
 
 

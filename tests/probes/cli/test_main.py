@@ -21,6 +21,7 @@ from probes.cli import listing, run_commands
 from probes.cli.arguments import Command, print_help, read_command, split_keys
 from probes.cli.commands import COMMANDS
 from probes.cli.main import MESSAGE, load_command, main
+from probes.data.shipped import shipped_configs
 from probes.data.task_table import CORPORA, INSTRUCTIONS, TASKS
 from probes.heads.head_table import HEADS
 from probes.networks.network_options import LOSSES
@@ -37,6 +38,7 @@ NAMES: dict[str, Iterable[str]] = {
     "instructions": INSTRUCTIONS,
     "layers": GROUPS,
     "templates": TEMPLATES,
+    "configs": shipped_configs(),
 }
 
 
@@ -312,7 +314,7 @@ def test_what_the_system_refuses_is_one_sentence(
             "`files` of task 'pair-files' is {'train': 3}",
         ),
         (
-            b"task: {name: pair-files, options: {files: x, columns: 3}}",
+            b"task: {name: pair-files, options: {files: /dev/null, columns: 3}}",
             "`columns` of task 'pair-files' is 3, but a list of",
         ),
     ],

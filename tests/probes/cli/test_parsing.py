@@ -321,6 +321,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path, monkeypatch: pytest.Mo
     expected = "there is no config file 'configs/dmo.yaml'. Did you mean 'configs/demo.yaml'?"
     assert refusal("configs/dmo.yaml").startswith(expected)
     assert refusal("zzz").startswith("there is no config file 'zzz'. Give a YAML file")
+    assert f"looked for in {str(tmp_path)!r}" in refusal("zzz")
 
 
 def test_errors_are_config_errors(base: str) -> None:

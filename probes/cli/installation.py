@@ -1,0 +1,55 @@
+"""What is installed: its versions, its pins, and a demo of it."""
+
+import platform
+import sys
+from importlib.metadata import version
+
+from probes.cli.commands import DemoArgs, VersionArgs
+from probes.data.shipped import shipped
+
+NOSINK = "nosink-bidirectional:10"
+DEMO = (
+    ("run", "configs/demo.yaml"),
+    ("run", "configs/demo.yaml", "--extraction.plan", NOSINK),
+    ("run", "configs/demo-words.yaml"),
+    ("compare", "runs/demo", "runs/demo-nosink-bidirectional-10", "--out", "runs/demo-compared"),
+)
+"""The commands of the demo, one after the other."""
+
+
+def version_command(args: VersionArgs) -> int:
+    """Print versions and device, or the path of the pins."""
+    if args.constraints:
+        sys.stdout.write(f"{shipped('constraints.txt')}\n")
+        return 0
+    versions = {name: version(name) for name in ("icecore", "torch", "transformers")}
+    rows = {"icecore": versions["icecore"], "python": platform.python_version(), **versions, "device": _device()}
+    sys.stdout.write("".join(f"{name:13} {text}\n" for name, text in rows.items()))
+    return 0
+
+
+def _device() -> str:
+    """Name the device that `auto` stands for; torch is imported only where its build knows another than the CPU."""
+    if version("torch").endswith("+cpu"):
+        return "cpu"
+    import torch
+
+    from extract.decoders.decoder import choose_device
+
+    device = choose_device("auto")
+    return f"{device}, {torch.cuda.get_device_name(device)}" if torch.device(device).type == "cuda" else str(device)
+
+
+def demo_command(args: DemoArgs) -> int:
+    """Run the demo in the working folder; stops at the first command that fails."""
+    from probes.cli.main import main
+
+    for words in DEMO:
+        flags = [f"--{flag}" for flag in ("quiet", "verbose") if getattr(args, flag) and words[0] == "run"]
+        sys.argv[1:] = words  # reports name the command that makes them again
+        sys.stdout.write(f"\n$ icecore {' '.join(words)}\n")
+        sys.stdout.flush()
+        if code := main([*words, *flags]):
+            return code
+    sys.stdout.write("Look at runs/demo-compared/report.html, runs/demo/report.html and runs/demo-words/report.html.\n")
+    return 0
