@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,7 @@ class Probe(Configured):
         return kind
 
     def _values(self, parts: Mapping[str, Gold], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Write the rows to files beside the run; return the configuration that they stand for, and the options beside it."""
+        """Write the rows to files beside the run; return the configuration that they stand for, and further options."""
         texts = {split: "".join(f"{line}\n" for line in gold.lines(kind)) for split, gold in parts.items()}
         digest = digest_bytes("".join(f"{split}\n{text}" for split, text in texts.items()).encode())[:DIGITS]
         runs = Path(str(self.options.get("runs", icecore_home() / "runs")))
