@@ -46,7 +46,7 @@ words = icecore.run(
     )
 )
 for run in (sentences, words):
-    display(Markdown(run.table()))
+    display(run.table())
 
 # %% [markdown]
 # ## Every layer alone, and the set that holds the best

@@ -31,6 +31,7 @@ from probes.cli.main import main
 from probes.data.task_table import TASKS
 from probes.heads.head_table import HEADS
 from probes.report.style import Album
+from probes.runs import encoder
 from tests.extract.tiny_decoders import save_decoder
 from tests.pages import (
     NOT_RUN,
@@ -155,8 +156,10 @@ def desk(tmp_path: Path, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
-def stand_in(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the tiny decoder stand in for known ones, and draw no figures."""
+def stand_in(decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the tiny decoder stand in for known ones, in a cache folder of its own, and draw no figures."""
+    monkeypatch.setenv("ICECORE_HOME", str(tmp_path / "home"))
+    encoder._loaded.cache_clear()
 
     def locate_tiny(name: str, **how: Any) -> Located:
         known = name in KNOWN_DECODERS
@@ -166,6 +169,8 @@ def stand_in(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Album, "add", lambda *_, **__: None)
     for name in ("sts-sample", "class-sample", "number-sample", "words-sample"):
         monkeypatch.setitem(TASKS, name, replace(TASKS[name], load=fewer_rows(resolve(TASKS[name].load))))
+    yield
+    encoder._loaded.cache_clear()
 
 
 def fewer_rows(load: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,10 +218,11 @@ class Probe(Configured):
         return kind
 
     def _values(self, parts: Mapping[str, Gold], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Write the rows to files; return the configuration that they stand for, and the options beside it."""
+        """Write the rows to files beside the run; return the configuration that they stand for, and further options."""
         texts = {split: "".join(f"{line}\n" for line in gold.lines(kind)) for split, gold in parts.items()}
         digest = digest_bytes("".join(f"{split}\n{text}" for split, text in texts.items()).encode())[:DIGITS]
-        files = {split: icecore_home() / "data" / f"probe-{digest}-{split}.jsonl" for split in texts}
+        runs = Path(str(self.options.get("runs", icecore_home() / "runs")))
+        files = {split: runs / f"probe-{digest}-{split}.jsonl" for split in texts}
         for split, path in files.items():
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)

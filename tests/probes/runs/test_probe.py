@@ -274,5 +274,5 @@ def test_rows_are_written_as_they_are(make: Make, home: Path) -> None:
     texts = [f'quote " and line\nbreak \ud800 {k}' for k in range(60)]
     with pytest.raises(IcecoreError):
         make().fit(texts, [k % 2 for k in range(60)])
-    [path] = [path for path in (home / "data").iterdir() if "line\\nbreak" in path.read_text(encoding="utf-8")]
+    [path] = [path for path in (home / "runs").glob("*.jsonl") if "line\\nbreak" in path.read_text(encoding="utf-8")]
     assert json.loads(path.read_text(encoding="utf-8").splitlines()[0])["text"] == texts[0]
