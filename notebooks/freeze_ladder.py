@@ -54,7 +54,7 @@ rungs = icecore.run(
         **where,
     )
 )
-display(Markdown(rungs.table()))
+display(rungs.table())
 display(Image(rungs.folder / "figures" / "layer_cosine_curve.png", width=560))
 
 # %% [markdown]
@@ -74,7 +74,7 @@ started = icecore.run(
         **where,
     )
 )
-display(Markdown(started.table()))
+display(started.table())
 
 # %% [markdown]
 # ## Is a rung really higher?

@@ -74,7 +74,8 @@ def test_a_notebook_shows_its_outputs(name: str, build: Any) -> None:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == n_pictures
     for shown in texts:
-        assert any(shown in output.get("data", {}).get("text/markdown", "") for output in outputs), shown
+        kinds = ("text/markdown", "text/html")
+        assert any(shown in output.get("data", {}).get(kind, "") for output in outputs for kind in kinds), shown
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
     assert notebook.metadata == build.METADATA
 

@@ -111,7 +111,7 @@ class RunConfig:
     `extraction={"plan": "backward"}`), one value for a list (`seeds=0`), names for heads without options.
 
     Example:
-        >>> RunConfig(task="class-sample", heads="logistic-probe").task.kind
+        >>> RunConfig(task="class-sample", heads="logistic-probe").task.kind  # doctest: +SKIP
         'classes'
     """
 
