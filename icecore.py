@@ -108,9 +108,9 @@ __all__ = sorted([*extract.__all__, *probes.__all__])  # noqa: PLE0605
 
 def main() -> int:
     """Run the command `icecore`, and return its exit code."""
-    from probes.cli.main import main as run_command
+    from probes.cli import main
 
-    return run_command()
+    return main.main()
 
 
 def __getattr__(name: str) -> Any:

@@ -367,7 +367,13 @@ def split_layers(spec: object) -> tuple[str, ...]:
         >>> split_layers("4, 8,final_norm"), split_layers([12, -1]), split_layers("blocks")
         (('4', '8', 'final_norm'), ('12', '-1'), ('blocks',))
     """
-    items: list[Any] = spec.split(",") if isinstance(spec, str) else [*spec] if isinstance(spec, Iterable) else [spec]
+    items: list[Any] = (
+        spec.split(",")
+        if isinstance(spec, str)
+        else [*spec]
+        if isinstance(spec, Iterable) and not isinstance(spec, Mapping)
+        else [spec]
+    )
     try:  # numbers of NumPy are whole numbers too; true and false are not
         names = [item.strip() if isinstance(item, str) else str(operator.index(item)) for item in items]
     except TypeError:

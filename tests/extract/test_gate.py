@@ -89,7 +89,7 @@ def test_entry_points_need_leave_too(mark: Path, monkeypatch: pytest.MonkeyPatch
     def points(*, group: str, name: str) -> list[EntryPoint]:
         return [EntryPoint(name, "gated:sums", group)] if name == "theirs" else []
 
-    monkeypatch.setattr(own, "entry_points", points)
+    monkeypatch.setattr("importlib.metadata.entry_points", points)
     with pytest.raises(CodeError, match="the pooling 'theirs' is code of the module 'gated'"):
         select_poolings("theirs")
     assert not mark.exists()
