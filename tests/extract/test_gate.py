@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from extract import registry as own
 from extract.code_gate import allow_code, digest_source, import_code
 from extract.errors import CodeError, CodeWarning, InputError
 from extract.masks.mask_kinds import KINDS
