@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     (
         "py:.*",
         r"(Tensor|Float|Bool|Int|ndarray|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal"
-        r"|Table|ScreenTable|SentenceTransformer|AbsEncoder)",
+        r"|Table|ScreenTable|SentenceTransformer|AbsEncoder|Figure|NotFittedError)",
     ),
     ("py:.*", r"(tuple|dict|list)\[.*"),
     # Types inside the library that no page lists.

@@ -31,7 +31,7 @@ def test_a_chat_is_written_as_transformers_writes_it(begins_answer: bool) -> Non
 @pytest.mark.parametrize("template", [ENDLESS, "{{ 9 ** (9 ** 9) }}"], ids=["loop", "one operation"])
 def test_a_template_that_never_ends_ends_in_one_sentence(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a thread, where no signal arrives."""
-    monkeypatch.setattr(tokens, "SECONDS", 1)
+    monkeypatch.setattr(tokens, "CHAT_SECONDS", 1)
     tokenizer = make_tokenizer()
     tokenizer.chat_template = template
     with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="did not end within 1 seconds"):
