@@ -24,12 +24,34 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 
 import icecore
 from extract.wiring.tree import attention_maps
-from icecore import InputTemplate, TaskSpec, parse_plan
+from icecore import InputTemplate, Probe, TaskSpec, parse_plan
 from probes.report.decoder_figures import draw_sink_mass
 from probes.report.style import Album
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
-decoder = icecore.load_decoder(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
+name = os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct")
+
+# %% [markdown]
+# ## Three lines
+#
+# Texts and labels in, what every layer knows about them out. The texts are samples that come with icecore; a list, a
+# column of a frame or an array of yours will do.
+
+# %%
+splits = icecore.load_task("class-sample").splits.values()
+texts, labels = zip(*[(row["text"], row["label"]) for rows in splits for row in rows], strict=True)
+probe = Probe(name, caches=str(folder / "caches"), runs=str(folder / "runs"), verbose=False).fit(texts, labels)
+probe.layers()
+
+# %%
+print(probe.predict(["The keeper saved a penalty.", "The central bank raised interest rates."]))
+
+# %% [markdown]
+# Behind these lines splits are drawn, latents extracted, a classifier fitted on every layer, one of them chosen on
+# validation and scored once on test. The rest of this notebook takes such steps one by one.
+
+# %%
+decoder = icecore.load_decoder(name)
 about = decoder.description
 print(f"{about.name}: {about.family}, {about.n_layers} blocks, width {about.width}, {about.dtype}")
 
@@ -91,7 +113,7 @@ config = icecore.RunConfig(
     runs=str(folder / "runs"),
 )
 plain = icecore.run(config, cache=cache)
-display(Markdown(plain.table()))
+display(plain.table())
 display(Image(plain.folder / "figures" / "layer_cosine_curve.png", width=560))
 
 # %% [markdown]
@@ -120,8 +142,8 @@ display(Image(curves, width=560))
 # How much attention goes to the first tokens, block by block, when every token looks back:
 
 # %%
-texts = [str(text) for text in task.texts()[:8]]
-maps = attention_maps(decoder, texts, parse_plan("causal"), template=InputTemplate())
+shown = [str(text) for text in task.texts()[:8]]
+maps = attention_maps(decoder, shown, parse_plan("causal"), template=InputTemplate())
 album = Album(folder / "attention")
 album.add("sink_mass", draw_sink_mass, maps.sink_mass, title="Attention on the first tokens", note="eight texts")
 display(Image(album.folder / "sink_mass.png", width=560))
@@ -136,14 +158,14 @@ display(Image(album.folder / "sink_mass.png", width=560))
 words = icecore.run(
     icecore.RunConfig(
         name="words",
-        decoder=icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct")),
+        decoder=icecore.DecoderSpec(name),
         task=TaskSpec("words-sample", {"tags": "pos"}),
         heads={"token-logistic": {}},
         caches=str(folder / "caches"),
         runs=str(folder / "runs"),
     )
 )
-display(Markdown(words.table()))
+display(words.table())
 display(Image(words.folder / "figures" / "token_logistic_layers.png", width=560))
 
 # %% [markdown]
@@ -158,7 +180,6 @@ pairs = [
     ("A man is playing a guitar.", "The share price fell on Monday."),
 ]
 loaded = icecore.load_run(nosink.folder, decoder=decoder)
-print(loaded)
 for score, (left, right) in zip(loaded.predict(pairs), pairs, strict=True):
     print(f"{score:.2f} | {left} | {right}")
 sentence = ["The", "old", "ferry", "crossed", "the", "icy", "bay", "."]
