@@ -1,4 +1,4 @@
-"""Poolings by name. A new one is a function in `poolings`, and a row here."""
+"""Poolings by name. A new one is a function in `poolings`, and a row of `POOLINGS`, `TOKEN_SETS` or `WORD_POOLINGS`."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -60,7 +60,8 @@ TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
     "span": (r"span()", _ours("select_span"), "the mean of the tokens in the spans of the template"),
     "span:N": (r"span:(\d+)", _ours("select_span"), "the mean of the tokens in one span, from 0"),
 }
-"""Poolings with an argument: how their names are written, which tokens they average."""
+"""Poolings with an argument, which average some tokens: how their names are written (a pattern whose group is the
+argument, as text), which function selects the tokens, and what they are."""
 WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     "first": (_ours("pool_first_token"), "the first token of the word"),
     "last": (_ours("pool_last_token"), "the last token of the word"),

@@ -7,6 +7,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import resources
 from itertools import combinations, islice
 from pathlib import Path
@@ -131,7 +132,8 @@ Same = TypeVar("Same", bound="Task")
 class Task(ABC):
     """Rows with gold, in up to three splits. Every kind of task is a frozen dataclass that extends this class.
 
-    A kind adds its own fields, checks them when built, and says which columns its rows have.
+    A kind adds its own fields, checks them when built, and says which columns its rows have. Rows are never changed in
+    place, so what is computed from all of them (digest, units, the task without test) is kept.
     """
 
     kind: ClassVar[Kind]
@@ -226,9 +228,15 @@ class Task(ABC):
         rows = self.rows(split)
         return [list(rows[column]) for column in self.text_columns]
 
+    @cached_property
+    def _units(self) -> dict[str, Units | None]:
+        return {}
+
     def find_units(self, split: str) -> Units | None:
         """Find the rows of one split that share a text; None where no two rows, or groups, do."""
-        return find_units(self.cells(split), self.groups(split))
+        if split not in self._units:
+            self._units[split] = find_units(self.cells(split), self.groups(split))
+        return self._units[split]
 
     def units(self, split: str) -> tuple[str, ...] | None:
         """Name the unit of each row for intervals and tests (`probes.data.task`); None where each row is one."""
@@ -264,6 +272,10 @@ class Task(ABC):
 
         Equal for equal rows in equal order, on every machine; where a row is in the source does not count.
         """
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         sha = hashlib.sha256(json.dumps(self.digest_head()).encode())
         for split, rows in self.splits.items():
             columns = [name for name in self.columns if name in rows.column_names and name != ROW]
@@ -319,6 +331,10 @@ class Task(ABC):
 
     def without_test(self: Same) -> Same:
         """Leave the test split out, so that nothing can be chosen on it; rejects a task without another split."""
+        return cast("Same", self._without_test)
+
+    @cached_property
+    def _without_test(self) -> "Task":
         rest = {split: rows for split, rows in self.splits.items() if split != "test"}
         if not rest:
             raise TaskError(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -214,11 +215,12 @@ def residuals_between(
 ) -> Residuals:
     """Compare predictions with the gold of pairs of texts."""
     texts = tuple(zip(first, second, strict=True))
-    words = [tuple(_WORD.findall(text.lower()) for text in pair) for pair in texts]
-    return Residuals(
-        np.asarray(predicted, np.float64),
-        np.asarray(gold, np.float64),
-        np.array([float(len(a) + len(b)) for a, b in words]),
-        np.array([len({*a} & {*b}) / max(len({*a} | {*b}), 1) for a, b in words]),
-        texts,
-    )
+    n_words, overlap = (np.array(column) for column in zip(*(_compare_words(*pair) for pair in texts), strict=True))
+    return Residuals(np.asarray(predicted, np.float64), np.asarray(gold, np.float64), n_words, overlap, texts)
+
+
+@lru_cache(maxsize=50_000)  # the pairs of a task, whose residuals every head reports
+def _compare_words(first: str, second: str) -> tuple[float, float]:
+    """Count the words of two texts, and the share of their different words that both have."""
+    a, b = (_WORD.findall(text.lower()) for text in (first, second))
+    return float(len(a) + len(b)), len({*a} & {*b}) / max(len({*a} | {*b}), 1)
