@@ -38,8 +38,9 @@ name = os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct")
 # column of a frame or an array of yours will do.
 
 # %%
-splits = icecore.load_task("class-sample").splits.values()
-texts, labels = zip(*[(row["text"], row["label"]) for rows in splits for row in rows], strict=True)
+topics = icecore.load_task("class-sample")
+rows = [row for split in topics.splits.values() for row in split]
+texts, labels = [row["text"] for row in rows], [topics.class_names[row["label"]] for row in rows]
 probe = Probe(name, caches=str(folder / "caches"), runs=str(folder / "runs"), verbose=False).fit(texts, labels)
 probe.layers()
 

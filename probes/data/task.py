@@ -226,7 +226,7 @@ class Task(ABC):
     def cells(self, split: str) -> list[Sequence[Hashable]]:
         """List the texts of each row of one split, column by column: rows with equal ones are no independent rows."""
         rows = self.rows(split)
-        return [list(rows[column]) for column in self.text_columns]
+        return [rows[column][:] for column in self.text_columns]
 
     @cached_property
     def _units(self) -> dict[str, Units | None]:
@@ -281,7 +281,7 @@ class Task(ABC):
             columns = [name for name in self.columns if name in rows.column_names and name != ROW]
             named = [columns] if self.digest_names_columns else []
             sha.update(json.dumps([split, len(rows), *named]).encode())
-            for row in zip(*(rows[column] for column in columns), strict=True):
+            for row in zip(*(rows[column][:] for column in columns), strict=True):
                 sha.update(json.dumps(row).encode() + b"\n")
         return sha.hexdigest()
 

@@ -207,7 +207,8 @@ class Residuals:
 def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"]) -> Residuals:
     """Compare predictions, in the units of the gold, with the gold of a split."""
     rows = task.splits[split]
-    return residuals_between(rows["sentence1"], rows["sentence2"], gold=rows["score"], predicted=predicted)
+    first, second, gold = (rows[column][:] for column in ("sentence1", "sentence2", "score"))
+    return residuals_between(first, second, gold=gold, predicted=predicted)
 
 
 def residuals_between(
