@@ -1,4 +1,4 @@
-"""Poolings: the hidden states of a text become one vector; a new one is a function here and a row of `pooling_table`."""
+"""Poolings: hidden states of a text become one vector. A new one is a function here, and a row in `pooling_table`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
