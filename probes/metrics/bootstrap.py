@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 from extract.errors import TaskError, unknown_name
 from probes.metrics.class_metrics import ClassCounts, class_metric, count_by_unit, score_classes
-from probes.metrics.correlation import CORRELATIONS, spearman
+from probes.metrics.correlation import CORRELATIONS, pearson, spearman
 
 if TYPE_CHECKING:
     from probes.metrics.significance import OfSums
@@ -173,23 +173,47 @@ def _of_correlation(
     """Return the score of resamples of rows or groups, and the number of these units."""
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
-    correlate = CORRELATIONS[metric]
-    rows, target = predicted.astype(np.float64), gold.astype(np.float64)
+    correlate = pearson if metric == "spearman" else CORRELATIONS[metric]
+    gather = _rank_draws if metric == "spearman" else _draw
+    rows, target = [gather(row) for row in predicted.astype(np.float64)], gather(gold.astype(np.float64))
     units = number_units(groups, len(gold))
     order, sizes = np.argsort(units, kind="stable"), np.bincount(units)
     starts = np.cumsum(sizes) - sizes
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
         if groups is None:
-            return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
+            known = target(drawn)
+            return np.stack([correlate(row(drawn), known) for row in rows])
         counts = sizes[drawn]
         shifts = starts[drawn] - np.cumsum(counts, axis=1) + counts  # from an index of the resample to one of `order`
-        samples = [
-            order[np.repeat(shift, count) + np.arange(count.sum())] for shift, count in zip(shifts, counts, strict=True)
-        ]  # of unequal length
-        return np.array([[float(correlate(row[sample], target[sample])) for sample in samples] for row in rows])
+        scores = []
+        for shift, count in zip(shifts, counts, strict=True):  # of unequal length
+            sample = order[np.repeat(shift, count) + np.arange(count.sum())]
+            known = target(sample)
+            scores.append([float(correlate(row(sample), known)) for row in rows])
+        return np.array(scores).T
 
     return score, len(sizes)
+
+
+def _draw(values: Float[np.ndarray, " N"]) -> Callable[[NDArray[np.integer]], NDArray[np.float64]]:
+    return lambda drawn: values[drawn]
+
+
+def _rank_draws(values: Float[np.ndarray, " N"]) -> Callable[[NDArray[np.integer]], NDArray[np.float64]]:
+    """Rank drawn values along the last axis as `rankdata` does, by counting them: only `values` are sorted."""
+    if np.isnan(values).any():
+        return lambda drawn: np.asarray(rankdata(values[drawn], axis=-1))
+    distinct, places = np.unique(values, return_inverse=True)
+
+    def ranks(drawn: NDArray[np.integer]) -> NDArray[np.float64]:
+        cells = places[drawn].reshape(-1, drawn.shape[-1])
+        cells = cells + len(distinct) * np.arange(len(cells))[:, None]
+        counts = np.bincount(cells.ravel(), minlength=len(cells) * len(distinct)).reshape(len(cells), -1)
+        mean_ranks = counts.cumsum(axis=1) - (counts - 1) / 2
+        return np.asarray(mean_ranks.ravel()[cells].reshape(drawn.shape))
+
+    return ranks
 
 
 def summarise_class_seeds(

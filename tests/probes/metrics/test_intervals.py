@@ -1,4 +1,4 @@
-"""Bootstrap intervals of class metrics: SciPy's over rows, a plain loop's over groups."""
+"""Bootstrap intervals: SciPy's over rows, a plain loop's over groups."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,15 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError, UnknownNameError
-from probes.metrics.bootstrap import Resampling, class_scorer, summarise_class_seeds, summarise_seeds
+from probes.metrics.bootstrap import (
+    Resampling,
+    class_scorer,
+    resample_correlations,
+    summarise_class_seeds,
+    summarise_seeds,
+)
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
+from probes.metrics.correlation import CORRELATIONS
 
 
 def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -117,3 +124,20 @@ def test_a_group_name_is_missing() -> None:
 def test_an_unknown_metric_is_named() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown metric 'acuracy': did you mean 'accuracy'\?"):
         class_scorer(draw(10)[1], metric="acuracy")
+
+
+@pytest.mark.parametrize("groups", [None, ("a", "b", "b", "c", "c", "c", "d", "a")])
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_draws_are_scored_to_the_bit_as_one_by_one(groups: tuple[str, ...] | None, metric: str) -> None:
+    """Ranks of draws are counted, not sorted; ties, groups of unequal size and missing values change nothing."""
+    rng = np.random.default_rng(0)
+    predicted = np.stack([rng.normal(size=8), rng.integers(0, 3, 8), np.where(np.arange(8) == 5, np.nan, 1.5)])
+    gold = rng.integers(0, 4, 8).astype(np.float64)
+    resampled = resample_correlations(predicted, gold, metric=metric, groups=groups, resampling=Resampling(60))
+    units = np.arange(8) if groups is None else np.array([sorted(set(groups)).index(group) for group in groups])
+    drawn = np.random.default_rng(0).integers(0, units.max() + 1, (60, units.max() + 1))
+    one_by_one = [
+        [float(CORRELATIONS[metric](row[sample], gold[sample])) for row in predicted]
+        for sample in (np.concatenate([np.flatnonzero(units == unit) for unit in row]) for row in drawn)
+    ]
+    np.testing.assert_array_equal(resampled, np.array(one_by_one).T)
