@@ -103,7 +103,7 @@ def audit_notes(splits: Mapping[str, Pairs]) -> tuple[str, ...]:
     """
     # one read of the columns: a datasets column decodes again on every access
     tables = {
-        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        split: {column: rows[column][:] for column in ("sentence1", "sentence2", "score")}
         for split, rows in splits.items()
     }
     counts: list[tuple[int, str]] = []
@@ -166,7 +166,7 @@ class PairTask(GradedTask):
     def gold01(self, split: str) -> Float32[np.ndarray, " N"]:
         """Scale the gold of one split to [0, 1] by the score range."""
         low, high = self.score_range
-        gold = np.asarray(self.rows(split)["score"], dtype=np.float64)
+        gold = np.asarray(self.rows(split)["score"][:], dtype=np.float64)
         return ((gold - low) / (high - low)).astype(np.float32)
 
     def audit(self) -> tuple[str, ...]:

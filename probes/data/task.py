@@ -369,7 +369,7 @@ def unique_texts(splits: "Mapping[str, datasets.Dataset]", columns: Sequence[str
     """List the texts of some columns once, in the order first seen (split by split, row by row)."""
     seen: dict[str, None] = {}
     for rows in splits.values():
-        for texts in zip(*(rows[column] for column in columns), strict=True):
+        for texts in zip(*(rows[column][:] for column in columns), strict=True):
             seen.update(dict.fromkeys(texts))
     return list(seen)
 
@@ -482,7 +482,7 @@ MOST_LISTED, MOST_GOLDS, MOST_LETTERS = 10, 5, 60
 
 def text_keys(rows: Any, columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Name each row by the exact texts of some columns, so that (a, b) and (b, a) are the same pair."""
-    return [tuple(sorted(texts)) for texts in zip(*(rows[column] for column in columns), strict=True)]
+    return [tuple(sorted(texts)) for texts in zip(*(rows[column][:] for column in columns), strict=True)]
 
 
 def conflicting(keys: Iterable[Key], gold: Iterable[object]) -> dict[Key, list[object]]:

@@ -258,7 +258,7 @@ class PairFits(Head):
         calibration = fit_calibration(
             context.calibration,
             predict_pairs(head, data, "validation"),
-            np.asarray(data.task.splits["validation"]["score"], np.float64),
+            np.asarray(data.task.splits["validation"]["score"][:], np.float64),
             score_range=data.task.score_range,
             identical=head.identical_similarity() if context.anchor_identical else None,
         )
@@ -373,7 +373,7 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
     if not context.has_details or not {"train", "test"} <= set(splits):
         return {}
     tables = {
-        split: {column: list(splits[split][column]) for column in ("sentence1", "sentence2", "score")}
+        split: {column: splits[split][column][:] for column in ("sentence1", "sentence2", "score")}
         for split in ("train", "test")
     }
     scores: dict[str, object] = {}

@@ -341,7 +341,7 @@ class PairLatents(Shuffling):
 
     def _rows(self, split: str) -> PairRows:
         part = self.task.splits[split]
-        rows = (self.cache.rows_of(list(part["sentence1"])), self.cache.rows_of(list(part["sentence2"])))
+        rows = (self.cache.rows_of(part["sentence1"][:]), self.cache.rows_of(part["sentence2"][:]))
         gold = torch.from_numpy(self.task.gold01(split)).float()
         return PairRows(self.cache, rows, gold, channels=self.channels)
 

@@ -119,7 +119,7 @@ class KindReport:
     def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
         """Give columns of predictions.csv: `row`, and the inputs of every prediction."""
         rows = task.rows(split)
-        return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
+        return {"row": range(len(rows)), **{column: rows[column][:] for column in task.text_columns}}
 
     def gold(self, task: Any, split: str) -> Sequence[object]:
         """Give the gold of every prediction: numbers, or names."""

@@ -99,7 +99,7 @@ class PairReport(KindReport):
     zero_shot = "spearman"
 
     def gold(self, task: PairTask, split: str) -> Sequence[object]:
-        return list(task.splits[split]["score"])
+        return list(task.splits[split]["score"][:])
 
     def resampled(self, task: TaskRecord) -> str:
         return "pairs"
