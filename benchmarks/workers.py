@@ -32,7 +32,7 @@ def extract_here(decoder_name: str, folder: Path, *, n_texts: int, window: int) 
     """Load the decoder, say so, wait for the word to begin, and extract; return rows and seconds."""
     from extract.decoders.decoder import load_decoder
     from extract.run.extraction_spec import ExtractionSpec
-    from extract.run.session import ExtractionProgress
+    from extract.run.progress import ExtractionProgress
     from extract.run.shards import extract_shards
 
     class Counted(ExtractionProgress):

@@ -34,7 +34,8 @@ from extract.records import to_plain
 from extract.registry import describe_own
 from extract.run.encode import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
-from extract.run.session import ExtractionProgress, Put, Session
+from extract.run.progress import ExtractionProgress
+from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same

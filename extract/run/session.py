@@ -13,14 +13,12 @@ from contextlib import closing, suppress
 from itertools import count
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.files import digest_module
 from extract.inputs.batches import Batch
 from extract.poolings.memory import HostCopies, trim_heap
+from extract.run.progress import ExtractionProgress
 from extract.store.manifest import Plain
 from extract.store.writer import StoreWriter
 
@@ -33,19 +31,6 @@ TRIM_ITEMS = 2  # written batches after which free pages of the heap go back to 
 T = TypeVar("T")
 Step = Callable[[], object]
 Put = Callable[[Step], None]
-
-
-class ExtractionProgress:
-    """Progress callback of an extraction; silent by default."""
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """An extraction of `n_rows` rows (0 if unknown) begins, of which `n_done` are already done."""
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """A batch has been written."""
-
-    def finish(self) -> None:
-        """The extraction has ended, well or not."""
 
 
 class Session:
@@ -205,47 +190,3 @@ class Ahead(Iterator[T]):
     def close(self) -> None:
         """End the thread and drop unused items."""
         self._pool.shutdown(cancel_futures=True)
-
-
-class BarProgress(ExtractionProgress):
-    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
-
-    def __init__(self, console: Console, *, title: str) -> None:
-        self._console, self._title = console, title
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rates]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=False,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(title, total=None, rates="")
-        self._rows = self._tokens = self._total = 0
-        self._started = self._printed = 0.0
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """Show the bar."""
-        self._total = n_rows
-        self._rows = self._n_before = n_done
-        self._started = self._printed = time.monotonic()
-        self._bar.update(self._task, total=n_rows or None, completed=n_done)
-        self._bar.start()
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """Move the bar."""
-        self._rows += n_rows
-        self._tokens += n_tokens
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
-        self._bar.update(self._task, completed=self._rows, rates=rates)
-        if not self._console.is_terminal and time.monotonic() - self._printed > 30:
-            self._printed = time.monotonic()
-            of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
-
-    def finish(self) -> None:
-        """Stop the bar."""
-        self._bar.stop()

@@ -26,7 +26,8 @@ from extract.run.extraction import (
     warn_truncated,
 )
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
-from extract.run.session import ExtractionProgress, Session
+from extract.run.progress import ExtractionProgress
+from extract.run.session import Session
 from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.manifest import Manifest, require_same

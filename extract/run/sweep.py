@@ -28,7 +28,8 @@ from extract.run.extraction import (
     warn_truncated,
 )
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import ExtractionProgress, Put, Session
+from extract.run.progress import ExtractionProgress
+from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force

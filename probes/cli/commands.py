@@ -301,7 +301,7 @@ class CompareArgs(Args):
 
 
 @command(
-    "result_commands",
+    "layer_commands",
     examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
 )
 class GeometryArgs(Args):
@@ -317,7 +317,7 @@ class GeometryArgs(Args):
     figures: tuple[str, ...] = _figures(needs=("--out",))
 
 
-@command("result_commands", examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"))
+@command("layer_commands", examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"))
 class LayersArgs(Watched):
     """Find the layers that matter to the head of a finished run, with intervals.
 
@@ -409,7 +409,7 @@ class PushArgs(Watched):
     no_cache: bool = option(False, "leave the cache out")
 
 
-@command("result_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
+@command("layer_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
 class InspectArgs(Args):
     """Say what a cache is and how complete; works on half-done caches."""
 

@@ -39,7 +39,6 @@ from probes.runs.folder import command_line
 from probes.runs.predict import LoadedRun
 from probes.runs.run import (
     RunResult,
-    Watcher,
     check_heads,
     find_sides,
     load_run_task,
@@ -51,6 +50,7 @@ from probes.runs.run import (
 )
 from probes.runs.run_config import RunConfig
 from probes.runs.task_kinds import KINDS
+from probes.runs.watcher import Watcher
 
 if TYPE_CHECKING:
     from extract.run.embed import Estimate

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from rich.console import Console
 
 from extract.errors import ConfigError, InputError, first_line, printable
-from extract.run.session import BarProgress
+from extract.run.progress import BarProgress
 from probes.cli.arguments import Watched
-from probes.fitting.fit import EpochReport
-from probes.runs.run import SILENT, Watcher
+from probes.fitting.progress import EpochReport
+from probes.runs.watcher import SILENT, Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this

@@ -17,7 +17,7 @@ from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import ExtractionProgress
+from extract.run.progress import ExtractionProgress
 from extract.store.cache import LatentCache
 from extract.wiring.states import layer_widths
 

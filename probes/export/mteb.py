@@ -12,7 +12,7 @@ from extract.decoders.decoder_spec import select_layers
 from extract.errors import ConfigError, first_line
 from extract.registry import require_extra
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import ExtractionProgress
+from extract.run.progress import ExtractionProgress
 from probes.data.task import Task
 
 if TYPE_CHECKING:

@@ -21,18 +21,14 @@ from torch import Tensor
 from extract.errors import HeadError
 from extract.poolings.memory import keep_blocks
 from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.fitting.progress import EpochReport, ignore_epoch
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import PairHead, collect_similarities
 
-EpochReport = Callable[[int, dict[str, float]], None]
 EpochLog = dict[str, Any]
 """An epoch of a history: `train_loss`, and the scores that were looked at then."""
-
-
-def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
-    """Report nothing. Another report receives the epoch's number and, by name, the logged values and `max_epochs`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from extract.errors import ConfigError, HeadError, unknown_name
 
 if TYPE_CHECKING:
-    from probes.fitting.fit import EpochReport
+    from probes.fitting.progress import EpochReport
 
 
 Options = Mapping[str, Any]

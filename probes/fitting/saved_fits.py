@@ -5,7 +5,7 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 
 from extract.errors import HeadError, IcecoreError
 from extract.files import digest_bytes, digest_json, read_file, refuse_links, remove_file, replacing_file, write_file
+from extract.records import Values
 from extract.store.cache import LatentCache
 
 SCHEMA = 4
@@ -34,10 +35,6 @@ DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
 """What latents must have in common, of the identity of their decoder."""
 
 
-Plain = Mapping[str, Any]
-"""Plain values by name, as JSON holds them."""
-
-
 @runtime_checkable
 class FittedModule(Protocol):
     """A module that can be saved, loaded and called."""
@@ -51,7 +48,7 @@ class FittedModule(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors by name."""
 
-    def load_state_dict(self, state_dict: Plain) -> object:
+    def load_state_dict(self, state_dict: Values) -> object:
         """Replace the tensors."""
 
     def eval(self) -> object:
@@ -80,10 +77,10 @@ class FitRecord:
     name: str
     pooling: str = ""
     layers: tuple[str, ...] = ()
-    details: Plain = field(default_factory=dict)
-    arguments: Plain = field(default_factory=dict)
+    details: Values = field(default_factory=dict)
+    arguments: Values = field(default_factory=dict)
     fit_id: str = ""
-    latents: Plain = field(default_factory=dict)
+    latents: Values = field(default_factory=dict)
     schema: int = SCHEMA
 
     @classmethod
@@ -194,7 +191,7 @@ def describe_latents(cache: LatentCache) -> dict[str, Any]:
     }
 
 
-def _seal(values: Plain) -> str:
+def _seal(values: Values) -> str:
     """Digest a record without this digest, as it is once read back from JSON."""
     rest = {key: value for key, value in values.items() if key != "record_sha256"}
     return digest_json(json.loads(json.dumps(rest)))

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extract.errors import ConfigError, HeadError, TaskError, unknown_name
+from extract.records import Values
 from probes.data.class_task import ClassTask
-from probes.fitting.saved_fits import M, Plain
+from probes.fitting.saved_fits import M
 from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
@@ -392,7 +393,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         """Record the choice with the kind first."""
         return {"place": [choice.column, choice.layer], "curve": choice.surface.T.tolist()}
 
-    def read_choice(self, details: Plain) -> Choice:
+    def read_choice(self, details: Values) -> Choice:
         """Read what `describe_choice` wrote."""
         kind, layer = details["place"]
         return Choice(np.array(details["curve"], dtype=np.float64).T, layer, kind)

@@ -15,10 +15,11 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.errors import HeadError
 from extract.poolings.pooling_table import split_poolings
+from extract.records import Values
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FitRecord, FittedModule, M, Plain, SavedHead, fit_or_load
+from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
@@ -55,7 +56,7 @@ class Choice:
         return cls(surface, int(layer), int(order[column]))
 
     @classmethod
-    def read(cls, values: Plain) -> "Choice":
+    def read(cls, values: Values) -> "Choice":
         """Read what `to_dict` wrote."""
         return cls(np.array(values["surface"], dtype=np.float64), *values["place"])
 
@@ -178,7 +179,7 @@ class LayerHead(Head, Generic[M]):
     def fit(self) -> Fitted[M]:
         """Fit every layer and value."""
 
-    def read_choice(self, details: Plain) -> Choice:
+    def read_choice(self, details: Values) -> Choice:
         """Read the choice from the details of a fit."""
         return Choice.read(details)
 
@@ -378,7 +379,7 @@ def saved_channels(record: FitRecord) -> tuple[tuple[str, str], ...]:
     return tuple(product(split_poolings(record.pooling), record.layers))
 
 
-def only_chosen(saved: SavedHead[FittedModule], chosen: Plain) -> SavedHead[FittedModule]:
+def only_chosen(saved: SavedHead[FittedModule], chosen: Values) -> SavedHead[FittedModule]:
     """Reduce a head of several layers to the chosen one, as scores.json names it, so that no other is computed.
 
     The record of a head of words gets its `decoding`.

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from extract.records import Values
 from probes.data.pair_task import PairTask
-from probes.fitting.saved_fits import Plain
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.correlation import pearson
 
@@ -70,18 +70,18 @@ class HeadResult:
     name: str
     pooling: str
     layers: tuple[str, ...]
-    options: Plain
+    options: Values
     metric: str
     selection: str
     selection_score: float
-    chosen: Plain
+    chosen: Values
     summary: Mapping[str, Mapping[str, SeedSummary]]
     curves: tuple[Curve, ...] = ()
-    seeds: tuple[Plain, ...] = ()
+    seeds: tuple[Values, ...] = ()
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     optimistic_because: str = ""
     departures: tuple[str, ...] = ()
-    extras: Plain = field(default_factory=dict)
+    extras: Values = field(default_factory=dict)
     predictions: Mapping[str, Rows] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: Mapping[str, Rows] = field(default_factory=dict)

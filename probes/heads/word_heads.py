@@ -17,15 +17,15 @@ from extract.errors import TaskError
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
 from extract.inputs.tokens import cut_at_tokens
 from extract.masks.mask_plan import parse_plan
-from extract.records import to_plain
+from extract.records import Values, to_plain
 from extract.run.embed import embed_words
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.word_task import WordTask
-from probes.fitting.fit import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
-from probes.fitting.saved_fits import FitRecord, Plain, SavedHead, Unfinished, fit_or_load
+from probes.fitting.progress import EpochReport
+from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Head, HeadParts, Heads, Together, read_channels
@@ -261,7 +261,7 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     return tuple(lines)
 
 
-def describe_seed(fit: Plain, probe: int) -> dict[str, Any]:
+def describe_seed(fit: Values, probe: int) -> dict[str, Any]:
     """Describe one seed: per epoch the chosen layer's score until it is done, and the best so far of any layer."""
     history = []
     best = -math.inf

@@ -17,13 +17,13 @@ from extract.errors import CacheError, ConfigError, InputError
 from extract.inputs.joined_text import JoinedText
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import ExtractionProgress
+from extract.run.progress import ExtractionProgress
 from extract.store.cache import LatentCache, cache_path, whole_caches
 from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import of_all_texts
 from probes.runs.config_file import as_config, nest_options
-from probes.runs.notebook_progress import notebook_line
 from probes.runs.run_config import RunConfig
+from probes.runs.watcher import notebook_line
 
 DEFAULT_DECODER = DecoderSpec().name
 

@@ -2,8 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,8 @@ from extract.run.extraction import (
     place_worker,
     require_one_process,
 )
-from extract.run.session import ExtractionProgress
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo, load_corpus
-from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import FitContext
@@ -46,36 +43,10 @@ from probes.report.scores import (
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
-from probes.runs.notebook_progress import notebook_line
 from probes.runs.predict import LoadedRun
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Progress callbacks of a run; silent by default."""
-
-    say: Callable[[str], None] = lambda _: None
-    """Receives one-line remarks."""
-    extraction: Callable[[str], ExtractionProgress] = lambda _: ExtractionProgress()
-    """Makes the progress of an extraction from its title."""
-    epochs: Callable[[str, int], EpochReport] = lambda *_: ignore_epoch
-    """Makes, for a head and a seed, the function that receives every epoch."""
-
-
-SILENT = Watcher()
-
-
-@contextmanager
-def watching(watcher: Watcher | None) -> Iterator[Watcher]:
-    """Give the watcher, or where there is none one that shows a bar in a notebook and nothing elsewhere."""
-    with notebook_line() as line:
-        if watcher is not None or line is None:
-            yield watcher or SILENT
-        else:
-            yield Watcher(say=line.say, extraction=line.extraction, epochs=line.epochs)
-
+from probes.runs.watcher import SILENT, Watcher, watching
 
 MTEB_TASKS = ("banking77",)
 """Tasks that Look Both Ways scores as mteb does, with their own splits; use `few-shot-probe`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from extract.run.session import ExtractionProgress
+from extract.run.progress import ExtractionProgress
 
 
 class Recorder(ExtractionProgress):

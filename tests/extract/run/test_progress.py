@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from extract.run.session import BarProgress, ExtractionProgress
+from extract.run.progress import BarProgress, ExtractionProgress
 
 
 def show(progress: ExtractionProgress) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from probes.runs import notebook_progress
-from probes.runs.notebook_progress import in_notebook, notebook_line
-from probes.runs.run import SILENT, watching
+from probes.runs import watcher as watchers
+from probes.runs.watcher import SILENT, in_notebook, notebook_line, watching
 
 
 class ZMQInteractiveShell:
@@ -35,7 +34,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     vars(ipython)["get_ipython"], vars(displays)["display"] = ZMQInteractiveShell, display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", displays)
-    monkeypatch.setattr(notebook_progress, "EVERY", 0.0)
+    monkeypatch.setattr(watchers, "EVERY", 0.0)
     return texts
 
 

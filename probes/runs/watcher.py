@@ -1,16 +1,15 @@
-"""Progress in a notebook: one line that is written over while something works, and gone when it is done."""
+"""Progress callbacks of a run, and a line in a notebook that is written over and gone at the end; loads no torch."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from extract.errors import printable
-from extract.run.session import ExtractionProgress
-
-if TYPE_CHECKING:
-    from probes.fitting.fit import EpochReport
+from extract.run.progress import ExtractionProgress
+from probes.fitting.progress import EpochReport, ignore_epoch
 
 WIDTH = 24
 EVERY = 0.2  # seconds between two drawings
@@ -37,7 +36,7 @@ class Line:
         """Make the progress of an extraction."""
         return _Bar(self, title)
 
-    def epochs(self, head: str, seed: int) -> "EpochReport":
+    def epochs(self, head: str, seed: int) -> EpochReport:
         """Make what receives the epochs of a head."""
 
         def report(epoch: int, values: dict[str, float]) -> None:
@@ -103,3 +102,28 @@ def notebook_line() -> Iterator[Line | None]:
     finally:
         if line is not None:
             line.clear()
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Progress callbacks of a run; silent by default."""
+
+    say: Callable[[str], None] = lambda _: None
+    """Receives one-line remarks."""
+    extraction: Callable[[str], ExtractionProgress] = lambda _: ExtractionProgress()
+    """Makes the progress of an extraction from its title."""
+    epochs: Callable[[str, int], EpochReport] = lambda *_: ignore_epoch
+    """Makes, for a head and a seed, the function that receives every epoch."""
+
+
+SILENT = Watcher()
+
+
+@contextmanager
+def watching(watcher: Watcher | None) -> Iterator[Watcher]:
+    """Give the watcher, or where there is none one that shows a bar in a notebook and nothing elsewhere."""
+    with notebook_line() as line:
+        if watcher is not None or line is None:
+            yield watcher or SILENT
+        else:
+            yield Watcher(say=line.say, extraction=line.extraction, epochs=line.epochs)
