@@ -5,7 +5,7 @@ A protocol or a template may decide a field that was not given, whatever its def
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date
@@ -29,6 +29,8 @@ NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 """Numbers that YAML 1.1 reads as texts, such as 1e-3."""
 NULLS = ("null", "Null", "NULL", "~")
 LARGEST = 2**63
+MOST_VALUES = 20_000
+"""Values in a document of YAML once its anchors are written out."""
 JSON_KINDS: dict[object, str] = {
     str: "a text",
     int: "a whole number",
@@ -37,8 +39,6 @@ JSON_KINDS: dict[object, str] = {
     list: "a list",
     dict: "a mapping",
 }
-Load = Callable[[str], Any]
-"""Reads a text as YAML."""
 NOUNS: dict[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -106,7 +106,77 @@ def default_of(field: "Field[object]") -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def from_plain(hint: object, value: object, name: str = "", *, load: Load = yaml.safe_load) -> Any:
+class _Loader(yaml.SafeLoader):
+    """Reads dates as texts, as other programs and JSON do."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_yaml(text: str | bytes, *, where: str = "a value") -> Any:
+    """Load YAML of texts, numbers, truth values, lists and mappings; the one way in for files and values of others.
+
+    Args:
+        text: The document.
+        where: What it is, for messages.
+
+    Raises:
+        ConfigError: It is no YAML, holds anything else, or much more than its text once its anchors are written out.
+    """
+    try:
+        n_values = _count(yaml.compose(text, _Loader), {})
+        if n_values > MOST_VALUES:
+            raise ConfigError(
+                f"{where} has {n_values:,} values with its anchors written out; allowed: {MOST_VALUES:,}."
+            )
+        values = yaml.load(text, _Loader)
+        _require_plain(values, where)
+        return values
+    except RecursionError as error:
+        raise ConfigError(f"{where} is nested too deeply, or an anchor holds itself; write it flat.") from error
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML's own slips, too
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{where} is not YAML ({reason}); see configs/demo.yaml.") from error
+
+
+def _count(node: yaml.Node | None, sizes: dict[int, int]) -> int:
+    """Count the values of a node with every alias written out; one that holds itself is a `RecursionError`."""
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            raise RecursionError
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    parts: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        parts = list(node.value)
+    elif isinstance(node, yaml.MappingNode):
+        parts = [part for pair in node.value for part in pair]
+    sizes[id(node)] = 1 + sum(_count(part, sizes) for part in parts)
+    return sizes[id(node)]
+
+
+def _require_plain(value: object, where: str) -> None:
+    """Refuse what JSON has no form for: sets, bytes and dates, which a tag of YAML asks for, and huge numbers."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_plain(key, where)
+            _require_plain(item, where)
+    elif isinstance(value, list):
+        for item in value:
+            _require_plain(item, where)
+    elif isinstance(value, int) and abs(value) >= LARGEST:
+        raise ConfigError(f"{where} holds a number of {value.bit_length()} bits; allowed: 63.")
+    elif not (value is None or isinstance(value, str | int | float)):
+        raise ConfigError(
+            f"{where} holds a value of type {type(value).__name__}; allowed: texts, numbers, true, false, null, lists "
+            "and mappings, without tags."
+        )
+
+
+def from_plain(hint: object, value: object, name: str = "") -> Any:
     """Build a value of an annotation from plain values, as YAML, JSON and a command line hold them.
 
     Nothing that a value names is imported or called: only the annotation decides what is built. A text is read as YAML
@@ -116,7 +186,6 @@ def from_plain(hint: object, value: object, name: str = "", *, load: Load = yaml
         hint: The annotation: a dataclass, `tuple[X, ...]`, `dict[X, Y]`, `Literal`, a union, or a plain type.
         value: The plain value.
         name: Dotted name of the value, for messages.
-        load: Reads a text as YAML.
 
     Raises:
         UsageError: A key is unknown or missing, or a value of a wrong type.
@@ -126,15 +195,15 @@ def from_plain(hint: object, value: object, name: str = "", *, load: Load = yaml
         (option for option in (hint, *get_args(hint)) if isinstance(option, type) and is_dataclass(option)), None
     )
     if record is not None and get_origin(hint) is not tuple and (value is not None or record is hint):
-        return _record_from_plain(record, value, name, load)
+        return _record_from_plain(record, value, name)
     if value is None:
         if hint is Any or NoneType in get_args(hint):
             return None
         raise ConfigError(f"{name} is null; give a value, or leave the key out to have its default.")
     if get_origin(hint) is tuple:
-        return _tuple_from_plain(hint, value, name, load)
+        return _tuple_from_plain(hint, value, name)
     try:
-        return _read(hint, value, load)
+        return _read(hint, value)
     except (ValueError, ConfigError):
         raise wrong_kind(hint, value, name) from None
 
@@ -149,7 +218,7 @@ def read_fields(record: object) -> None:
             object.__setattr__(record, name, from_plain(hint, value, name))
 
 
-def _record_from_plain(hint: type, value: object, name: str, load: Load) -> object:
+def _record_from_plain(hint: type, value: object, name: str) -> object:
     if isinstance(value, hint):
         return value
     if isinstance(value, str | Path) and "name" in record_hints(hint):
@@ -163,44 +232,44 @@ def _record_from_plain(hint: type, value: object, name: str, load: Load) -> obje
     missing = [field.name for field in _fields(hint) if default_of(field) is MISSING and field.name not in value]
     if missing:
         raise UsageError(f"{name} lacks {missing[0]!r}; allowed: the keys {', '.join(hints)}.")
-    values = {key: from_plain(hints[key], item, f"{prefix}{key}", load=load) for key, item in value.items()}
+    values = {key: from_plain(hints[key], item, f"{prefix}{key}") for key, item in value.items()}
     record = hint(**values)
     # A file may name all fields, as that of a run does, and then all of them are given.
     return as_given(record, given(record) | frozenset(values)) if GIVEN in vars(record) else record
 
 
-def _tuple_from_plain(hint: object, value: object, name: str, load: Load) -> tuple[object, ...]:
+def _tuple_from_plain(hint: object, value: object, name: str) -> tuple[object, ...]:
     item, items = get_args(hint)[0], value
     if isinstance(value, str):
-        items = load(value)
-        items = [load(part) for part in items.split(",")] if isinstance(items, str) else items
+        items = load_yaml(value)
+        items = [load_yaml(part) for part in items.split(",")] if isinstance(items, str) else items
     items = list(items) if isinstance(items, list | tuple) else [items]
     if is_dataclass(item):
         wrong = [value for value in items if not isinstance(value, Mapping)]
         if wrong:
             keys = ", ".join(record_hints(item))  # type: ignore[arg-type]
             raise UsageError(f"{name} holds {str(wrong[0])[:60]!r}; allowed: parts with the keys {keys}.")
-        return tuple(from_plain(item, value, name, load=load) for value in items)
+        return tuple(from_plain(item, value, name) for value in items)
     items = [_own_type(part) for part in items]
     try:
-        return tuple(_read(item, str(part) if item is str and type(part) is int else part, load) for part in items)
+        return tuple(_read(item, str(part) if item is str and type(part) is int else part) for part in items)
     except (ValueError, ConfigError):
         raise wrong_kind(hint, value if items[0] is None or len(items) > 1 else items[0], name) from None
 
 
-def _read(hint: object, value: object, load: Load) -> object:
+def _read(hint: object, value: object) -> object:
     """Read one value of an annotation without nested records; `ValueError` where its type is wrong."""
     options, value = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,), _own_type(value)
     if isinstance(value, str) and not _is_choice(value, options):
-        value = _read_text(value, options, load)
-    elif type(value) is date:  # as YAML reads 2026-01-31
+        value = _read_text(value, options)
+    elif type(value) is date:  # as PyYAML reads 2026-01-31
         value = str(value)
     for option in options:
         if option is Any or (option is NoneType and value is None) or _is_choice(value, (option,)):
             return value
         if get_origin(option) is dict and isinstance(value, Mapping):
             key, item = get_args(option)
-            return {_read(key, part, load): _read(item, inner, load) for part, inner in value.items()}
+            return {_read(key, part): _read(item, inner) for part, inner in value.items()}
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         if option in (int, bool, str) and type(value) is option:
@@ -216,12 +285,12 @@ def _own_type(value: object) -> object:
     return int(value) if is_foreign else value  # type: ignore[call-overload]
 
 
-def _read_text(text: str, options: tuple[object, ...], load: Load) -> object:
+def _read_text(text: str, options: tuple[object, ...]) -> object:
     """Read a text as YAML unless the annotation takes it as a text."""
     if str in options and not (NoneType in options and text in NULLS):
         is_mapping = text.lstrip().startswith("{") and any(get_origin(option) is dict for option in options)
-        return load(text) if is_mapping else text
-    value = load(text)
+        return load_yaml(text) if is_mapping else text
+    value = load_yaml(text)
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -19,7 +19,7 @@ import yaml
 
 from extract.code_gate import allow_code
 from extract.errors import ConfigError, UsageError
-from extract.records import from_plain, record_hints, unknown_key, with_numbers
+from extract.records import from_plain, load_yaml, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
 from probes.data.shipped import shipped_configs
 from probes.data.task_table import TASKS
@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # reading a file of data is not needed for help
     from probes.data.bare_file import BareFile
 
 MOST_BYTES = 1 << 20
-MOST_VALUES = 20_000
-"""Values in a configuration once its anchors are written out."""
 TRUST = "decoder.trust_remote_code"
 OBJECTS = ("class_path", "init_args", "dict_kwargs", "__orig__", "__path__")
 """Keys by which other programs make objects of a file; unknown here, at any depth."""
@@ -124,38 +122,6 @@ def load_config_file(name: str) -> dict[str, object]:
             f"config file {name!r} holds {_shorten(values)}; allowed: keys with values, as in configs/demo.yaml."
         )
     return values
-
-
-def load_yaml(text: str, *, where: str) -> Any:
-    """Load YAML whose anchors do not make it much larger than it is; `ConfigError` names `where` it was."""
-    try:
-        n_values = _count(yaml.compose(text, yaml.SafeLoader), {})
-        if n_values > MOST_VALUES:
-            raise ConfigError(
-                f"{where} has {n_values:,} values with its anchors written out; allowed: {MOST_VALUES:,}."
-            )
-        return yaml.safe_load(text)
-    except RecursionError as error:
-        raise ConfigError(f"{where} is nested too deeply, or an anchor holds itself; write it flat.") from error
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML's own slips, too
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{where} is not YAML ({reason}); see configs/demo.yaml.") from error
-
-
-def _count(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Count the values of a node with every alias written out; one that holds itself is a `RecursionError`."""
-    if id(node) in sizes:
-        if not sizes[id(node)]:
-            raise RecursionError
-        return sizes[id(node)]
-    sizes[id(node)] = 0
-    parts: list[yaml.Node] = []
-    if isinstance(node, yaml.SequenceNode):
-        parts = list(node.value)
-    elif isinstance(node, yaml.MappingNode):
-        parts = [part for pair in node.value for part in pair]
-    sizes[id(node)] = 1 + sum(_count(part, sizes) for part in parts)
-    return sizes[id(node)]
 
 
 def _is_file(name: str) -> bool:
@@ -266,7 +232,7 @@ def read_config(
             missing = {name: why for name, why in missing.items() if not f"{name}.".startswith(f"{key}.")}
     with allow_code(_typed_code(pairs)):
         values = {**layers.values, "sources": layers.sources, "missing": missing} if layers.values else {}
-        config: RunConfig = from_plain(RunConfig, values, load=partial(load_yaml, where="a value"))
+        config: RunConfig = from_plain(RunConfig, values)
     if config.decoder.trust_remote_code and not any(key == TRUST and text.lower() == "true" for key, text in pairs):
         raise ConfigError(
             f"{TRUST} is true in a file; allowed: on the command line alone. If you trust the authors of "

@@ -20,7 +20,7 @@ from extract.errors import CacheError, ConfigError, HeadError, first_line, print
 from extract.files import digest_json, read_file, refuse_links, write_file
 from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import RebaOptions
-from extract.records import Values, as_given
+from extract.records import Values, as_given, load_yaml
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.manifest import Manifest, Plain, differences, flatten
 from probes.heads.head_table import find_head
@@ -56,7 +56,7 @@ TEXT_KEYS = ("instruction", "document_instruction", "task", "suffix", "joiner", 
 DISPLAY_KEYS = ("figures", "loggers")
 """Settings of how a report looks; a run with others goes to the same folder."""
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a damaged or hand-made file may raise."""
 
 
@@ -109,19 +109,19 @@ def _is_same_run(folder: Path, settings: Values, cache_id: str) -> bool:
         manifests = (folder / MANIFESTS).glob("[!.]*.json")  # no drafts
         cache_ids = {Manifest.from_json(read_file(path).decode()).id for path in manifests}
         config = folder / CONFIG
-        recorded = yaml.safe_load(read_file(config)) if config.exists() else settings
+        recorded = load_yaml(read_file(config)) if config.exists() else settings
         recorded = _without_display(without_absolute_paths(recorded))
         return _as_yaml(recorded) == _as_yaml(_without_display(settings)) and cache_ids <= {cache_id}
-    except (*UNREADABLE, CacheError):
+    except (*UNREADABLE, CacheError, ConfigError):
         return False  # something else, or damaged: left alone
 
 
 def _describe_differences(folder: Path, settings: Values) -> str:
     """Name the settings that differ from those of a folder, as part of a file name; empty where that is too long."""
     try:
-        recorded = yaml.safe_load(read_file(folder / CONFIG))
+        recorded = load_yaml(read_file(folder / CONFIG))
         unequal = differences(_without_display(settings), _without_display(recorded))
-    except UNREADABLE:
+    except (*UNREADABLE, ConfigError):
         return ""
     parts = []
     for key, (value, _) in unequal.items():
@@ -244,9 +244,8 @@ class RunFolder:
     def settings(self) -> Values:
         """The content of config.yaml."""
         try:
-            values = yaml.safe_load(read_file(self.path / CONFIG))
-            return dict(values.items())
-        except UNREADABLE as error:
+            return dict(load_yaml(read_file(self.path / CONFIG), where="it").items())
+        except (*UNREADABLE, ConfigError) as error:
             raise HeadError(
                 f"{str(self.path / CONFIG)!r} cannot be read ({first_line(error)}); run its config again."
             ) from error

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
 from tests.extract.tiny_decoders import make_texts, write_shards
-from tests.probes.finished_run import Finished
+from tests.probes.finished_run import Finished, edit_scores
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "null": lambda _: None,
@@ -103,3 +104,47 @@ def test_every_forged_field_of_an_index_ends_in_a_sentence(
     write_shards(tmp_path / "shards", make_texts(7), window=4)
     argv = [[command, str(tmp_path / "shards")] for command in ("inspect", "geometry")]
     assert require_sentences(tmp_path / "shards" / "index.json", argv, capsys) > 50
+
+
+def _doubling(start: str, form: str, n: int = 12) -> str:
+    """Write a document of which every line holds nine times the one above."""
+    return "\n".join([f"a0: &a0 {start}", *(form.format(i, ", ".join([f"*a{i - 1}"] * 9)) for i in range(1, n))])
+
+
+HOSTILE_YAML = {
+    "anchors": (_doubling("[1]", "a{0}: &a{0} [{1}]"), "with its anchors written out; allowed: 20,000"),
+    "merges": (_doubling("{x: 1}", "a{0}: &a{0}\n  <<: [{1}]"), "with its anchors written out; allowed: 20,000"),
+    "list in itself": ("a: &a [*a]", "an anchor holds itself"),
+    "mapping in itself": ("a: &a {b: *a}", "an anchor holds itself"),
+    "depth": (f"a: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
+    "digits": ("a: 0x" + "f" * 5000, "a number of 20000 bits"),
+    "set": ("a: !!set {x, y}", "a value of type set"),
+    "object": ("a: !!python/object/apply:os.system [x]", "is not YAML"),
+}
+
+
+@pytest.mark.parametrize(("yaml", "message"), HOSTILE_YAML.values(), ids=HOSTILE_YAML)
+def test_hostile_yaml_in_the_config_of_a_run_ends_in_a_sentence(
+    yaml: str, message: str, folder: Path, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, run, other = folder / "config.yaml", str(folder), str(finished.folder)
+    text = config.read_text(encoding="utf-8")
+    config.write_text(
+        text.replace("    name: tiny-pairs", "    name: tiny-pairs\n" + textwrap.indent(yaml, "    ")), encoding="utf-8"
+    )
+    edit_scores(folder, lambda _: None)
+    for argv in (
+        ["score", run, "a", "b"],
+        ["compare", run, other],
+        ["compare", other, run],
+        ["compare", run, other, "--by-layer"],
+        ["layers", run],
+        ["geometry", run],
+        ["run", str(config), "--dry-run"],
+    ):
+        capsys.readouterr()
+        assert main(argv) == 1, argv
+        [sentence] = capsys.readouterr().err.splitlines()
+        assert sentence.startswith("icecore: ")
+        assert message in sentence
+    assert main(["table", run]) == 0  # reads no configuration
