@@ -108,7 +108,9 @@ def _by_layer(args: CompareArgs) -> int:
     if len(args.runs) != 2:
         raise HeadError(f"--by-layer compares two runs, and {len(args.runs)} were given; name two.")
     first, second = args.runs
-    frame = compare_at_layers(second, first, head=args.head, split=args.split, n_resamples=args.resamples)
+    frame = compare_at_layers(
+        second, first, head=args.head, split=args.split, n_resamples=args.resamples, caches=args.caches
+    )
     where = frame.iloc[0]
     one, other, metric = (str(where[name]) for name in ("one", "other", "metric"))
     rows = [
@@ -210,7 +212,7 @@ def geometry_command(args: GeometryArgs) -> int:
     sources = [Path(name) for name in args.sources]
     if GOLD in args.measures:
         _require_gold(args, names, sources)
-    caches = [open_named(source) for source in args.sources]
+    caches = [open_named(source, args.caches) for source in args.sources]
     options: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
     measures = [name for name in names if name in MEASURES]
     parts = []
