@@ -320,7 +320,14 @@ class GeometryArgs(Args):
     figures: tuple[str, ...] = _figures(needs=("--out",))
 
 
-@command("result_commands", examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"))
+@command(
+    "result_commands",
+    examples=(
+        "layers runs/demo",
+        "layers runs/demo --views alone,baselines --figures pdf,svg",
+        "layers runs/demo-words --controls type --out layers.csv",
+    ),
+)
 class LayersArgs(Watched):
     """Find the layers that matter to the head of a finished run, with intervals.
 
@@ -341,6 +348,9 @@ class LayersArgs(Watched):
     resamples: int = option(1000, "bootstrap resamples")
     confidence: float = option(0.95, "of the set, and of all intervals of a view together")
     caches: str = _caches()
+    figures: tuple[str, ...] = option(
+        (), "also write the curve for a column of 8 cm: png, svg, pdf, one or several as svg,pdf", read=figure_formats
+    )
     out: str = option("", "file for every number, a row per view and layer (CSV)", completes="files")
 
 

@@ -32,6 +32,7 @@ from probes.layers.study import PARTS, StudyOptions
 from probes.report.blocks import NOTHING, Block, Table, cell, metric_label, number, percent
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
 from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_similarity, split_series
+from probes.report.layer_figures import curve_caption, write_curve
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
@@ -383,6 +384,9 @@ def layers_command(args: LayersArgs) -> int:
             if findings.head in names:
                 Console(markup=False).print(layers_table(findings, title=folder.name))
                 show("\n".join([findings.answer, *(f"Note: {line}" for line in findings.warnings)]))
+                if args.figures:
+                    show_written(Path(), map(str, write_curve(findings, folder / "figures", args.figures)))
+                    show(f"Its caption: {curve_caption(findings)}")
         show(f"written: {write_report(folder)}")
     if args.out:
         write_file(Path(args.out), write_frame(frame))
