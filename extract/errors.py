@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 
@@ -104,6 +105,12 @@ def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str 
     guess = f": did you mean {near[0]!r}?" if near else "."
     tail = f" {hint}" if hint else ""
     return UnknownNameError(f"unknown {kind} {value!r}{guess} Allowed: {', '.join(names) or '(none)'}.{tail}")
+
+
+def looked_in(path: str | Path) -> str:
+    """Say where a relative path was looked for, as the end of a sentence; nothing of an absolute one or an address."""
+    is_elsewhere = Path(path).is_absolute() or "://" in str(path)
+    return "" if is_elsewhere else f"; it was looked for in {str(Path.cwd())!r}"
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, unknown_name
+from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, looked_in, unknown_name
 from extract.files import DIGEST_BYTES, NO_SPACE, digest_text
 from extract.store.manifest import SCHEMA, STORAGE_DTYPES, Manifest
 from extract.store.structure import Structure, ask_hdf5, read_structure, seal_structure
@@ -113,7 +113,7 @@ def read_layout(path: Path) -> tuple[Manifest, Layout]:
     """Read the manifest of a store and where its arrays are, then close the file."""
     if not path.is_file():
         noun = "a pipe, folder or other special file at" if path.exists() else "no cache"
-        raise CacheError(f"there is {noun} {str(path)!r}; make a cache with: icecore extract.")
+        raise CacheError(f"there is {noun} {str(path)!r}; make a cache with: icecore extract{looked_in(path)}.")
     try:
         structure = read_structure(path)
         manifest = _read_manifest(structure, path)

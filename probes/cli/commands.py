@@ -83,6 +83,7 @@ _latents = partial(
 _figures = partial(
     option, ("png",), "formats of the figures: png, svg, pdf, one or several as svg,pdf", read=figure_formats
 )
+_caches = partial(option, "", "folder of the caches; where the run says when absent", completes="files")
 _dry_run = partial(
     option, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing"
 )
@@ -296,6 +297,7 @@ class CompareArgs(Args):
         False, "runs of any tasks, and sweeps: scores over relative depth, and plans ranked over tasks"
     )
     by_layer: bool = option(False, "two runs at every layer alone, read from their caches", excludes=("--across",))
+    caches: str = _caches(needs=("--by-layer",))
     out: str = option("", "folder for report.html, tables and figures", completes="files")
     figures: tuple[str, ...] = _figures(needs=("--out",))
 
@@ -313,11 +315,19 @@ class GeometryArgs(Args):
     rows: int = option(2000, "most rows to measure on")
     seed: int = option(0, "seed of the draw of rows")
     standardise: bool = option(False, "give every dimension mean 0 and variance 1 first")
+    caches: str = _caches()
     out: str = option("", "folder for geometry.csv, similarity.csv and figures", completes="files")
     figures: tuple[str, ...] = _figures(needs=("--out",))
 
 
-@command("layer_commands", examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"))
+@command(
+    "layer_commands",
+    examples=(
+        "layers runs/demo",
+        "layers runs/demo --views alone,baselines --figures pdf,svg",
+        "layers runs/demo-words --controls type --out layers.csv",
+    ),
+)
 class LayersArgs(Watched):
     """Find the layers that matter to the head of a finished run, with intervals.
 
@@ -337,7 +347,10 @@ class LayersArgs(Watched):
     rows: int = option(20000, "most rows of train for readouts and bits")
     resamples: int = option(1000, "bootstrap resamples")
     confidence: float = option(0.95, "of the set, and of all intervals of a view together")
-    caches: str = option("", "folder of the caches; where the run says when absent", completes="files")
+    caches: str = _caches()
+    figures: tuple[str, ...] = option(
+        (), "also write the curve for a column of 8 cm: png, svg, pdf, one or several as svg,pdf", read=figure_formats
+    )
     out: str = option("", "file for every number, a row per view and layer (CSV)", completes="files")
 
 
@@ -383,6 +396,7 @@ class ExportArgs(Args):
     poolings: tuple[str, ...] = option((), "poolings with ',' between them; for sentence-transformers one", read=_names)
     texts: str = option("", "also write texts: of a file, of '-', or with 'task' of the run", completes="files")
     column: str = _column(needs=("--texts",))
+    caches: str = _caches()
     normalise: bool = option(False, "for sentence-transformers: divide vectors by their length")
     head: str = _head()
     decoder: str = _decoder()
@@ -407,6 +421,7 @@ class PushArgs(Watched):
     to: str = option("", "write what would be sent to this folder, and send nothing", completes="files")
     public: bool = option(False, "make a new repository public", excludes=("--to",))
     no_cache: bool = option(False, "leave the cache out")
+    caches: str = _caches(excludes=("--no-cache",))
 
 
 @command("layer_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)

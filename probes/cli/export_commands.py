@@ -35,7 +35,7 @@ from probes.runs.task_kinds import KINDS
 
 
 FOLDER = "sentence-transformers"
-OF_FOLDERS, OF_FILES = ("--normalise", "--head", "--decoder"), ("--texts", "--column")
+OF_FOLDERS, OF_FILES = ("--normalise", "--head", "--decoder"), ("--texts", "--column", "--caches")
 """Options that only an encoder takes, and those that only files of latents take."""
 
 
@@ -50,7 +50,7 @@ def export_command(args: ExportArgs) -> int:
     if out.suffix != f".{args.format}":
         raise ConfigError(f"the file is {out.name!r}; allowed for {args.format}: a name that ends in .{args.format}.")
     source = Path(args.source)
-    cache = open_named(args.source)
+    cache = open_named(args.source, args.caches)
     show(str(cache.export(out, layers=args.layer or "all", poolings=args.poolings, texts=_texts(args, source))))
     return 0
 
@@ -136,12 +136,12 @@ def push_command(args: PushArgs) -> int:
         )
     has_cache = not args.no_cache
     if args.to:
-        for file in stage_run(args.run, args.to, has_cache=has_cache):
+        for file in stage_run(args.run, args.to, has_cache=has_cache, caches=args.caches):
             show(str(file))
         show(f"nothing was uploaded; {args.to} holds what --repo would send.")
         return 0
     report = watcher_of(args).say
-    show(push_run(args.run, args.repo, is_public=args.public, has_cache=has_cache, report=report))
+    show(push_run(args.run, args.repo, is_public=args.public, has_cache=has_cache, caches=args.caches, report=report))
     return 0
 
 

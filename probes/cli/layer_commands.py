@@ -30,6 +30,7 @@ from probes.layers.geometry import (
 from probes.layers.study import PARTS, StudyOptions
 from probes.report.blocks import NOTHING
 from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_similarity, split_series
+from probes.report.layer_figures import curve_caption, write_curve
 from probes.report.safe_csv import write_frame
 from probes.report.style import WIDE, Album, on_panel
 from probes.runs.config_file import read_config
@@ -75,7 +76,7 @@ def geometry_command(args: GeometryArgs) -> int:
     sources = [Path(name) for name in args.sources]
     if GOLD in args.measures:
         _require_gold(args, names, sources)
-    caches = [open_named(source) for source in args.sources]
+    caches = [open_named(source, args.caches) for source in args.sources]
     options: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
     measures = [name for name in names if name in MEASURES]
     parts = []
@@ -246,6 +247,9 @@ def layers_command(args: LayersArgs) -> int:
             if findings.head in names:
                 Console(markup=False).print(layers_table(findings, title=folder.name))
                 show("\n".join([findings.answer, *(f"Note: {line}" for line in findings.warnings)]))
+                if args.figures:
+                    show_written(Path(), map(str, write_curve(findings, folder / "figures", args.figures)))
+                    show(f"Its caption: {curve_caption(findings)}")
         show(f"written: {write_report(folder)}")
     if args.out:
         write_file(Path(args.out), write_frame(frame))

@@ -83,7 +83,9 @@ def _by_layer(args: CompareArgs) -> int:
     from probes.runs.layer_studies import compare_at_layers  # reads caches, with torch
 
     first, second = args.runs
-    frame = compare_at_layers(second, first, head=args.head, split=args.split, n_resamples=args.resamples)
+    frame = compare_at_layers(
+        second, first, head=args.head, split=args.split, n_resamples=args.resamples, caches=args.caches
+    )
     where = frame.iloc[0]
     one, other, metric = (str(where[name]) for name in ("one", "other", "metric"))
     rows = [

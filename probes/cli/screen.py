@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from extract.errors import ConfigError, InputError, first_line, printable
+from extract.errors import ConfigError, InputError, first_line, looked_in, printable
 from extract.run.progress import BarProgress
 from probes.cli.arguments import Watched
 from probes.fitting.progress import EpochReport
@@ -41,7 +41,9 @@ def read_lines(name: str) -> list[str]:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"file {name!r} cannot be read ({error}); give a UTF-8 text file.") from error
+        raise InputError(
+            f"file {name!r} cannot be read ({first_line(error)}); give a UTF-8 text file{looked_in(name)}."
+        ) from error
     return text.split("\n")  # splitlines would also break inside a text
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from extract.decoders.fetch import ask_commit, hub_endpoint, is_offline
-from extract.errors import TaskError, first_line, unknown_name
+from extract.errors import TaskError, first_line, looked_in, unknown_name
 from probes.data.table_files import (
     PACKED,
     RawRow,
@@ -281,7 +281,7 @@ class LocalFolder:
                     return path
         raise TaskError(
             f"{self.path / names[0]} does not exist: give the folder that holds {' or '.join(names)}, packed "
-            f"({PACKED}) or not, as `folder`."
+            f"({PACKED}) or not, as `folder`{looked_in(self.path)}."
         )
 
     def read(self, files: FileNames, read: Callable[[Path], Table]) -> tuple[dict[str, Table], str]:

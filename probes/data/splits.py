@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, looked_in, unknown_name
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -90,7 +90,8 @@ def find_split_files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         problem = "is a file" if folder.is_file() else "does not exist"
         raise TaskError(
-            f"{folder} {problem}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its file."
+            f"{folder} {problem}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its "
+            f"file{looked_in(folder)}."
         )
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, UnknownNameError, first_line, unknown_name
+from extract.errors import TaskError, UnknownNameError, first_line, looked_in, unknown_name
 from probes.data.splits import SPLITS, canonical_split, files_by_split
 
 PACKED = ".gz"
@@ -30,7 +30,7 @@ def require_file(path: Path, noun: str) -> None:
     """Refuse a path that is no file."""
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise TaskError(f"{path} {problem}: give the path of {noun}.")
+        raise TaskError(f"{path} {problem}: give the path of {noun}{looked_in(path)}.")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -33,7 +33,14 @@ REASONS = {
 """Answers of the hub, and what to do."""
 
 
-def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", has_cache: bool = True) -> list[Path]:
+def stage_run(
+    run: str | Path,
+    folder: str | Path,
+    *,
+    repo: str = "OWNER/NAME",
+    has_cache: bool = True,
+    caches: str | Path = "",
+) -> list[Path]:
     """Write to a folder what `push_run` uploads: the run folder, its cache under `caches/`, and a card, README.md.
 
     Files are linked where the disk allows it, and copied otherwise. Absolute paths are shortened to their last part.
@@ -43,6 +50,7 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
         folder: A new or empty folder.
         repo: The name of the repository, for the card.
         has_cache: Send the cache too, which may be large.
+        caches: Folder of the caches; the one that the run names when empty.
 
     Returns:
         The files, relative to the folder.
@@ -57,7 +65,7 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
     files = {path.relative_to(source.path): path for path in _plain_files(source.path)}
     if has_cache:
-        cache = source.cache()
+        cache = source.cache(caches)
         files |= {Path("caches", path.relative_to(cache.path.parent)): path for path in cache.files}
     changed = _without_private(files)
     for name, path in files.items():
@@ -156,6 +164,7 @@ def push_run(
     *,
     is_public: bool = False,
     has_cache: bool = True,
+    caches: str | Path = "",
     report: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Upload a finished run to a repository of the hub, which is made where it is missing; see `stage_run`.
@@ -165,6 +174,7 @@ def push_run(
         repo: `OWNER/NAME`.
         is_public: Make a new repository public; one that is there stays as it is.
         has_cache: Send the cache too.
+        caches: Folder of the caches; the one that the run names when empty.
         report: Receives one-line remarks.
 
     Returns:
@@ -179,7 +189,7 @@ def push_run(
 
     path = Path(run).resolve()
     with TemporaryDirectory(prefix=".push-", dir=path.parent) as draft:
-        files = stage_run(run, draft, repo=repo, has_cache=has_cache)
+        files = stage_run(run, draft, repo=repo, has_cache=has_cache, caches=caches)
         size = sum((Path(draft) / file).stat().st_size for file in files)
         report(f"uploading {len(files)} files, {size / 1e6:,.1f} MB, to {repo}")
         api = HfApi()

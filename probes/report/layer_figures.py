@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import cycle, pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -63,6 +64,27 @@ def draw_findings(album: style.Album, findings: HeadFindings) -> None:
             note="Spearman's correlation, its interval",
             table=agreement,
         )
+
+
+def write_curve(findings: HeadFindings, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write the curve of `draw_alone` for a column of 8 cm; what does not fit is for `curve_caption` to say."""
+    figure = style.make_figure(style.on_panel(_draw_narrow), findings, size=style.COLUMN, dpi=style.COLUMN_DPI)
+    name = f"layer_curve_{findings.head.replace('-', '_')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix in formats:
+        style.save_figure(figure, folder / f"{name}.{suffix}", file_format=suffix)
+    return [folder / f"{name}.{suffix}" for suffix in formats]
+
+
+def _draw_narrow(axes: Axes, findings: HeadFindings) -> None:
+    draw_alone(axes, findings).set_xlabel("block")
+
+
+def curve_caption(findings: HeadFindings) -> str:
+    """Say what the figure of `write_curve` shows, as the caption of a paper does."""
+    tops = {layer.rpartition("/")[2] for layer in findings.layers}
+    names = "".join(f"; {short}: {name.replace('_', ' ')}" for name, short in style.ENDS.items() if name in tops)
+    return f"Every layer alone. {findings_note(findings, has_set=True)}{names}."
 
 
 def draw_view(axes: Axes, rows: pd.DataFrame | HeadFindings, view: str) -> Axes:

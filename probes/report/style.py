@@ -32,6 +32,8 @@ SHADES = "Blues"
 SCALE = "viridis"
 SIZE, TALL, WIDE = (5.2, 3.2), (5.2, 3.9), (7.0, 4.4)
 """Width and height of figures in inches: readable in a column of 3.3 inches, and across a page."""
+COLUMN, COLUMN_DPI = (8 / 2.54, 2.4), 300
+"""Size and resolution of a figure for a column of 8 cm: it is printed as large as it is drawn, letters included."""
 SMALL = 7.5
 THEME: dict[str, object] = {
     "font.family": "sans-serif",
@@ -118,14 +120,22 @@ class Album:
         self.keep(figure, title, note, table)
 
 
-def make_figure(draw: Draw, *data: object, title: str, note: str = "", size: tuple[float, float] = SIZE) -> Figure:
+def make_figure(
+    draw: Draw,
+    *data: object,
+    title: str = "",
+    note: str = "",
+    size: tuple[float, float] = SIZE,
+    dpi: int | None = None,
+) -> Figure:
     """Make a figure in the theme: title above, `draw(figure, *data)`, a grey note below; size in inches."""
     with context(["default", THEME]):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, dpi=dpi, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure, *data)
         width = 72 * figure.get_figwidth()
-        figure.suptitle(_wrap(title, width / (0.62 * 9.5)), x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+        if title:
+            figure.suptitle(_wrap(title, width / (0.62 * 9.5)), x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         if note:
             figure.supxlabel(_wrap(note, width / (0.57 * SMALL)), x=0.01, ha="left", fontsize=SMALL, color=GREY)
         for text in figure.findobj(Text):
@@ -248,7 +258,9 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
     # Taps stand between the numbers of the blocks, unless there is nothing else.
     is_tapped = all(tap for _, tap in blocks.values())
     numbers = {k: int(name.removeprefix("block_")) for k, (name, tap) in blocks.items() if is_tapped or not tap}
-    room = len(layers) / 12  # positions that a label takes
+    figure = axes.get_figure()
+    share = min(1.0, figure.get_figwidth() / SIZE[0]) if isinstance(figure, Figure) else 1.0
+    room = len(layers) / (12 * share)  # positions that a label takes
     step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 1000) if size >= room)
     fit = {k for k, number in numbers.items() if number % step == 0 and all(abs(k - end) > room for end in labels)}
     labels |= {k: str(numbers[k]) for k in fit}

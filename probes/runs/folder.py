@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from extract.decoders.decoder_spec import DecoderSpec, read_recorded_decoder, split_random
-from extract.errors import CacheError, ConfigError, HeadError, first_line, printable
+from extract.errors import CacheError, ConfigError, HeadError, first_line, looked_in, printable
 from extract.files import digest_json, read_file, refuse_links, write_file
 from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import RebaOptions
@@ -316,15 +316,16 @@ class RunFolder:
 
     def find(self, name: str) -> str:
         """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
-        plain, folder = split_random(name)[0], self.path.resolve()
-        recorded = Path(self.settings["runs"]) / folder.name  # as seen from the working folder of the run
-        if not name or Path(name).is_absolute() or Path(plain).expanduser().exists():
-            return name
-        path = str(folder / os.path.relpath(plain, recorded))
-        return path + name.removeprefix(plain) if Path(path).exists() else name
+        plain, home = split_random(name)[0], home_of_run(self.path, self.settings["runs"])
+        is_there = bool(name) and home.resolve() != Path.cwd() and exists(str(home / plain))
+        return str(home / plain) + name.removeprefix(plain) if is_there else name
 
-    def cache(self, caches: str = "") -> "LatentCache":
-        """Find the cache that a run read, by what it holds, in a folder of caches or else where the run says."""
+    def cache(self, caches: str | Path = "") -> "LatentCache":
+        """Find the cache that a run read, by what it holds.
+
+        It is in the folder `caches`, or else where the run says, seen from where it was made or from the working
+        folder, or in the run folder itself, as in one that was pushed.
+        """
         from extract.store.cache import find_cache
 
         if self.values["what"] != "run":
@@ -335,25 +336,30 @@ class RunFolder:
         try:
             [path] = (self.path / MANIFESTS).glob("[!.]*.json")
             manifest = Manifest.from_json(read_file(path).decode())
-            folder = Path(caches or self.find(self.settings["caches"]))
+            recorded = self.settings["caches"]
+            near = Path(os.path.relpath(home_of_run(self.path, self.settings["runs"]) / recorded))
+            pushed = self.path / "caches"
+            folders = [Path(caches)] if caches else [near, Path(recorded), *([pushed] if pushed.is_dir() else [])]
+            places = {str(folder.resolve()): folder for folder in folders}
         except (*UNREADABLE, CacheError, HeadError) as error:
             raise HeadError(
                 f"{str(self.path)!r} does not say which cache it read ({first_line(error)}); name the cache."
             ) from error
-        cache = find_cache(folder, manifest.identity)
-        if cache is None:
-            raise CacheError(
-                f"the cache {path.stem!r} of the run {str(self.path)!r} is not in {str(folder)!r}; say where it is, or "
-                f"extract it again: icecore extract {self.path / CONFIG}."
-            )
-        return cache
+        for folder in places.values():
+            if (cache := find_cache(folder, manifest.identity)) is not None:
+                return cache
+        raise CacheError(
+            f"the cache {path.stem!r} of the run {str(self.path)!r} is not in "
+            f"{' nor in '.join(map(repr, places))}; say where it is with --caches FOLDER, or extract it again: icecore "
+            f"extract {self.path / CONFIG}."
+        )
 
 
 def no_run(path: Path, error: Exception) -> HeadError:
     """Say that a folder cannot be read."""
     return HeadError(
         f"folder {str(path)!r} holds no finished run ({first_line(error)}); allowed: a folder made by `icecore run`, "
-        "`icecore sweep` or `icecore search`, as runs/demo."
+        f"`icecore sweep` or `icecore search`, as runs/demo{'' if path.exists() else looked_in(path)}."
     )
 
 

@@ -312,8 +312,8 @@ def _score_alone(parts: HeadParts, resampling: Resampling) -> tuple[Float[np.nda
 
 def _context_of(run: RunFolder, caches: str, watcher: Watcher) -> FitContext:
     """Open what the heads of a finished run were fitted on: its task and cache."""
-    config = replace(run.config, caches=caches) if caches else run.config
     cache = run.cache(caches)
+    config = replace(run.config, caches=str(cache.path.parent))
     corpus = obtain_corpus(config)
     encoders = EncoderStore(config, find_cache_of(config, corpus), watcher) if corpus else None
     task = load_run_task(config)

@@ -64,13 +64,15 @@ def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
     return True
 
 
-def open_named(source: str | Path) -> LatentCache:
+def open_named(source: str | Path, caches: str | Path = "") -> LatentCache:
     """Open a cache file, shards, or the cache that a run read, and compare it with its checksums.
+
+    `caches` is the folder of a run's cache; where the run says when empty.
 
     Raises as `open_cache` and `RunFolder.cache`.
     """
     if is_run(Path(source)):
-        return RunFolder(Path(source)).cache()
+        return RunFolder(Path(source)).cache(caches)
     cache = open_cache(source)
     cache.verify()
     return cache

@@ -19,7 +19,7 @@ def test_layers_prints_an_answer_and_a_table_and_writes_both(
 ) -> None:
     out = tmp_path / "layers.csv"
     arguments = ["--head", "cosine-mlp", "--views", "shapley,sets", "--orders", "4", "--resamples", "100"]
-    folders = ["--caches", str(finished.base / "caches"), "--out", str(out)]
+    folders = ["--caches", str(finished.base / "caches"), "--out", str(out), "--figures", "pdf,svg,png"]
     assert main(["layers", str(copied), *arguments, *folders]) == 0
     screen = capsys.readouterr().out
     assert "renamed: cosine-mlp, pearson x 100 on test" in screen
@@ -32,6 +32,10 @@ def test_layers_prints_an_answer_and_a_table_and_writes_both(
     frame = pd.read_csv(out)
     assert {"alone", "shapley", "without", "greedy"} <= set(frame["view"])
     assert (copied / "layers.json").exists()
+    for suffix in ("pdf", "svg", "png"):
+        assert f"figures/layer_curve_cosine_mlp.{suffix}" in "".join(screen.split())
+        assert (copied / f"figures/layer_curve_cosine_mlp.{suffix}").stat().st_size > 500
+    assert "Its caption: Every layer alone. cosine-mlp, pooling mean" in " ".join(screen.split())
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,7 @@ def test_layers_prints_an_answer_and_a_table_and_writes_both(
         (["--orders", "3"], "orders is 3"),
         (["--split", "train"], "split is 'train'; allowed: validation, test"),
         (["--head", "ridge-probe"], "unknown head of this run"),
+        (["--figures", "pdf,tiff"], "unknown format of figures 'tiff'. Allowed: png, svg, pdf."),
     ],
 )
 def test_bad_input_is_one_sentence(

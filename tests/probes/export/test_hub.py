@@ -172,7 +172,7 @@ def test_nothing_is_sent_without_a_repository(
 def test_a_run_whose_cache_is_gone_can_be_sent_without_it(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_: RunFolder) -> LatentCache:
+    def gone(_: RunFolder, __: object) -> LatentCache:
         raise CacheError("it is not there")
 
     monkeypatch.setattr(RunFolder, "cache", gone)

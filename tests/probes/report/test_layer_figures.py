@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from matplotlib.patches import Rectangle
 
 from probes.layers import FINDINGS
 from probes.layers.findings import VIEWS, Agreement, load_findings
+from probes.report import style
 from probes.report.blocks import Document, Table
 from probes.report.layer_figures import (
+    curve_caption,
     draw_agreement,
     draw_alone,
     draw_findings,
@@ -25,6 +29,7 @@ from probes.report.layer_figures import (
     findings_blocks,
     findings_note,
     shade_set,
+    write_curve,
 )
 from probes.report.page import Pictures, page_text, run_page
 from probes.report.style import Album, make_figure, panel
@@ -39,6 +44,7 @@ from tests.probes.report.made_findings import (
     write_findings,
 )
 from tests.probes.report.reading import require_whole
+from tests.probes.report.test_style import shown_texts
 
 MADE = make_findings()
 FRAME = pd.DataFrame(MADE.rows())
@@ -224,3 +230,40 @@ def test_views_that_rank_no_layers_have_no_agreement(tmp_path: Path) -> None:
     assert page.parts[0].pictures[-1].table is not None
     frame = pd.DataFrame([asdict(Agreement("alone", "shapley", math.nan, math.nan, math.nan))])
     assert [text.get_text() for text in draw_agreement(panel(Figure()), frame).texts] == ["-", "-"]
+
+
+def test_the_curve_for_a_paper_is_8_cm_wide_and_legible_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = ("embedding", *(f"block_{k:02d}" for k in range(1, 33)), "final_norm")
+    scores = tuple(0.4 + 0.3 * math.sin(k / 11) for k in range(34))
+    curves = (
+        make_curve("alone", scores, layers=layers),
+        make_curve("baseline", (0.35,), 0.01, layers=("bag-of-words",)),
+    )
+    findings = make_findings(layers=layers, best="block_16", best_set=layers[14:20], curves=curves)
+    figures: list[Figure] = []
+    save = style.save_figure
+
+    def keep(figure: Figure, path: Path, *, file_format: str) -> None:
+        figures.append(figure)
+        save(figure, path, file_format=file_format)
+
+    monkeypatch.setattr(style, "save_figure", keep)
+    png, svg, pdf = write_curve(findings, tmp_path / "figures", ("png", "svg", "pdf"))
+    assert int.from_bytes(png.read_bytes()[16:20], "big") == int(8 / 2.54 * 300)
+    assert f'width="{8 * 72 / 2.54:.6f}pt"' in svg.read_text(encoding="utf-8")[:1000]
+    [width] = re.findall(rb"/MediaBox \[\s*0 0 ([\d.]+) ", pdf.read_bytes())
+    assert float(width) == pytest.approx(8 * 72 / 2.54, abs=0.01)
+    figures[0].draw_without_rendering()  # at its own resolution, after the PDF
+    texts = list(shown_texts(figures[0]))
+    assert {"alone", "bag-of-words", "emb", "10", "20", "norm"} <= {text.get_text().strip() for text in texts}
+    assert min(float(text.get_fontsize()) for text in texts) >= 7  # points, at the size of print
+    boxes = [text.get_window_extent() for text in texts]
+    edges = figures[0].bbox
+    for box in boxes:
+        assert edges.x0 <= box.x0 <= box.x1 <= edges.x1
+        assert edges.y0 <= box.y0 <= box.y1 <= edges.y1
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    [axes] = figures[0].axes
+    assert axes.get_window_extent().width > edges.width / 2
+    assert len([patch for patch in axes.patches if isinstance(patch, Rectangle)]) == 1  # the set
+    assert curve_caption(findings).endswith("with the best (circle); emb: embedding; norm: final norm.")
