@@ -28,8 +28,7 @@ from extract.run.extraction import describe_extraction, launched_size, unique_te
 from extract.store.cache import LatentCache, open_cache
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, SweepArgs
-from probes.cli.screen import read_lines, show, watcher_of
-from probes.cli.whole_run import show_run
+from probes.cli.screen import read_lines, show, show_run, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
 from probes.report.scores import PlansScores

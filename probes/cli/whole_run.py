@@ -1,19 +1,12 @@
 """`icecore run`: says what it is about to do, finds a finished run without torch, and computes what is missing."""
 
-from pathlib import Path
-
-from rich.console import Console
-
 from extract.files import write_file
 from probes.cli.commands import RunArgs
 from probes.cli.main import leave_at_once, stop_signals
-from probes.cli.screen import show, watcher_of
-from probes.report.document import screen_table
-from probes.report.scores import RunScores
+from probes.cli.screen import show_run, watcher_of
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line
 from probes.runs.run_stamp import find_finished
-from probes.runs.task_kinds import KINDS
 
 
 def run_command(args: RunArgs) -> int:
@@ -39,11 +32,3 @@ def run_command(args: RunArgs) -> int:
         write_file(path, dump_config(args.data, path))
     show_run(folder, scores)
     return 0
-
-
-def show_run(folder: Path, scores: RunScores) -> None:
-    """Print the results of a run, and where its report is."""
-    Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
-    if scores.header.task["is_sample"]:
-        show("The task is a sample shipped with icecore: these scores are no benchmark result.")
-    show(f"{folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
