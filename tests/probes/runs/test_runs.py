@@ -51,7 +51,7 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
         "stamp.json",
         "summary.md",
     ]
-    assert listing(finished.folder) == sorted([*files, "stamp.json", manifest, *heads, *figures])
+    assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
 
 
 @pytest.mark.long
