@@ -580,3 +580,24 @@ def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[
             f"or a known name ({', '.join(KNOWN_DECODERS)})."
         )
     return Located(name, "hub", name, resolve_hub(name, revision))
+
+
+def list_decoder_files(name: str) -> list[Path] | None:
+    """List the files that a decoder is loaded from, as `locate_decoder` finds them, without fetching or loading any.
+
+    None where they are not known without asking: a hub id, or a known decoder that is not in the cache folder.
+    """
+    path = Path(split_random(name)[0]).expanduser()
+    if path.is_dir():
+        folders = [path]
+    elif path.suffix.lower() == ".gguf":
+        return [path] if path.is_file() else None
+    elif "/" in str(path) or path.is_file():
+        return None
+    else:
+        entry = known_decoder(str(path)).name
+        entries = [decoder_folder(icecore_home(), f"{entry}{end}") for end in ("-hub", "")]
+        records = {folder: record for folder in entries if (record := read_record(folder))}
+        folders = [*records, *(record.weights_folder(folder) for folder, record in records.items())]
+    files = [file for folder in dict.fromkeys(folders) for file in sorted(folder.rglob("*")) if file.is_file()]
+    return files or None

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from extract.code_gate import allow_code
 from extract.errors import UsageError, printable, unknown_name
@@ -86,6 +86,8 @@ class Args:
 
     typed: frozenset[str] = field(default=frozenset(), compare=False)
     """Names of the arguments that were typed."""
+    checks_heads: ClassVar[bool] = True
+    """Whether the values of heads' options are checked while the command line is read, which loads torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +204,9 @@ def read_command(command: Command, argv: Sequence[str]) -> Any:
         data = values["data"] = read_data(file, roles)
         if data is not None:
             sys.stderr.write(printable(f"{data}\n"))
-        values["config"] = read_config(pairs, file="" if data else file, data=data, options=options)
+        values["config"] = read_config(
+            pairs, file="" if data else file, data=data, options=options, checks_heads=command.args.checks_heads
+        )
     return command.args(typed=names, **values)
 
 

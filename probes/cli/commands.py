@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeVar, dataclass_transform
+from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
 from extract.errors import UsageError, unknown_name
 from extract.inputs.template import TokenPolicy
@@ -96,7 +96,7 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
 
 
 @command(
-    "run_commands",
+    "whole_run",
     examples=(
         "run configs/demo.yaml",
         "run configs/demo.yaml --dry-run",
@@ -109,6 +109,7 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
 class RunArgs(Configured, Watched):
     """Extract what is missing, fit every head, report."""
 
+    checks_heads: ClassVar[bool] = False
     dry_run: bool = _dry_run()
     text: str = _text(needs=("CONFIG",))
     label: str = _label(needs=("CONFIG",))

@@ -37,9 +37,9 @@ from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_layers
 from probes.runs.predict import read_run_folder
-from probes.runs.run import load_run_task
 from probes.runs.run_caches import is_run, open_named
 from probes.runs.run_pages import write_report
+from probes.runs.run_task import load_run_task
 
 if TYPE_CHECKING:
     import pandas as pd

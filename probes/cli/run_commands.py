@@ -1,4 +1,4 @@
-"""Commands that extract and fit: run, extract, fit, sweep, embed."""
+"""Commands that extract and fit: extract, fit, sweep, embed."""
 
 import io
 import sys
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.errors import ConfigError, InputError, UsageError, unknown_name
@@ -28,28 +27,15 @@ from extract.masks.mask_plan import (
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
 from extract.store.cache import LatentCache, open_cache
 from extract.store.manifest import Manifest
-from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, RunArgs, SweepArgs
-from probes.cli.screen import read_lines, show, watcher_of
+from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, SweepArgs
+from probes.cli.screen import read_lines, show, show_run, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
 from probes.report.scores import PlansScores
-from probes.report.write import screen_table
-from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line
-from probes.runs.predict import LoadedRun
-from probes.runs.run import (
-    RunResult,
-    check_heads,
-    find_sides,
-    load_run_task,
-    obtain_cache,
-    obtain_corpus,
-    obtain_shards,
-    pretrain,
-    run,
-)
+from probes.runs.run import RunResult, check_heads, find_sides, obtain_cache, obtain_shards, pretrain, run
 from probes.runs.run_config import RunConfig
-from probes.runs.task_kinds import KINDS
+from probes.runs.run_task import load_run_task, obtain_corpus
 from probes.runs.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -62,18 +48,6 @@ WORTH_SAYING = 1.3
 """How much faster products must be in bfloat16 for a dry run to say so."""
 
 
-def run_command(args: RunArgs) -> int:
-    """Extract what is missing, fit every head, report."""
-    if args.dry_run:
-        return _dry_run(args.config, watcher_of(args))
-    result = run(args.config, watcher=watcher_of(args), command=command_line())
-    if args.data is not None:
-        path = result.folder.with_name(f"{args.config.name}.yaml")
-        write_file(path, dump_config(args.data, path))
-    _show(result)
-    return 0
-
-
 def extract_command(args: ExtractArgs) -> int:
     """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
     if args.ray is not None:
@@ -81,11 +55,11 @@ def extract_command(args: ExtractArgs) -> int:
     if args.shards:
         return _extract_shards(args)
     if args.texts and args.dry_run:
-        return _dry_run(args.config, watcher_of(args), [(args.config, read_corpus(args.texts, args.column))])
+        return estimate(args.config, watcher_of(args), [(args.config, read_corpus(args.texts, args.column))])
     if args.texts:
         return embed_file(args.config, args.texts, column=args.column, to=args.out, watcher=watcher_of(args))
     if args.dry_run:
-        return _dry_run(args.config, watcher_of(args))
+        return estimate(args.config, watcher_of(args))
     for config, source in _sources(args.config, load_run_task(args.config)):
         cache = obtain_cache(config, source, watcher=watcher_of(args))
         show(str(cache.path))
@@ -149,7 +123,8 @@ def fit_command(args: FitArgs) -> int:
     cache = _open_named(name) if name else find_cache_of(config, load_run_task(config))
     corpus = obtain_corpus(config)
     corpus_cache = find_cache_of(config, corpus) if corpus else None
-    _show(run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line()))
+    loaded = run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line())
+    show_run(loaded.folder, loaded.record)
     return 0
 
 
@@ -181,15 +156,7 @@ def _open_named(name: str) -> LatentCache:
     return cache
 
 
-def _show(result: LoadedRun) -> None:
-    scores = result.record
-    Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
-    if scores.header.task["is_sample"]:
-        show("The task is a sample shipped with icecore: these scores are no benchmark result.")
-    show(f"{result.folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
-
-
-def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunConfig, Task | Corpus]] = ()) -> int:
+def estimate(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunConfig, Task | Corpus]] = ()) -> int:
     """Estimate an extraction: of the sources, or where there are none of what a run extracts."""
     notes: list[str] = []
     if not sources:

@@ -12,6 +12,9 @@ from extract.errors import ConfigError, InputError, first_line, looked_in, print
 from extract.run.progress import BarProgress
 from probes.cli.arguments import Watched
 from probes.fitting.progress import EpochReport
+from probes.report.document import screen_table
+from probes.report.scores import RunScores
+from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
@@ -34,6 +37,14 @@ def show_written(
     """Print the files that were written to a folder, and those of every figure."""
     names = (*files, *(name for group in figures.values() for name in group))
     show("\n".join(f"written: {folder / name}" for name in names))
+
+
+def show_run(folder: Path, scores: RunScores) -> None:
+    """Print the results of a run, and where its report is."""
+    Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
+    if scores.header.task["is_sample"]:
+        show("The task is a sample shipped with icecore: these scores are no benchmark result.")
+    show(f"{folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
 
 
 def read_lines(name: str) -> list[str]:

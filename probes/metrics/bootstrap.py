@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from extract.errors import TaskError, unknown_name
 from probes.metrics.class_metrics import ClassCounts, class_metric, count_by_unit, score_classes
@@ -395,6 +394,8 @@ def correlation_scorer(
 
 
 def _ranked(values: NDArray[np.generic], metric: str) -> NDArray[np.float64]:
+    from scipy.stats import rankdata  # half a second, which reading a finished run saves
+
     wide = np.asarray(values, np.float64)
     return np.asarray(rankdata(wide, axis=-1)) if metric == "spearman" else wide
 

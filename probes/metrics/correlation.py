@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.stats import linregress, rankdata
 
 from extract.errors import unknown_name
 
@@ -31,6 +30,8 @@ def _centre(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def spearman(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
     """Spearman rank correlation along the last axis, ties sharing their mean rank; shapes and NaN as in `pearson`."""
+    from scipy.stats import rankdata  # half a second, which reading a finished run saves
+
     return pearson(rankdata(predicted, axis=-1), rankdata(gold, axis=-1))
 
 
@@ -128,6 +129,8 @@ def fit_linear(
         reach, drop = (x - identical)[x < identical], (y - high)[x < identical]
         slope = float(np.dot(reach, drop) / np.dot(reach, reach)) if len(reach) else 0.0
         return LinearCalibration(slope, high - slope * identical, low, high)
+    from scipy.stats import linregress
+
     line = linregress(x, y)
     return LinearCalibration(float(line.slope), float(line.intercept), low, high)
 

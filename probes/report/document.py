@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.box import SIMPLE
+from rich.table import Table as ScreenTable
 
+from extract.errors import printable
 from extract.inputs.template import FIRST_FIELDS
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from probes.data.task import Task
@@ -557,3 +560,22 @@ def _choice(name: str, choice: PlanChoice) -> tuple[str, ...]:
     gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
     plan = f"`{choice.plan.text}`" + (f", {point}" if point else "")
     return name, plan, percent(result.mean("validation")), percent(result.mean("test")), interval(test), gain
+
+
+def screen_table(scores: RunScores, report: KindReport) -> ScreenTable:
+    """Make the table of results for a terminal, 80 characters wide, numbers to the right."""
+    header = scores.header
+    titles, rows = result_rows(scores, report, on_screen=True)
+    title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
+    shared = [f"{note}." for note in header.task.get("shared_rows", {}).values()]
+    table = ScreenTable(
+        title=printable(title), caption=printable("\n".join(shared)) or None, box=SIMPLE, padding=(0, 1)
+    )
+    widest = max((len(word) for row in rows for word in row[0].split()), default=0)  # no name of a head is cut
+    for column in titles:
+        is_head = column == "head"
+        heading = "\n".join(column.rsplit(" ", 1))
+        table.add_column(heading, justify="left" if is_head else "right", min_width=widest if is_head else None)
+    for row in rows:
+        table.add_row(*map(printable, row))
+    return table

@@ -6,10 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.table import Table
-
-from extract.errors import printable
 from extract.files import write_file
 from probes.data.task import Task
 from probes.report.blocks import Document
@@ -18,7 +14,6 @@ from probes.report.document import (
     KindReport,
     plans_document,
     pretraining_document,
-    result_rows,
     run_document,
     summary_text,
 )
@@ -94,20 +89,3 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def screen_table(scores: RunScores, report: KindReport) -> Table:
-    """Make the table of results for a terminal, 80 characters wide, numbers to the right."""
-    header = scores.header
-    titles, rows = result_rows(scores, report, on_screen=True)
-    title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
-    shared = [f"{note}." for note in header.task.get("shared_rows", {}).values()]
-    table = Table(title=printable(title), caption=printable("\n".join(shared)) or None, box=SIMPLE, padding=(0, 1))
-    widest = max((len(word) for row in rows for word in row[0].split()), default=0)  # no name of a head is cut
-    for column in titles:
-        is_head = column == "head"
-        heading = "\n".join(column.rsplit(" ", 1))
-        table.add_column(heading, justify="left" if is_head else "right", min_width=widest if is_head else None)
-    for row in rows:
-        table.add_row(*map(printable, row))
-    return table

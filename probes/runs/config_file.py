@@ -208,9 +208,17 @@ def read_data(file: str, roles: Mapping[str, str]) -> "BareFile | None":
 
 
 def read_config(
-    typed: Pairs, *, file: str = "", data: "BareFile | None" = None, options: Iterable[str] = ()
+    typed: Pairs,
+    *,
+    file: str = "",
+    data: "BareFile | None" = None,
+    options: Iterable[str] = (),
+    checks_heads: bool = True,
 ) -> RunConfig:
-    """Read a configuration: a YAML file or one of data, if any, and the keys on the command line, which win."""
+    """Read a configuration: a YAML file or one of data, if any, and the keys on the command line, which win.
+
+    Without `checks_heads` no torch is loaded, and the values of heads' options are checked by its `check_heads`.
+    """
     layers, missing = _Layers(options), dict[str, str]()
     if data is not None:
         layers.add("", config_of_data(data), str(data.path))
@@ -232,6 +240,7 @@ def read_config(
             missing = {name: why for name, why in missing.items() if not f"{name}.".startswith(f"{key}.")}
     with allow_code(_typed_code(pairs)):
         values = {**layers.values, "sources": layers.sources, "missing": missing} if layers.values else {}
+        values["has_checked_heads"] = checks_heads
         config: RunConfig = from_plain(RunConfig, values)
     if config.decoder.trust_remote_code and not any(key == TRUST and text.lower() == "true" for key, text in pairs):
         raise ConfigError(
@@ -293,7 +302,8 @@ def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _:
     if isinstance(source, RunConfig):
         return source
     if isinstance(source, Mapping):
-        hints = {key: hint for key, hint in record_hints(RunConfig).items() if key != "sources"}
+        unnamed = ("sources", "has_checked_heads")
+        hints = {key: hint for key, hint in record_hints(RunConfig).items() if key not in unnamed}
         for key in source:
             if key not in hints:
                 raise unknown_key(str(key), hints)

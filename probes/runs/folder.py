@@ -73,9 +73,8 @@ def open_folder(
     Nothing is overwritten: a run of other settings or of another cache has a folder of its own, named after what
     differs. The manifest of the cache is written to `manifests/`. No absolute path is written.
     """
-    portable, cache_id = without_absolute_paths(settings), cache.manifest.id if cache else ""
-    *shared, unique = _possible_folders(Path(runs) / name, settings, portable, cache_id)
-    folder = next((path for path in shared if _is_same_run(path, portable, cache_id)), unique)
+    portable = without_absolute_paths(settings)
+    folder = choose_folder(runs, name, settings, cache.manifest.id if cache else "")
     refuse_links(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,6 +86,13 @@ def open_folder(
         write_file(folder / MANIFESTS / f"{cache.path.stem}.json", cache.manifest.to_json() + "\n")
     write_file(folder / CONFIG, _with_sources(portable, sources))
     return folder
+
+
+def choose_folder(runs: str, name: str, settings: Values, cache_id: str) -> Path:
+    """Name the folder of a run of these settings on this cache; it may be there already, or not."""
+    portable = without_absolute_paths(settings)
+    *shared, unique = _possible_folders(Path(runs) / name, settings, portable, cache_id)
+    return next((path for path in shared if _is_same_run(path, portable, cache_id)), unique)
 
 
 def _possible_folders(plain: Path, settings: Values, portable: Values, cache_id: str) -> Iterator[Path]:

@@ -27,8 +27,9 @@ from probes.runs.compare import read_rows, read_runs
 from probes.runs.folder import RunFolder
 from probes.runs.predict import LoadedRun, read_run_folder
 from probes.runs.results import Runs, open_runs
-from probes.runs.run import EncoderStore, find_sides, load_run_task, make_context, obtain_corpus
+from probes.runs.run import EncoderStore, find_sides, make_context
 from probes.runs.run_caches import find_cache_of
+from probes.runs.run_task import load_run_task, obtain_corpus
 from probes.runs.watcher import SILENT, Watcher
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, 
 from probes.report.write import write_plans
 from probes.runs.folder import open_folder
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
-from probes.runs.run import RunResult, check_heads, evaluate_heads, load_run_task, make_context, make_header
+from probes.runs.run import RunResult, check_heads, evaluate_heads, make_context, make_header
 from probes.runs.run_config import RunConfig, describe_sources
+from probes.runs.run_task import load_run_task
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 

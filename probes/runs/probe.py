@@ -26,7 +26,8 @@ from probes.runs.config_file import config_of_data
 from probes.runs.encoder import DEFAULT_DECODER, Configured, list_rows, plain_value, reuse_latents
 from probes.runs.layer_studies import LayerStudy
 from probes.runs.predict import LoadedRun
-from probes.runs.run import check_heads, load_run_task, run
+from probes.runs.run import check_heads, run
+from probes.runs.run_task import load_run_task
 from probes.runs.watcher import SILENT, watching
 
 PROBE_KINDS = ("classes", "numbers", "pairs", "words")

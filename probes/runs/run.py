@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from extract.decoders.decoder import Decoder, choose_device, load_decoder, load_tokenizer
+from extract.decoders.decoder import Decoder, choose_device, load_decoder
 from extract.errors import ConfigError, TaskError
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
@@ -24,8 +24,8 @@ from extract.run.extraction import (
     require_one_process,
 )
 from extract.store.cache import LatentCache, ShardedCache
-from probes.data.task import Corpus, Task, TaskInfo, load_corpus
-from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
+from probes.data.task import Corpus, Task, TaskInfo
+from probes.fitting.fit_options import require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
@@ -45,29 +45,10 @@ from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
 from probes.runs.predict import LoadedRun
 from probes.runs.run_config import RunConfig, describe_sources
+from probes.runs.run_stamp import describe_inputs, write_stamp
+from probes.runs.run_task import load_run_task, obtain_corpus
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
-
-MTEB_TASKS = ("banking77",)
-"""Tasks that Look Both Ways scores as mteb does, with their own splits; use `few-shot-probe`."""
-
-
-def load_run_task(config: RunConfig) -> Task:
-    """Load the task of a run with the changes of its protocol, such as other splits under `look-both-ways`."""
-    protocol = find_protocol(config.protocol)
-    config.require_files("task")
-    task: Any = config.task.load(protocol.task)
-    cut = protocol.cut.get(config.task.kind)
-    if cut == "released-split" and task.name not in MTEB_TASKS:
-        from probes.data.domains import look_both_ways_split
-
-        task = look_both_ways_split(task)
-    elif cut == "every-token":  # reading the tokenizer does not load the decoder
-        from probes.data.word_task import label_every_token
-
-        task = label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
-    changed: Task = task
-    return changed
 
 
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
@@ -216,16 +197,6 @@ class EncoderStore:
         return cast("PretrainingInfo", described)
 
 
-def obtain_corpus(config: RunConfig) -> Corpus | None:
-    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders."""
-    spec = config.pretraining
-    starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
-    if not spec.corpus or all(start == "fresh" for start in starts):
-        return None
-    config.require_files("pretraining")
-    return load_corpus(spec.corpus, spec.texts, spec.options)
-
-
 Scores = TypeVar("Scores", bound=PlansScores | PretrainingScores)
 
 
@@ -288,6 +259,7 @@ def _run(
     command: str,
 ) -> LoadedRun:
     started = time.monotonic()
+    inputs = None if cache or corpus_cache or decoder else describe_inputs(config)
     if cache:
         from probes.runs.run_caches import config_of, show_as
 
@@ -334,6 +306,8 @@ def _run(
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
     )
     write_run(folder, scores, task, kind.report, formats=config.figures)
+    if inputs is not None:
+        write_stamp(folder, inputs, task=task, caches=[cache, *([documents] if documents else [])])
     finished = RunFolder(folder)
     vars(finished)["scores"] = scores  # with the predictions, which the file lacks
     return LoadedRun(finished, decoder=decoder)

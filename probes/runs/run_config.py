@@ -152,6 +152,8 @@ class RunConfig:
     """Where the values that were typed or read from a file came from, by key."""
     missing: dict[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
     """What a file names and is nowhere, by key, as sentences."""
+    has_checked_heads: bool = field(default=True, compare=False, repr=False, metadata={"is_key": False})
+    """False leaves the values of heads' options unread, which takes torch, until `check_heads`."""
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -187,7 +189,6 @@ class RunConfig:
         """Refuse options of heads, and poolings that they read and nobody extracts."""
         for name, options in self.heads.items():
             check_head(name, options, kind=self.task.kind, task=self.task.name)
-        heads = self.resolve_heads()
         kind = KINDS[self.task.kind]
         if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
             raise ConfigError(
@@ -199,7 +200,7 @@ class RunConfig:
         key, extracted = "extraction.poolings", self.extraction.poolings
         if kind.reads_words:
             key, extracted = "extraction.words.poolings", self.extraction.words.poolings
-        for name, resolved in heads.items():
+        for name, resolved in self.resolve_heads().items() if self.has_checked_heads else ():
             for pooling in split_poolings(resolved.pooling_of(extracted)):
                 if pooling not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
                     raise ConfigError(
@@ -223,6 +224,10 @@ class RunConfig:
             if source == TYPED and not is_read:
                 raise ConfigError(f"{key} does nothing, as {why}; leave it out.")
 
+    def check_heads(self) -> "RunConfig":
+        """Return the same configuration, the values of heads' options checked."""
+        return self if self.has_checked_heads else replace(self, has_checked_heads=True)
+
     def require_files(self, section: str) -> None:
         """Refuse a section that names files which are nowhere; `ConfigError` says where they were looked for."""
         for key, sentence in self.missing.items():
@@ -237,7 +242,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = to_plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
-        del values["sources"], values["missing"]
+        del values["sources"], values["missing"], values["has_checked_heads"]
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
         if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]

@@ -17,7 +17,7 @@ from extract.inputs.template import TEMPLATES
 from extract.masks.mask_kinds import KINDS as MASK_KINDS
 from extract.masks.mask_plan import PLANS
 from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
-from probes.cli import listing, run_commands
+from probes.cli import listing
 from probes.cli.arguments import Command, print_help, read_command, split_keys
 from probes.cli.commands import COMMANDS
 from probes.cli.main import MESSAGE, load_command, main
@@ -242,7 +242,7 @@ def test_ctrl_c_ends_with_130_and_a_sentence(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_commands, "run", interrupt)
+    monkeypatch.setattr("probes.runs.run.run", interrupt)
     assert main(["run", "--name", "x"]) == 130
     assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
 
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_with_130_and_a_sentence(
 def test_a_signal_ends_a_command_with_130_and_a_sentence(
     number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_commands, "run", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("probes.runs.run.run", lambda *_, **__: signal.raise_signal(number))
     # A suite that a shell started in the background inherits SIGINT ignored.
     inherited = signal.signal(number, signal.default_int_handler)
     try:
@@ -283,7 +283,7 @@ def test_what_the_system_refuses_is_one_sentence(
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "runs/x/summary.md")
 
-    monkeypatch.setattr(run_commands, "run", fail)
+    monkeypatch.setattr("probes.runs.run.run", fail)
     assert main(["run", "--name", "x"]) == 1
     err = capsys.readouterr().err
     assert os.strerror(number) in err

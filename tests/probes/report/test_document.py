@@ -39,6 +39,7 @@ from probes.report.document import (
     result_rows,
     run_document,
     run_lead,
+    screen_table,
     search_lead,
     summary_text,
     sweep_lead,
@@ -52,7 +53,7 @@ from probes.report.scores import (
     seal_scores,
 )
 from probes.report.style import Album
-from probes.report.write import report_run, screen_table, without_nan, write_plans, write_pretraining
+from probes.report.write import report_run, without_nan, write_plans, write_pretraining
 from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (
     AUTOENCODERS,

@@ -11,8 +11,9 @@ from extract.store.cache import LatentCache
 from probes.data.task import Corpus
 from probes.heads.autoencoders import FOLDER
 from probes.heads.context import load_head
-from probes.runs.run import EncoderStore, obtain_corpus
+from probes.runs.run import EncoderStore
 from probes.runs.run_config import PretrainingSpec, RunConfig
+from probes.runs.run_task import obtain_corpus
 from probes.runs.watcher import SILENT, Watcher
 from tests.probes.corpus_latents import write_corpus
 from tests.probes.finished_run import forbid

@@ -42,7 +42,15 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
         ),
     ]
     manifest = f"manifests/{finished.cache.stem}.json"
-    files = ["config.yaml", "predictions.csv", "predictions_scored.csv", "report.html", "scores.json", "summary.md"]
+    files = [
+        "config.yaml",
+        "predictions.csv",
+        "predictions_scored.csv",
+        "report.html",
+        "scores.json",
+        "stamp.json",
+        "summary.md",
+    ]
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
 
 

@@ -12,9 +12,10 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache, MeanCache
 from probes.cli.main import main
 from probes.runs.folder import RunFolder, without_absolute_paths
-from probes.runs.run import load_run_task, run
+from probes.runs.run import run
 from probes.runs.run_caches import config_of, find_cache_of
 from probes.runs.run_config import RunConfig
+from probes.runs.run_task import load_run_task
 from tests.probes.finished_run import Finished
 
 NAME = "prompt-eol+kv-embedding"

@@ -28,8 +28,9 @@ from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
 from probes.metrics.span_metrics import decode_tags
 from probes.runs.plan_runs import run_sweep
-from probes.runs.run import load_run_task, run
+from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec
+from probes.runs.run_task import load_run_task
 from tests.probes.finished_run import opening, require_opening
 
 pytestmark = pytest.mark.long
