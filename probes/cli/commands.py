@@ -73,6 +73,7 @@ _run = partial(positional, "run folder, as runs/demo", completes="runs")
 _head = partial(option, "", "head of the run; the best on validation when absent", completes="heads")
 _decoder = partial(option, "", "where the run's decoder is; as recorded when absent", completes="decoders")
 _trust = partial(option, False, "run code that comes with the decoder; a run folder cannot")
+_clip = partial(option, False, "numbers outside the range of the run's gold become its nearest end")
 _column = partial(option, "", "column with the texts of a table (default: text)")
 _latents = partial(
     option,
@@ -240,6 +241,7 @@ class ScoreArgs(Watched):
     head: str = _head()
     decoder: str = _decoder()
     trust_remote_code: bool = _trust()
+    clip: bool = _clip()
     jsonl: bool = option(False, "print a JSON object per row")
 
 
@@ -257,11 +259,12 @@ class PredictArgs(Watched):
         completes="files",
         excludes=("--serve",),
     )
-    columns: str = option("", "columns of the texts, parted by commas: two for pairs, else one")
+    columns: str = option("", "columns of the texts, two for pairs: a,b; those of the run when absent")
     out: str = option("", "file to write; standard output when absent", completes="files", excludes=("--serve",))
     format: str = option("", "by default that of --out, or csv", values=("csv", "jsonl"), excludes=("--serve",))
     head: str = _head()
     decoder: str = _decoder()
+    clip: bool = _clip()
     probabilities: bool = option(False, "add the probability of every class")
     safe_for_spreadsheets: bool = option(
         False, "put ' before texts of the CSV that a spreadsheet would run", excludes=("--serve",)

@@ -2,39 +2,80 @@
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, count
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from extract.errors import IcecoreError, InputError, UsageError, first_line, printable, unknown_name
+from extract.errors import InputError, TaskError, UnknownNameError, UsageError, first_line, printable
 from extract.files import write_file
 from extract.records import Values
 from probes.cli.arguments import Watched
 from probes.cli.commands import PredictArgs, ScoreArgs
 from probes.cli.screen import read_lines, watcher_of
-from probes.data.table_files import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, RawTable, inner_suffix, read_raw
+from probes.data.table_files import DELIMITERS, inner_suffix
 from probes.heads.layer_head import require_probabilities
 from probes.report.safe_csv import write_csv
-from probes.runs.predict import CHUNK_ROWS, Row, Scorer, load_scorer
+from probes.runs.new_rows import TABLES, NewRow, Row, RowReader, count_texts
+from probes.runs.predict import CHUNK_ROWS, Answer, LoadedRun, Scorer, load_run
 
 # --- Scores of new rows ---
 
 
-COUNTS = {1: "one text", 2: "two texts"}
-
-
 def score_command(args: ScoreArgs) -> int:
     """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
-    lines = read_lines(args.file) if args.file else []  # before the decoder is loaded, which takes longer
-    scorer = load_scorer(
-        args.run, head=args.head or None, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code
-    )
-    rows = read_rows(lines, args.file, scorer) if args.file else [_one_row(args.texts, scorer)]
+    run, rows = _open(args, args.file, (), default_to_lines=True)
+    scorer = run.scorer(args.head)
+    if not args.file:
+        rows = [NewRow(_one_row(args.texts, scorer))]
+    if args.clip:
+        scorer.require_range()
     _say(scorer, args)
-    for row, prediction in zip(rows, scorer.stream(rows, at_a_time=CHUNK_ROWS), strict=True):
-        fields = scorer.fields(row, prediction)
-        sys.stdout.write(_json(fields) if args.jsonl else printable(_lines(fields)))
+    answers = []
+    for start in range(0, len(rows), CHUNK_ROWS):
+        part = rows[start : start + CHUNK_ROWS]
+        answers += scorer.answer(part, is_clipped=args.clip)
+        for row, answer in zip(part, answers[start:], strict=True):
+            if row.row is None or answer.prediction is None:
+                error = answer.error
+                sys.stdout.write(
+                    _json({"error": error}) if args.jsonl else printable(f"-\t{' '.join(error.split())}\n")
+                )
+            else:
+                fields = scorer.fields(row.row, answer.prediction)
+                sys.stdout.write(_json(fields) if args.jsonl else printable(_lines(fields)))
+    return _report_bad(answers, args)
+
+
+def _open(
+    args: ScoreArgs | PredictArgs, file: str, columns: tuple[str, ...], *, default_to_lines: bool = False
+) -> tuple[LoadedRun, list[NewRow]]:
+    """Open a run and read the rows of a file, before the decoder is loaded, which takes longer."""
+    run = load_run(args.run, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code)
+    if not file:
+        return run, []
+    reader = run.reader(args.head)
+    if reader.is_table(file):
+        try:
+            return run, reader.read_file(file, columns)
+        except (InputError, UnknownNameError):
+            if not default_to_lines or inner_suffix(Path(file)) not in DELIMITERS:
+                raise  # else it has no header, and is a row a line
+        except TaskError:
+            if not default_to_lines or Path(file).is_file():
+                raise
+    elif columns:
+        reader.read_file(file, columns)
+    return run, reader.read_lines(read_lines(file), file)
+
+
+def _report_bad(answers: Sequence[Answer], args: Watched) -> int:
+    """Say how many rows have no prediction; if all of them, that is an error."""
+    bad = [answer.error for answer in answers if answer.error]
+    if bad and len(bad) == len(answers):
+        more = f" ({len(bad):,} such rows)" if len(bad) > 1 else ""
+        raise InputError(f"no row can be predicted{more}: {bad[0]}")
+    if bad:
+        watcher_of(args).say(f"{len(bad):,} of {len(answers):,} rows have no prediction; the first: {bad[0]}")
     return 0
 
 
@@ -56,53 +97,18 @@ def _cell(value: str | float | None) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
 
 
-def _count(n_texts: int) -> str:
-    return COUNTS.get(n_texts, f"{n_texts} texts")
-
-
 def _one_row(texts: Sequence[str], scorer: Scorer) -> Row:
     if len(texts) != scorer.n_texts:
         raise InputError(
-            f"{len(texts)} texts were given; allowed: {_count(scorer.n_texts)} for a run on {scorer.kind}, or a file "
-            "of rows with --file FILE."
+            f"{len(texts)} texts were given; allowed: {count_texts(scorer.n_texts)} for a run on {scorer.kind}, or a "
+            "file of rows with --file FILE."
         )
     return texts[0] if scorer.n_texts == 1 else tuple(texts)
-
-
-def read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Row]:
-    """Read rows out of the lines of a file, of which `.conll` holds a word each."""
-    if name.endswith(".conll") and scorer.reads_words:
-        return list(_sentences(lines))
-    return [_read_row(line, number, name, scorer.n_texts) for number, line in enumerate(lines, start=1) if line]
-
-
-def _read_row(line: str, number: int, name: str, n_texts: int) -> Row:
-    cells = line.split("\t") if n_texts > 1 else [line]
-    if len(cells) != n_texts or not all(cell.strip() for cell in cells):
-        tab = " with one tab between them" if n_texts > 1 else ""
-        raise InputError(f"line {number} of {name!r} is {cells!r}; allowed: {_count(n_texts)}{tab}.")
-    return cells[0] if n_texts == 1 else tuple(cells)
-
-
-def _sentences(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Read the first column of lines of words; a blank line ends a sentence, -DOCSTART- is no word."""
-    words: list[str] = []
-    for line in [*lines, ""]:
-        cells = line.split("\t" if "\t" in line else None) if line.strip() else []
-        if cells and cells[0].strip() != "-DOCSTART-":
-            words.append(cells[0].strip())
-        elif words and not cells:
-            yield words
-            words = []
 
 
 # --- Predictions ---
 
 
-TABLES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-OBJECT = 'give an object, as {"text": ...}'
-GUESSES = ("text", "sentence", "words", "tokens")
-"""Columns that are read when none are named; of several texts those that are numbered, as text1 and text2."""
 MOST_BYTES = 65_536
 """Longest line that a service reads; a longer one is answered with an error, as its tokens could block the others."""
 
@@ -113,29 +119,25 @@ def predict_command(args: PredictArgs) -> int:
     if args.safe_for_spreadsheets and form != "csv":
         raise UsageError(f"--safe-for-spreadsheets does nothing for the format {form!r}; leave it out.")
     columns = tuple(filter(None, (name.strip() for name in args.columns.split(","))))
-    source = [] if args.serve else _open_rows(args.file, columns)  # before the decoder is loaded, which takes longer
-    scorer = load_scorer(
-        args.run, head=args.head or None, decoder=args.decoder or None, trust_remote_code=args.trust_remote_code
-    )
+    run, rows = _open(args, "" if args.serve else args.file, columns)
+    scorer = run.scorer(args.head)
+    if args.clip:
+        scorer.require_range()
     if args.probabilities:
         require_probabilities(scorer.name)
     if args.serve:
         _say(scorer, args, "; ready: a JSON object per line")
-        return _serve(scorer, columns, with_shares=args.probabilities)
-    if isinstance(source, RawTable):
-        inputs, rows = _rows_of_table(source, columns, scorer, name=args.file)
-    else:
-        rows = read_rows(source, args.file, scorer)
-        inputs = [{} for _ in rows]
+        return _serve(scorer, run.reader(args.head), columns, args)
     _say(scorer, args, f"; {len(rows):,} rows")
-    text = _write(
-        _predict(scorer, inputs, rows, with_shares=args.probabilities), form, is_safe=args.safe_for_spreadsheets
-    )
+    answers = scorer.answer(rows, with_probabilities=args.probabilities, is_clipped=args.clip)
+    text = _write(scorer.table(rows, answers), form, is_safe=args.safe_for_spreadsheets)
+    text = text.encode(errors="backslashreplace").decode()  # half a character, in a row that has an error
+    code = _report_bad(answers, args)
     if args.out:
         write_file(Path(args.out), text)
     else:
         sys.stdout.write(printable(text))
-    return 0
+    return code
 
 
 def _format_of(out: str) -> str:
@@ -152,74 +154,6 @@ def _say(scorer: Scorer, args: Watched, more: str = "") -> None:
     watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds{more}")
 
 
-def _open_rows(name: str, columns: tuple[str, ...]) -> RawTable | list[str]:
-    """Read a table, or the lines of another file, which has no columns to name."""
-    if inner_suffix(Path(name)) in TABLES:
-        return read_raw(Path(name))
-    if columns:
-        raise InputError(f"--columns names columns of a table, but {name!r} is none; allowed: {', '.join(TABLES)}.")
-    return read_lines(name)
-
-
-def _rows_of_table(
-    table: RawTable, columns: tuple[str, ...], scorer: Scorer, *, name: str
-) -> tuple[list[Values], list[Row]]:
-    """Read all columns of a table, and what is predicted."""
-    names = _find_columns(table.columns, columns, scorer.n_texts, where=name)
-    for row in table.rows:
-        if row.problem:
-            raise InputError(f"{table.location(row)}: {row.problem}.")
-    rows = [_row(row.values, names, table.location(row), reads_words=scorer.reads_words) for row in table.rows]
-    return [row.values for row in table.rows], rows
-
-
-def _find_columns(columns: Sequence[str], named: tuple[str, ...], n_texts: int, *, where: str) -> tuple[str, ...]:
-    for name in named:
-        if name not in columns:
-            raise unknown_name("column", name, columns, hint=f"They are those of {where}.")
-    if named and len(named) != n_texts:
-        raise InputError(f"--columns names {len(named)} columns; this run takes {n_texts} texts per row.")
-    guesses: list[tuple[str, ...]] = [(name,) for name in GUESSES]
-    if n_texts > 1:
-        guesses = [tuple(f"{name}{k}" for k in range(1, n_texts + 1)) for name in GUESSES[:2]]
-    guess = next((names for names in guesses if set(names) <= set(columns)), ())
-    if not (named or guess):
-        tried = " or ".join(", ".join(names) for names in guesses)
-        raise InputError(
-            f"{where} has no columns {tried}; name {n_texts} of its own with --columns: {', '.join(columns)}."
-        )
-    return named or guess
-
-
-def _row(values: Values, names: Sequence[str], where: str, *, reads_words: bool) -> Row:
-    """Take the texts out of a row; a list of words stays one."""
-    for name in names:
-        text = values.get(name)
-        is_words = reads_words and isinstance(text, list) and text and all(isinstance(word, str) for word in text)
-        if not is_words and not (isinstance(text, str) and text.strip()):
-            raise InputError(f"{where}, column {name!r}: {text!r} is no text; allowed: a text that is not empty.")
-    texts: list[Row] = [values[name] for name in names]
-    return texts[0] if len(texts) == 1 else tuple(map(str, texts))
-
-
-def _predict(scorer: Scorer, inputs: Sequence[Values], rows: Sequence[Row], *, with_shares: bool) -> Iterator[Values]:
-    """Put what was predicted beside the user's own columns, which stay as they are; ours get names that are free."""
-    shares = scorer.predict_proba(rows).to_dict("records") if with_shares else [{}] * len(rows)
-    used = {name for values in inputs for name in values}
-    for values, row, prediction, share in zip(inputs, rows, scorer.predict(rows), shares, strict=True):
-        fields = scorer.fields(row, prediction)
-        if values:  # beside the user's own columns, which hold the texts
-            fields = {name: value for name, value in fields.items() if not name.startswith(("text", "word"))}
-        fields |= {f"p_{name}": value for name, value in share.items()}
-        yield {**values, **{_free_name(name, used): value for name, value in fields.items()}}
-
-
-def _free_name(name: str, used: Collection[str]) -> str:
-    """Name a column of ours: `score`, or where the table has one `predicted_score`, `predicted_score_2` and so on."""
-    tries = chain([name, f"predicted_{name}"], (f"predicted_{name}_{number}" for number in count(2)))
-    return next(free for free in tries if free not in used)
-
-
 def _write(rows: Iterable[Values], form: str, *, is_safe: bool) -> str:
     """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
     if form == "jsonl":
@@ -234,18 +168,21 @@ def _csv_cell(value: object) -> object:
     return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
 
 
-def _serve(scorer: Scorer, columns: tuple[str, ...], *, with_shares: bool) -> int:
+def _serve(scorer: Scorer, reader: RowReader, columns: tuple[str, ...], args: PredictArgs) -> int:
     """Answer every line of standard input with one line; a line that cannot be read is answered with its error."""
     for number, line in enumerate(_read_bounded(sys.stdin.buffer), start=1):
         where = f"line {number}"
+        if len(line) > MOST_BYTES:
+            problem = f"{where} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead."
+            row = NewRow(None, {}, where, problem)
+        else:
+            row = reader.read_json(line, columns, where=where)
+        answers = scorer.answer([row], with_probabilities=args.probabilities, is_clipped=args.clip)
+        [values] = [{"error": answers[0].error}] if answers[0].error else scorer.table([row], answers)
         try:
-            values, row = _read_request(line, where, scorer, columns)
-            [answer] = _predict(scorer, [values], [row], with_shares=with_shares)
-            text = json.dumps(answer, ensure_ascii=True)
-        except IcecoreError as error:
-            text = json.dumps({"error": f"{where}: " * (not str(error).startswith(where)) + str(error)})
-        except Exception as error:  # whatever a stranger's line does, the next one is answered
-            text = json.dumps({"error": f"{where} cannot be predicted ({first_line(error)})."})
+            text = json.dumps(values, ensure_ascii=True)
+        except ValueError as error:  # whatever a stranger's line holds beside its text, the next one is answered
+            text = json.dumps({"error": f"{where} cannot be answered ({first_line(error)})."})
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     return 0
@@ -258,24 +195,3 @@ def _read_bounded(lines: BinaryIO) -> Iterator[bytes]:
         while rest and not rest.endswith(b"\n"):
             rest = lines.readline(MOST_BYTES)
         yield line
-
-
-def _read_request(line: bytes, where: str, scorer: Scorer, columns: tuple[str, ...]) -> tuple[Values, Row]:
-    """Read a line of a service: all that the object holds, and the row to predict."""
-    if len(line) > MOST_BYTES:
-        raise InputError(f"{where} is longer than {MOST_BYTES:,} bytes; shorten its texts, or predict a file instead.")
-    if not line.strip():
-        raise InputError(f"{where} is blank; {OBJECT}.")
-    try:
-        text = line.decode("utf-8-sig")
-        values = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where} is not UTF-8 (byte 0x{line[error.start]:02x} at {error.start}); {OBJECT}."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is no JSON ({first_line(error)}); {OBJECT}.") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{where} is {text.strip()[:40]!r}; {OBJECT}.")
-    names = _find_columns(list(values), columns, scorer.n_texts, where=where)
-    return values, _row(values, names, where, reads_words=scorer.reads_words)

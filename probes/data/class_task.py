@@ -584,6 +584,12 @@ class NumberTask(GradedTask):
     is_sample: bool = False
     notes: tuple[str, ...] = ()
 
+    def describe_kind(self) -> dict[str, object]:
+        """Return what other kinds describe too, and the lowest and highest number of train, or of all splits."""
+        splits = ["train"] if "train" in self.splits else list(self.splits)
+        numbers = np.concatenate([self.numbers(split) for split in splits])
+        return {**super().describe_kind(), "score_range": [float(numbers.min()), float(numbers.max())]}
+
     def numbers(self, split: str) -> Float64[np.ndarray, " N"]:
         """Return the numbers of a split, in row order."""
         return np.asarray(self.rows(split)["number"], dtype=np.float64)

@@ -277,15 +277,19 @@ def _read_delimited(path: Path, options: FileOptions) -> RawTable:
 def _read_json(path: Path) -> RawTable:
     text = read_text(path)
     is_list = text.lstrip().startswith("[")
-    values = enumerate(parse_json(path, text), start=1) if is_list else _json_lines(path, text)
+    values = enumerate(parse_json(path, text), start=1) if is_list else _json_lines(text)
     rows = []
     columns: dict[str, None] = {}
     for number, value in values:
         if isinstance(value, dict):
             columns.update(dict.fromkeys(value))
             rows.append(RawRow(number, value))
+        elif isinstance(value, _NoJson):
+            rows.append(RawRow(number, {}, value.problem))
         else:
             rows.append(RawRow(number, {}, f"not a JSON object: {shorten(value)}"))
+    if rows and not columns and rows[0].problem:
+        raise TaskError(f"{path}, {'row' if is_list else 'line'} {rows[0].number}: {rows[0].problem}.")
     return RawTable(str(path), "row" if is_list else "line", tuple(columns), rows)
 
 
@@ -297,12 +301,18 @@ def parse_json(path: Path, text: str) -> Any:
         raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
+@dataclass(frozen=True)
+class _NoJson:
+    problem: str
+
+
+def _json_lines(text: str) -> Iterator[tuple[int, object]]:
     for number, line in numbered_lines(text):
         try:
             yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
+            yield number, _NoJson(f"{shorten(line.strip())} is not JSON ({reason})")
 
 
 def shorten(value: object) -> str:
@@ -347,7 +357,8 @@ def check_table(
     for row in table.rows:
         try:
             if row.problem:
-                raise BadRow(row.problem.partition(":")[0], row.problem)
+                reason = "no JSON" if "is not JSON (" in row.problem else row.problem.partition(":")[0]
+                raise BadRow(reason, row.problem)
             good.append(check(row))
         except BadRow as bad:
             problems.append((row, bad))

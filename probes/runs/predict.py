@@ -1,8 +1,8 @@
 """A finished run in Python: its results, and its heads on new rows."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,15 @@ from torch import Tensor
 from extract import code_gate as gate
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.decoders.decoder_spec import DecoderSource, as_decoder_spec
-from extract.errors import CacheIdentityError, DecoderError, HeadError, InputError, first_line, unknown_name
+from extract.errors import (
+    CacheIdentityError,
+    DecoderError,
+    HeadError,
+    IcecoreError,
+    InputError,
+    first_line,
+    unknown_name,
+)
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import parse_plan
@@ -29,6 +37,7 @@ from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
 from probes.report.scores import RunScores
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
+from probes.runs.new_rows import NewRow, Row, RowReader, row_reader
 from probes.runs.results import results
 from probes.runs.task_kinds import KINDS
 
@@ -39,10 +48,19 @@ CHUNK_ROWS = 4096
 """Rows predicted at a time; bounds memory."""
 
 
-Row = str | Sequence[str] | JoinedText
-"""A text, several, or the words of a sentence."""
 Prediction = float | str | list[str | None]
 """A number, a class, or the tags of a sentence."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a row: a prediction, or the reason why there is none."""
+
+    prediction: Prediction | None
+    error: str = ""
+    """A sentence; empty beside a prediction."""
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    """Class to its probability, where that was asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +76,8 @@ class Scorer:
     decoder: Decoder
     spec: ExtractionSpec
     """What the heads read: no other layer or pooling is computed."""
+    gold_range: tuple[float, float] | None = None
+    """Lowest and highest gold of the run's task; None for classes and words, and in runs that do not record it."""
 
     @property
     def n_texts(self) -> int:
@@ -96,6 +116,74 @@ class Scorer:
             n_read += len(chunk)
             for prediction in self._kind.score(self.seeds, chunk, self.decoder, self.spec):
                 yield prediction.item() if hasattr(prediction, "item") else prediction
+
+    def answer(
+        self, rows: Sequence[NewRow], *, with_probabilities: bool = False, is_clipped: bool = False
+    ) -> list[Answer]:
+        """Predict rows of which some may be bad: each gets its prediction, or the reason why there is none.
+
+        Args:
+            rows: Rows as a `RowReader` reads them.
+            with_probabilities: Whether to give the probability of every class.
+            is_clipped: Whether numbers outside the range of gold become its nearest end.
+
+        Raises:
+            HeadError: The head predicts nothing of single rows, or gives no probabilities; or there is no range of
+                gold to clip to.
+        """
+        if is_clipped:
+            self.require_range()
+        answers: dict[int, Answer] = {}
+        good = [k for k, row in enumerate(rows) if row.row is not None]
+        parts = [good[start : start + CHUNK_ROWS] for start in range(0, len(good), CHUNK_ROWS)]
+        while parts:
+            part = parts.pop()
+            texts = [row for k in part if (row := rows[k].row) is not None]
+            try:
+                answers |= zip(part, self._answer(texts, with_probabilities, is_clipped), strict=True)
+            except HeadError:
+                raise
+            except Exception as error:  # whatever a stranger's row does, the others are answered
+                if len(part) > 1:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+                    continue
+                where = rows[part[0]].where or "the row"
+                reason = (
+                    str(error) if isinstance(error, IcecoreError) else f"it cannot be predicted ({first_line(error)})."
+                )
+                answers[part[0]] = Answer(None, f"{where}: {reason}")
+        return [answers.get(k) or Answer(None, row.error) for k, row in enumerate(rows)]
+
+    def _answer(self, rows: Sequence[Row], with_probabilities: bool, is_clipped: bool) -> list[Answer]:
+        predictions = self.predict(rows)
+        if is_clipped and self.gold_range is not None:
+            low, high = self.gold_range
+            predictions = [min(max(value, low), high) if isinstance(value, float) else value for value in predictions]
+        shares = self.predict_proba(rows).to_dict("records") if with_probabilities else [{}] * len(rows)
+        return [Answer(value, probabilities=share) for value, share in zip(predictions, shares, strict=True)]
+
+    def require_range(self) -> None:
+        """Refuse to clip predictions that are no numbers, or whose range no run recorded."""
+        if self.kind not in ("pairs", "numbers"):
+            raise HeadError(f"--clip does nothing for a run on {self.kind}; allowed: pairs and numbers.")
+        if self.gold_range is None:
+            raise HeadError("the run does not record the range of its gold, so nothing can be clipped; run it again.")
+
+    def table(self, rows: Sequence[NewRow], answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
+        """Put answers beside the columns of their rows, which stay as they are; ours get names that are free.
+
+        A row without a prediction has an empty one, and its reason in `error`.
+        """
+        used = {name for row in rows for name in row.values}
+        for row, answer in zip(rows, answers, strict=True):
+            fields: dict[str, Any] = {self._kind.predicts: None, "error": answer.error}
+            if row.row is not None and answer.prediction is not None:
+                shares = {f"p_{name}": value for name, value in answer.probabilities.items()}
+                fields = {**self.fields(row.row, answer.prediction), **shares}
+            if row.values:  # beside the user's own columns, which hold the texts
+                fields = {name: value for name, value in fields.items() if not name.startswith(("text", "word"))}
+            values = {name: _writable(value) for name, value in row.values.items()}
+            yield {**values, **{_free_name(name, used): value for name, value in fields.items()}}
 
     def predict_proba(self, rows: Sequence[Row]) -> "pd.DataFrame":
         """Return `probabilities` as a frame with a column per class."""
@@ -140,6 +228,17 @@ class Scorer:
         if self.n_texts > 1:
             return len(texts) == self.n_texts
         return isinstance(row, str) or (self.reads_words and (texts is row or isinstance(row, JoinedText)))
+
+
+def _writable(value: Any) -> Any:
+    """Write half a character, which no file can hold, as its code."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _free_name(name: str, used: Collection[str]) -> str:
+    """Name a column of ours: `score`, or where the table has one `predicted_score`, `predicted_score_2` and so on."""
+    tries = chain([name, f"predicted_{name}"], (f"predicted_{name}_{number}" for number in count(2)))
+    return next(free for free in tries if free not in used)
 
 
 def load_scorer(
@@ -192,7 +291,12 @@ def _open_scorer(
     seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
     kind = folder.scores.header.kind
     spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-    return Scorer(kind, name, seeds, decoder, spec)
+    return Scorer(kind, name, seeds, decoder, spec, _gold_range(folder))
+
+
+def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
+    values = folder.scores.header.task.get("score_range")
+    return (float(values[0]), float(values[1])) if values else None
 
 
 def read_run_folder(path: str | Path) -> RunFolder:
@@ -366,6 +470,41 @@ class LoadedRun:
                 scorer = _open_scorer(self._run, name, self._decoder, trust_remote_code=self._trusts)
             self._decoder, self._scorers[name] = scorer.decoder, scorer
         return self._scorers[name]
+
+    def reader(self, head: str = "") -> RowReader:
+        """Return what reads files of new rows as the run read its own, for a head, the best one if empty."""
+        name = head or self.best
+        if name not in self._run.heads:
+            raise unknown_name("head of this run", name, self._run.heads)
+        kind = KINDS[self.kind]
+        with gate.allow_code(self._allows):
+            record = load_head(self._run.heads[name][0]).record
+        return row_reader(self._run, kind.n_texts(record), reads_words=kind.reads_words)
+
+    def predict_file(
+        self, file: str | Path, *, columns: Sequence[str] = (), head: str = "", is_clipped: bool = False
+    ) -> "pd.DataFrame":
+        """Predict the rows of a file, read as the run read its own.
+
+        Args:
+            file: A table, lines of texts, or for words a file of a word a line.
+            columns: Columns of the texts; those of the run, or usual names, when empty.
+            head: A head of the run; the best one if empty.
+            is_clipped: Whether numbers outside the range of gold become its nearest end.
+
+        Returns:
+            The columns of the file and beside them what was predicted. A bad row has an empty prediction, and its
+            reason in a column `error`, which is there only if some row is bad.
+
+        Raises:
+            TaskError: The file cannot be read as a whole.
+            IcecoreError: As `load_scorer`, for columns that are not there, or nothing to clip to.
+        """
+        import pandas as pd
+
+        rows = self.reader(head).read_file(file, columns)
+        scorer = self.scorer(head)
+        return pd.DataFrame(scorer.table(rows, scorer.answer(rows, is_clipped=is_clipped)))
 
     def predict(self, rows: Sequence[Row], *, head: str = "") -> list[Any]:
         """Predict rows: a score per pair of texts, a class or a number per text, a list of tags per sentence.

@@ -104,7 +104,7 @@ def test_a_service_answers_line_by_line_and_outlives_bad_lines(
     bad = {
         b"no json": "is no JSON",
         b"[1]": "is '[1]'; give an object",
-        b'{"text1": "Ice."}': "has no columns text1, text2",
+        b'{"text1": "Ice."}': "has no columns sentence1, sentence2 or text1, text2",
         b'{"text1": "", "text2": "b"}': "column 'text1': '' is no text",
         b'{"text1": ["a"], "text2": "b"}': "column 'text1': ['a'] is no text",
         b'{"text1": "\xff", "text2": "b"}': "is not UTF-8 (byte 0xff at 11)",
@@ -184,7 +184,7 @@ def test_columns_of_the_user_stay_as_they_are(classes: Path, finished: Finished,
     [
         (["--columns", "left,rigth"], "unknown column 'rigth': did you mean 'right'?"),
         (["--columns", "left"], "--columns names 1 columns; this run takes 2 texts per row"),
-        ([], "has no columns text1, text2 or sentence1, sentence2; name 2 of its own with --columns: id, left, right"),
+        ([], "has no columns sentence1, sentence2 or text1, text2; name 2 of its own with --columns: id, left, right"),
         (["--columns", "id,left"], "line 1, column 'id': 0 is no text; allowed: a text that is not empty"),
         (["--columns", "left,right", "--out", "/dev/null/x.csv"], "cannot be written"),
     ],

@@ -46,16 +46,19 @@ def test_score_many_pairs(
 
 
 @pytest.mark.parametrize("line", ["only one", "a\tb\tc", "a\t ", "\t"])
-def test_a_wrong_line_is_named(
+def test_a_wrong_line_is_named_and_the_file_goes_on(
     finished: Finished, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "p.tsv").write_text(f"a\tb\n\n{line}\n", encoding="utf-8")
-    assert main(["score", str(finished.folder), "--pairs", str(tmp_path / "p.tsv")]) == 1
-    err = capsys.readouterr().err
-    assert err == (
-        f"icecore: line 3 of {str(tmp_path / 'p.tsv')!r} is {line.split(chr(9))!r}; "
-        "allowed: two texts with one tab between them.\n"
+    (tmp_path / "p.tsv").write_text(f"a\tb\n\n{line}\nc\td\n", encoding="utf-8")
+    assert main(["score", str(finished.folder), "--pairs", str(tmp_path / "p.tsv")]) == 0
+    streams = capsys.readouterr()
+    reason = (
+        f"line 3 of {str(tmp_path / 'p.tsv')!r} is {line.split(chr(9))!r}; "
+        "allowed: two texts with one tab between them."
     )
+    assert [row.split("\t")[1:] for row in streams.out.splitlines()] == [["a", "b"], [reason], ["c", "d"]]
+    assert streams.out.splitlines()[1] == f"-\t{reason}"
+    assert streams.err.endswith(f"1 of 3 rows have no prediction; the first: {reason}\n")
 
 
 def test_a_pairs_file_that_cannot_be_read(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,8 +115,10 @@ def test_too_few_or_too_many_texts_are_refused(
         assert message in capsys.readouterr().err
 
 
-def test_a_blank_text_is_named_by_its_line(classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "t.txt").write_text("one\n\n  \n", encoding="utf-8")
+def test_a_file_without_a_good_row_is_an_error(
+    classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("\n\n  \n", encoding="utf-8")
     assert main(["score", str(classes), "--file", str(tmp_path / "t.txt")]) == 1
-    assert "line 3 of" in (err := capsys.readouterr().err)
+    assert "no row can be predicted: line 3 of" in (err := capsys.readouterr().err)
     assert "is ['  ']; allowed: one text.\n" in err
