@@ -184,6 +184,7 @@ def _open_named(name: str) -> LatentCache:
 def _show(result: LoadedRun) -> None:
     scores = result.record
     Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
+    show(result.answer)
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
     show(f"{result.folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
