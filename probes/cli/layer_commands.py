@@ -208,7 +208,7 @@ SHOWN = {
     "selectivity": "selec-\ntivity",
     "shapley": "Shapley",
     "without": "with-\nout",
-    "with": "with\nbest",
+    "with": "with\nit",
     "new-information": "new\nbits",
     "mix": "mix",
 }
@@ -272,7 +272,7 @@ def layers_table(findings: "HeadFindings", *, title: str) -> ScreenTable:
         return table
     for k, layer in enumerate(findings.layers):
         ends = f"{_times(alone.low, k)} to {_times(alone.high, k)}" if alone.low else ""
-        mark = "best" if layer == findings.best else "*" if layer in findings.best_set else ""
+        mark = "use " * (layer == findings.recommended) + "*" * (layer in findings.best_set)
         cells = (
             _bits(curve.values, k) if curve.metric == "bits" else _times(curve.values, k) for curve in curves.values()
         )

@@ -12,7 +12,8 @@ from extract.errors import ConfigError, InputError, first_line, looked_in, print
 from extract.run.progress import BarProgress
 from probes.cli.arguments import Watched
 from probes.fitting.progress import EpochReport
-from probes.report.document import screen_table
+from probes.report.blocks import plain_text
+from probes.report.document import run_lead, screen_table
 from probes.report.scores import RunScores
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
@@ -41,7 +42,9 @@ def show_written(
 
 def show_run(folder: Path, scores: RunScores) -> None:
     """Print the results of a run, and where its report is."""
-    Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
+    report = KINDS[scores.header.kind].report
+    Console(markup=False).print(screen_table(scores, report))
+    show(plain_text(run_lead(scores, report.bare, {})))
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
     show(f"{folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")

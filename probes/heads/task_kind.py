@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # importing this module loads no torch
     from probes.data.task import TaskInfo
     from probes.data.task_table import TaskEntry
     from probes.fitting.saved_fits import FitRecord
+    from probes.heads.baselines import Baselines
     from probes.heads.head_table import HeadEntry, HeadOptions
     from probes.heads.layer_head import Heads
     from probes.heads.result import HeadResult
@@ -62,6 +63,11 @@ class TaskKind:
     def zero_shot(self, result: "HeadResult") -> dict[str, dict[str, float]]:
         """Return split to metric to the score that the head without training has at the final norm."""
         del result
+        return {}
+
+    def baselines(self, task: Any) -> "Baselines":
+        """Predict a task without a decoder, for heads to be compared with; a kind needs none."""
+        del task
         return {}
 
     # New rows, scored by saved heads.

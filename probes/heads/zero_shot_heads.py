@@ -385,22 +385,27 @@ class SearchHead(SimilarityHead):
         nearest = of_documents.nearest(reader.read(list(rows["query"])), documents, DEPTH + 1)
         is_excluded = nearest == excluded[:, None]
         ranked = nearest.gather(2, is_excluded.to(torch.uint8).argsort(dim=2, stable=True))[..., :DEPTH].numpy()
+        return score_rankings(self.task, split, ranked)
 
-        keys = [query * len(documents) + np.asarray(part) for query, part in enumerate(rows["documents"])]
-        values = [np.asarray(part, np.float64) for part in rows["grades"]]
-        key, value = np.concatenate(keys), np.concatenate(values)
-        order = np.argsort(key)
-        key, value = key[order], value[order]
-        ranked_keys = np.arange(len(rows))[:, None] * len(documents) + ranked
-        at = np.searchsorted(key, ranked_keys).clip(max=len(key) - 1)
-        grades = np.where(key[at] == ranked_keys, value[at], 0.0)
-        ideal = -np.sort(-_padded(rows["grades"], 0.0), axis=1)
-        n_relevant = (ideal > 0).sum(1)
-        return {
-            "ndcg@10": ndcg(grades, ideal, 10),
-            "recall@10": recall(grades, n_relevant, 10),
-            "recall@100": recall(grades, n_relevant, 100),
-        }
+
+def score_rankings(task: CorpusTask, split: str, ranked: Int[np.ndarray, "*L Q k"]) -> Judged:
+    """Score rankings of the corpus, best first, of each query of a split."""
+    rows, n_documents = task.rows(split), len(task.corpus)
+    keys = [query * n_documents + np.asarray(part) for query, part in enumerate(rows["documents"])]
+    values = [np.asarray(part, np.float64) for part in rows["grades"]]
+    key, value = np.concatenate(keys), np.concatenate(values)
+    order = np.argsort(key)
+    key, value = key[order], value[order]
+    ranked_keys = np.arange(len(rows))[:, None] * n_documents + ranked
+    at = np.searchsorted(key, ranked_keys).clip(max=len(key) - 1)
+    grades = np.where(key[at] == ranked_keys, value[at], 0.0)
+    ideal = -np.sort(-padded(rows["grades"], 0.0), axis=1)
+    n_relevant = (ideal > 0).sum(1)
+    return {
+        "ndcg@10": ndcg(grades, ideal, 10),
+        "recall@10": recall(grades, n_relevant, 10),
+        "recall@100": recall(grades, n_relevant, 100),
+    }
 
 
 class RerankHead(SimilarityHead):
@@ -412,7 +417,7 @@ class RerankHead(SimilarityHead):
         """Score the ranking of each query."""
         rows, of_documents = self.task.rows(split), reader.of_documents()
         queries = reader.read(list(rows["query"]))
-        candidates, grades = _padded(rows["documents"], -1), _padded(rows["grades"], 0.0)
+        candidates, grades = padded(rows["documents"], -1), padded(rows["grades"], 0.0)
         corpus = rows_of(of_documents.cache, self.task.corpus)
         parts = []
         step = max(1, BLOCK // candidates.shape[1])
@@ -423,11 +428,17 @@ class RerankHead(SimilarityHead):
             similarities = reader.paired(queries[:, start : start + step, None], latents)
             parts.append(similarities.masked_fill(block < 0, -torch.inf))  # padding comes last
         order = torch.cat(parts, dim=1).argsort(dim=2, descending=True, stable=True).numpy()
-        ranked = np.take_along_axis(np.broadcast_to(grades, order.shape), order, axis=2)
-        return {"map": average_precision(ranked, (grades > 0).sum(1)), "mrr": reciprocal_rank(ranked)}
+        return score_orders(order, grades)
 
 
-def _padded(lists: Sequence[Sequence[Any]], fill: Any) -> Rows:
+def score_orders(order: Int[np.ndarray, "*L Q m"], grades: Float[np.ndarray, "Q m"]) -> Judged:
+    """Score orders of the candidates of each query, best first."""
+    ranked = np.take_along_axis(np.broadcast_to(grades, order.shape), order, axis=-1)
+    return {"map": average_precision(ranked, (grades > 0).sum(1)), "mrr": reciprocal_rank(ranked)}
+
+
+def padded(lists: Sequence[Sequence[Any]], fill: Any) -> Rows:
+    """Make lists of unequal length the rows of an array."""
     most = max(map(len, lists))
     return np.array([[*items, *[fill] * (most - len(items))] for items in lists])
 
@@ -441,14 +452,10 @@ class ClusterHead(SimilarityHead):
 
     def judge(self, split: str, reader: LayerReader) -> Judged:
         """Put every text into a cluster."""
-        from sklearn.cluster import MiniBatchKMeans
-
         n_clusters = int(self.task.labels(split).max()) + 1
         latents = reader.read(list(self.task.rows(split)["text"])).numpy()
-        models = [
-            MiniBatchKMeans(n_clusters, batch_size=500, n_init="auto", random_state=seed) for seed in self.context.seeds
-        ]
-        return {"v-measure": np.array([[model.fit_predict(layer) for layer in latents] for model in models], np.int64)}
+        seeds = self.context.seeds
+        return {"v-measure": np.stack([[cluster_rows(layer, n_clusters, seed) for layer in latents] for seed in seeds])}
 
     def scorer(self, split: str, metric: str) -> UnitScorer:
         """Compare clusters with labels."""
@@ -464,6 +471,14 @@ class ClusterHead(SimilarityHead):
         """Name the clusters, and for figures the labels, which are not predicted."""
         clusters = (f"cluster {k + 1}" for k in range(int(predicted.max()) + 1))
         return (*clusters, *sorted(set(self.task.rows(split)["label"])))
+
+
+def cluster_rows(rows: Any, n_clusters: int, seed: int) -> Int[np.ndarray, " N"]:
+    """Put rows, which may be sparse, into clusters numbered from 0."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    model = MiniBatchKMeans(n_clusters, batch_size=500, n_init="auto", random_state=seed)
+    return np.asarray(model.fit_predict(rows), np.int64)
 
 
 class AlikeHead(SimilarityHead):
@@ -502,14 +517,21 @@ class TranslateHead(SimilarityHead):
     def judge(self, split: str, reader: LayerReader) -> Judged:
         """Score every text, the mean of both directions."""
         rows = [rows_of(reader.cache, list(self.task.rows(split)[column])) for column in self.task.text_columns]
-        scores, hits = [], []
-        for source, target in (rows, rows[::-1]):
-            nearest = reader.nearest(reader.gather(source), target, 1)[..., 0].numpy()
-            n_times = np.stack([np.bincount(layer, minlength=len(source)) for layer in nearest])
-            is_hit = nearest == np.arange(len(source))
-            scores.append(is_hit * 2 / (n_times + 1))
-            hits.append(is_hit)
-        return {"bitext-f1": np.mean(scores, axis=0), "bitext-accuracy": np.mean(hits, axis=0)}
+        return score_translations(
+            *(reader.nearest(reader.gather(a), b, 1)[..., 0].numpy() for a, b in (rows, rows[::-1]))
+        )
+
+
+def score_translations(*nearest: Int[np.ndarray, "*L N"]) -> Judged:
+    """Score the nearest text that was found for each text, in both directions."""
+    scores, hits = [], []
+    for found in nearest:
+        n_rows = found.shape[-1]
+        n_times = np.apply_along_axis(np.bincount, -1, found, minlength=n_rows)
+        is_hit = found == np.arange(n_rows)
+        scores.append(is_hit * 2 / (n_times + 1))
+        hits.append(is_hit)
+    return {"bitext-f1": np.mean(scores, axis=0), "bitext-accuracy": np.mean(hits, axis=0)}
 
 
 class OddHead(SimilarityHead):
@@ -521,7 +543,7 @@ class OddHead(SimilarityHead):
         """Answer every question."""
         questions = self.task.marked(split)
         flat = reader.read([text for question in questions for text in question])
-        positions = torch.from_numpy(_padded([range(len(question)) for question in questions], -1))
+        positions = torch.from_numpy(padded([range(len(question)) for question in questions], -1))
         starts = torch.tensor([0, *map(len, questions[:-1])]).cumsum(0)
         words = flat[:, (starts[:, None] + positions).clamp(min=0)]
         return {"accuracy": odd_one_out(reader.between(words, words), positions >= 0).numpy()}

@@ -1,6 +1,7 @@
 """Findings about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +42,12 @@ VIEWS = {
     "without-imputed": View("lost without, imputed", "what does the fitted head lose when the layer is its mean?"),
     "with-imputed": View("gained with, imputed", "what does the fitted head gain when all others are their means?"),
     "without": View("lost without, retrained", "what is lost when a probe is fitted without it?", is_retrained=True),
-    "with": View("layer and best, retrained", "what does a probe of the best layer gain by it?", is_retrained=True),
+    "with": View("layer and chosen, retrained", "what does a probe of the chosen layer gain by it?", is_retrained=True),
     "prefix": View("up to the layer", "how far do all layers up to it get?", is_gain=False, is_retrained=True),
     "suffix": View("from the layer on", "how far do it and all above get?", is_gain=False, is_retrained=True),
     "greedy": View("greedy forward", "how few layers suffice?", is_gain=False, is_retrained=True),
     "greedy-gap": View("all minus picked", "what do the picked layers lack?", is_retrained=True),
-    "new-information": View("new information", "how many bits does it add to the best layer?", is_retrained=True),
+    "new-information": View("new information", "how many bits does it add to the chosen layer?", is_retrained=True),
     "v-information": View("V-information", "how many bits can a linear probe read from it?", is_retrained=True),
     "code-length": View(
         "code length", "how many bits does it take to send the labels by it?", is_gain=False, is_retrained=True
@@ -145,8 +146,9 @@ class Agreement:
 class HeadFindings:
     """Findings about the layers of one head.
 
-    Intervals are over the `n_units` units (rows, groups, sentences or documents) of the split. `best_set` are the
-    layers that are statistically tied with the best, at `confidence` for all of them together.
+    Intervals are over the `n_units` units (rows, groups, sentences or documents) of the split. `best` has the highest
+    score there, and `best_set` are the layers that are statistically tied with it, at `confidence` for all of them
+    together. `chosen` is the layer to use: the one that was chosen on `chosen_on`, before the split was read.
     """
 
     head: str
@@ -163,6 +165,41 @@ class HeadFindings:
     agreement: tuple[Agreement, ...] = ()
     answer: str = ""
     warnings: tuple[str, ...] = ()
+    chosen: str = ""
+    """Empty in findings of earlier versions."""
+    chosen_on: str = ""
+
+    @property
+    def recommended(self) -> str:
+        """The layer to use: the chosen one; in findings of earlier versions the best."""
+        return self.chosen or self.best
+
+    def recommend(self) -> str:
+        """Name the layer to use with its score, the layers tied with the best, and the best where it is not tied."""
+        score = self._score(self.recommended)
+        on = f", chosen on {self.chosen_on}" if self.chosen_on else ""
+        n_layers, n_tied = len(self.layers), len(self.best_set)
+        named = f"{describe_layers(self.best_set, self.layers)} ({n_tied} of {n_layers} layers)"
+        if n_tied == n_layers:
+            tied = f"All {n_layers} layers are statistically tied with the best."
+        elif self.best_set == (self.recommended,):
+            tied = f"No other of the {n_layers} layers is statistically tied with it."
+        else:
+            tied = f"{named} {'is' if n_tied == 1 else 'are'} statistically tied with the best on {self.split}."
+        if self.recommended not in self.best_set:
+            tied += f" It is not among them: {self.best} has {self._score(self.best)}, which no choice may be based on."
+        return f"Use {self.recommended}{on}: {self.metric} {score} on {self.split}. {tied}"
+
+    def _score(self, layer: str) -> str:
+        """Write the score of a layer alone, with its interval."""
+        alone = self.curve("alone")
+        if alone is None:
+            return "-"
+        k = alone.layers.index(layer)
+        score = f"{100 * alone.values[k]:.1f}"
+        if not alone.low or not math.isfinite(alone.low[k]):
+            return score
+        return f"{score} ({100 * alone.low[k]:.1f} to {100 * alone.high[k]:.1f})"
 
     def curve(self, view: str, name: str = "") -> ViewCurve | None:
         """Return a view, None where it was not computed."""
@@ -184,7 +221,27 @@ class HeadFindings:
                     "high": high,
                     "std": std,
                     "in_set": layer in self.best_set,
+                    "is_chosen": layer == self.recommended,
                 }
+
+
+def describe_layers(layers: Sequence[str], every: Sequence[str]) -> str:
+    """Name layers; three or more neighbours are named by the first and the last.
+
+    Example:
+        >>> describe_layers(["b1", "b3", "b4", "b5"], ["b1", "b2", "b3", "b4", "b5"])
+        'b1 and b3 to b5'
+    """
+    runs: list[list[int]] = []
+    for position in sorted(every.index(layer) for layer in layers):
+        if runs and position == runs[-1][-1] + 1:
+            runs[-1].append(position)
+        else:
+            runs.append([position])
+    names: list[str] = []
+    for run in runs:
+        names += [f"{every[run[0]]} to {every[run[-1]]}"] if len(run) > 2 else [every[position] for position in run]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def load_findings(folder: Path) -> list[HeadFindings]:
@@ -206,7 +263,7 @@ def load_findings(folder: Path) -> list[HeadFindings]:
 def read_findings(values: object) -> HeadFindings:
     """Read findings from their serial form, where NaN is null; refuse those that no figure could be drawn of."""
     findings: HeadFindings = from_json(HeadFindings, values)
-    if not {findings.best, *findings.best_set} <= set(findings.layers):
+    if not {findings.best, findings.recommended, *findings.best_set} <= set(findings.layers):
         raise ValueError("its best layers are not among its layers")
     for curve in findings.curves:
         lists = [numbers for numbers in (curve.values, curve.low, curve.high, curve.spread) if numbers]

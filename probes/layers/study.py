@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
+from probes.heads.baselines import Baselines
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
 from probes.heads.layer_head import HeadParts, Together, take_apart
@@ -18,7 +20,6 @@ from probes.layers.findings import VIEWS, Agreement, HeadFindings, Resampled, Vi
 from probes.layers.shapley import (
     CONTROLS,
     MOST_EXACT,
-    baseline_predictions,
     group_layers,
     selectivity,
     shapley_values,
@@ -41,7 +42,7 @@ class StudyOptions:
     """How layers are studied.
 
     Attributes:
-        views: Names from `PARTS`; of kinds without fitting, `alone` is all there is.
+        views: Names from `PARTS`; kinds without fitting have `alone` and `baselines` only.
         controls: Names from `CONTROLS`: labels without meaning, on which the head is fitted again.
         split: The split that is scored; test where empty, or validation where there is no test.
         n_resamples: Bootstrap resamples.
@@ -88,8 +89,12 @@ def study_layers(
     *,
     watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
+    baselines: Callable[[Any], Baselines] = lambda _: {},
 ) -> HeadFindings:
-    """Find out which layers matter to a head of a run, from its cache and its saved fits."""
+    """Find out which layers matter to a head of a run, from its cache and its saved fits.
+
+    `baselines` are those of its kind of task (`TaskKind.baselines`).
+    """
     split = options.split or ("test" if "test" in setting.task.splits else "validation")
     if options.controls and setting.task.kind not in FITTED_KINDS:
         raise TaskError(f"controls refit a head on other labels, but a head of {setting.task.kind} is fitted on none.")
@@ -98,7 +103,8 @@ def study_layers(
         raise TaskError(f"split is {split!r}; allowed: {allowed}.")
     report(f"{resolved.name}: every layer alone")
     parts = take_apart(resolved, setting, result, split, watch)
-    study = _Study(resolved, setting, parts, split, options)
+    chosen, chosen_on = _chosen_layer(resolved, setting, result, parts, split, watch)
+    study = _Study(resolved, setting, parts, split, options, baselines, parts.layers.index(chosen))
     curves = [study.alone]
     for control in options.controls:
         report(f"{resolved.name}: the head on control labels by {control}")
@@ -107,7 +113,7 @@ def study_layers(
         )
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
-        if name in options.views and setting.task.kind in FITTED_KINDS:
+        if name in options.views and (name == "baselines" or setting.task.kind in FITTED_KINDS):
             report(f"{resolved.name}: {name}")
             curves += compute()
     findings = HeadFindings(
@@ -124,18 +130,45 @@ def study_layers(
         curves=tuple(curves),
         agreement=tuple(_agreements(curves)),
         warnings=warnings(parts, split, result),
+        chosen=chosen,
+        chosen_on=chosen_on,
     )
     return replace(findings, answer=answer(findings), warnings=(*findings.warnings, *doubts(findings)))
+
+
+def _chosen_layer(
+    resolved: HeadOptions, setting: FitContext, result: HeadResult, parts: HeadParts, split: str, watch: Reporter
+) -> tuple[str, str]:
+    """Return the layer that the run chose, or else the best alone on validation, and what it was chosen on."""
+    layer = str(result.chosen.get("layer", ""))
+    if layer in parts.layers:
+        return layer, result.selection.partition(" (")[0] if len(parts.layers) > 1 else ""
+    if "validation" in setting.task.splits and split != "validation":
+        split, parts = "validation", take_apart(resolved, setting, result, "validation", watch)
+    n_seeds, n_layers, n_rows = parts.alone.shape
+    scores = parts.scorer.score(parts.alone.reshape(-1, n_rows)).reshape(n_seeds, n_layers).mean(0)
+    return parts.layers[int(np.nanargmax(scores))], f"{split} among single layers"
 
 
 class _Study:
     """One head under study; what several views need is computed once."""
 
     def __init__(
-        self, resolved: HeadOptions, setting: FitContext, parts: HeadParts, split: str, options: StudyOptions
+        self,
+        resolved: HeadOptions,
+        setting: FitContext,
+        parts: HeadParts,
+        split: str,
+        options: StudyOptions,
+        of_task: Callable[[Any], Baselines],
+        chosen: int,
     ) -> None:
         self.resolved, self.setting, self.parts, self.split, self.options = resolved, setting, parts, split, options
-        self.resampling = Resampling(options.n_resamples, options.confidence)
+        self.of_task, self.chosen, self.resampling = (
+            of_task,
+            chosen,
+            Resampling(options.n_resamples, options.confidence),
+        )
         n_seeds, n_layers, n_rows = parts.alone.shape
         flat = parts.alone.reshape(-1, n_rows)
         by_seed = parts.scorer.score(flat).reshape(n_seeds, n_layers)
@@ -182,9 +215,12 @@ class _Study:
 
     def baselines(self) -> Iterator[ViewCurve]:
         """Score what needs no decoder, on the same rows."""
-        predictions = {name: splits[self.split] for name, splits in baseline_predictions(self.setting.task).items()}
-        scorer, names = self.parts.scorer, tuple(predictions)
-        scores = Resampled.of(scorer, np.stack(list(predictions.values())), self.resampling)
+        baselines = self.of_task(self.setting.task)
+        if not baselines:
+            return
+        scorer, names = self.parts.scorer, tuple(baselines)
+        predictions = [baseline.predictions[self.split] for baseline in baselines.values()]
+        scores = Resampled.of(scorer, np.stack(predictions), self.resampling)
         constant = np.isnan(scores.value)  # which has no correlation
         scores.value[constant] = scores.draws[constant] = 0.0
         yield self._curve("baseline", scorer.metric, names, scores, "without a decoder")
@@ -223,7 +259,7 @@ class _Study:
     def sets(self) -> Iterator[ViewCurve]:
         """Refit a readout without each layer, with it, up to it, from it on, and on picked layers."""
         layers, scorer = self.parts.layers, self.rows.scorer
-        sets = predict_sets(self.readout, self.best)
+        sets = predict_sets(self.readout, self.chosen)
         whole, best, without, beside, prefix, suffix, greedy = (
             Resampled.of(scorer, predicted, self.resampling).without_nan()
             for predicted in (sets.whole, sets.best, sets.without, sets.beside, sets.prefix, sets.suffix, sets.greedy)
@@ -243,12 +279,12 @@ class _Study:
     def information(self) -> Iterator[ViewCurve]:
         """Measure bits on the rows of the scored split."""
         rows, layers, components = self.rows, self.parts.layers, self.options.information_components
-        bits = measure_information(rows, self.best, components=components)
+        bits = measure_information(rows, self.chosen, components=components)
         scorer = mean_scorer(rows.scored.units, metric="bits", unit=self.parts.scorer.unit)
         probe = f"{components} principal components, {len(rows.train.gold):,} rows of train"
         for view, gains, note in (
             ("v-information", bits.prior - bits.alone, probe),
-            ("new-information", bits.alone[self.best] - bits.beside, f"beside {layers[self.best]}; {probe}"),
+            ("new-information", bits.alone[self.chosen] - bits.beside, f"beside {layers[self.chosen]}; {probe}"),
         ):
             scores = Resampled.of(scorer, gains, self.resampling)
             yield self._curve(view, "bits", layers, scores, f"bits per row; {note}")
@@ -300,20 +336,10 @@ def _agreements(curves: Sequence[ViewCurve], *, n_resamples: int = 1000) -> Iter
 
 
 def answer(findings: HeadFindings) -> str:
-    """Say which layers matter: those tied with the best, what the best alone lacks, and the loss without it."""
-    alone = findings.curve("alone")
-    if alone is None:
+    """Say which layer to use and which are tied with the best, what one layer lacks, and the loss without one."""
+    if findings.curve("alone") is None:
         return ""
-    best, n = alone.layers.index(findings.best), len(findings.layers)
-    score = f"{findings.metric} {_percent(alone.values[best])}{_ends(alone, best)} on {findings.split}"
-    if len(findings.best_set) == 1:
-        first = f"Of {n} layers {findings.best} is the best, and no other is statistically tied with it: {score}."
-    elif len(findings.best_set) == n:
-        first = f"All {n} layers are statistically tied with the best, {findings.best} ({score})."
-    else:
-        named = f"{describe_layers(findings.best_set, findings.layers)} ({len(findings.best_set)} of {n} layers)"
-        first = f"{named} are statistically tied with the best, {findings.best} ({score})."
-    return " ".join(filter(None, [first, _joint(findings), _few(findings), _lost(findings)]))
+    return " ".join(filter(None, [findings.recommend(), _joint(findings), _few(findings), _lost(findings)]))
 
 
 def _joint(findings: HeadFindings) -> str:
@@ -323,7 +349,8 @@ def _joint(findings: HeadFindings) -> str:
         return ""
     whole = _percent(greedy.values[0] + gap.values[0])
     ends = f", {_percent(gap.low[0])} to {_percent(gap.high[0])}" if gap.low else ""
-    one = f"{greedy.layers[0]} alone {_percent(greedy.values[0])}"
+    reason = ", which folds of train pick first for it," * (greedy.layers[0] != findings.recommended)
+    one = f"{greedy.layers[0]}{reason} {_percent(greedy.values[0])}"
     return f"A readout of all layers has {whole}, one of {one} ({100 * gap.values[0]:+.1f}{ends})."
 
 
@@ -335,7 +362,7 @@ def _few(findings: HeadFindings) -> str:
     if enough is None:
         return f"{len(gap.layers)} picked layers still lack {100 * gap.values[-1]:.1f} of what all have."
     if enough == 0:
-        return f"One layer, {greedy.layers[0]}, is statistically tied with all of them in that readout."
+        return "That one layer is statistically tied with all of them."
     picked = ", ".join(greedy.layers[: enough + 1])
     score = _percent(greedy.values[enough])
     return f"{enough + 1} layers ({picked}) are statistically tied with all of them ({score})."
@@ -349,27 +376,8 @@ def _lost(findings: HeadFindings) -> str:
     worst = int(np.nanargmax(without.values))
     lost = f"{100 * without.values[worst]:.1f}{_ends(without, worst)}"
     if any(low > 0 for low in without.low):
-        return f"Without {without.layers[worst]} it loses most, {lost} ({method})."
+        return f"What is lost without {without.layers[worst]} the others replace least: {lost} ({method})."
     return f"Leaving out any one layer makes no significant difference ({method}; at most {lost})."
-
-
-def describe_layers(layers: Sequence[str], every: Sequence[str]) -> str:
-    """Name layers; three or more neighbours are named by the first and the last.
-
-    Example:
-        >>> describe_layers(["b1", "b3", "b4", "b5"], ["b1", "b2", "b3", "b4", "b5"])
-        'b1 and b3 to b5'
-    """
-    runs: list[list[int]] = []
-    for position in sorted(every.index(layer) for layer in layers):
-        if runs and position == runs[-1][-1] + 1:
-            runs[-1].append(position)
-        else:
-            runs.append([position])
-    names: list[str] = []
-    for run in runs:
-        names += [f"{every[run[0]]} to {every[run[-1]]}"] if len(run) > 2 else [every[position] for position in run]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def warnings(parts: HeadParts, split: str, result: HeadResult) -> tuple[str, ...]:
@@ -394,11 +402,11 @@ def doubts(findings: HeadFindings) -> tuple[str, ...]:
     for curve in findings.curves:
         if curve.view != "selectivity" or not curve.low:
             continue
-        best = curve.layers.index(findings.best)
+        best = curve.layers.index(findings.recommended)
         if curve.low[best] <= 0:
             notes.append(
-                f"At {findings.best} the head is not significantly better than on control labels (by {curve.name}): "
-                f"{100 * curve.values[best]:+.1f}{_ends(curve, best)}."
+                f"At {findings.recommended} the head is not significantly better than on control labels (by "
+                f"{curve.name}): {100 * curve.values[best]:+.1f}{_ends(curve, best)}."
             )
     alone, baselines = findings.curve("alone"), findings.curve("baseline")
     if alone is not None and baselines is not None:

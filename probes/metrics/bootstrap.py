@@ -69,15 +69,24 @@ def summarise(
     correlation) is left out. Where units that are drawn twice raise a metric, `is_centred` moves the resamples so that
     their mean is the metric on all units.
     """
-    low = high = float("nan")
+    means = np.empty(0)
     if n_units > 1 and np.isfinite(values).all():
-        tail = (1 - resampling.confidence) / 2
         means = resample(score, n_units=n_units, resampling=resampling).mean(axis=0)
+    return summarise_resamples(values, means, confidence=resampling.confidence, is_centred=is_centred)
+
+
+def summarise_resamples(
+    values: Float[np.ndarray, " S"], means: Float[np.ndarray, " R"], *, confidence: float, is_centred: bool = False
+) -> SeedSummary:
+    """Return mean and spread of a metric over seeds, with the interval of its resampled means, as in `summarise`."""
+    low = high = float("nan")
+    if np.isfinite(means).any():
+        tail = (1 - confidence) / 2
         if is_centred:
             means = means - np.nanmean(means) + values.mean()
         low, high = (float(end) for end in np.nanquantile(means, [tail, 1 - tail]))
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return SeedSummary(float(np.mean(values)), spread, low, high, resampling.confidence, tuple(map(float, values)))
+    return SeedSummary(float(np.mean(values)), spread, low, high, confidence, tuple(map(float, values)))
 
 
 def resample(score: Score, *, n_units: int, resampling: Resampling = DEFAULT) -> Float[np.ndarray, "S R"]:
@@ -202,7 +211,7 @@ def _draw(values: Float[np.ndarray, " N"]) -> Callable[[NDArray[np.integer]], ND
 def _rank_draws(values: Float[np.ndarray, " N"]) -> Callable[[NDArray[np.integer]], NDArray[np.float64]]:
     """Rank drawn values along the last axis as `rankdata` does, by counting them: only `values` are sorted."""
     if np.isnan(values).any():
-        return lambda drawn: np.asarray(rankdata(values[drawn], axis=-1))
+        return lambda drawn: _ranked(values[drawn], "spearman")
     distinct, places = np.unique(values, return_inverse=True)
 
     def ranks(drawn: NDArray[np.integer]) -> NDArray[np.float64]:

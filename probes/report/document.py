@@ -26,6 +26,7 @@ from probes.report.blocks import (
     Heading,
     Item,
     Table,
+    cell,
     describe_point,
     interval,
     markdown,
@@ -34,7 +35,9 @@ from probes.report.blocks import (
     spread,
 )
 from probes.report.scores import (
+    BaselineScores,
     Header,
+    Lead,
     Plain,
     PlanChoice,
     PlanScores,
@@ -175,9 +178,13 @@ class KindReport:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out: titles of the columns (on screen those that fit), and texts per head and metric."""
+    """Lay the results of a run out: titles of the columns (on screen those that fit), and texts per head and metric.
+
+    Baselines follow the heads.
+    """
     columns = [column for column in report.columns if column.on_screen or not on_screen]
-    rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
+    baselines = [baseline.result(name) for name, baseline in scores.baselines.items()]
+    rows = [Row(result, metric) for result in (*scores.heads.values(), *baselines) for metric in report.metrics(result)]
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
 
 
@@ -194,14 +201,14 @@ def run_document(context: Context) -> Document:
     """Write the report of a run."""
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
-    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context), *report.remarks(context)]
-    blocks += [*_departures(context), *report.sections(context), *_used(context)]
+    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context)]
+    blocks += [*baseline_blocks(context.scores.baselines), *report.remarks(context), *_departures(context)]
+    blocks += [*report.sections(context), *_used(context)]
     blocks += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
         blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
-    question = (
-        f"How well can {header.task['name']} be read from the layers of {header.decoder['name']}, which stay frozen?"
-    )
+    decoder = header.decoder["name"]
+    question = f"How well can {_subject(header)} be read from the layers of {decoder}, which stay frozen?"
     return Document(header.name, question, run_lead(context.scores, report.bare, context.rows), blocks)
 
 
@@ -223,6 +230,12 @@ def _figure_line(title: str, files: Sequence[str]) -> str:
     picture = next((file for file in files if not file.endswith(".pdf")), None)
     links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != picture]
     return " ".join([f"![{title}]({picture})" if picture else f"{title}:", *links])
+
+
+def _subject(header: Header) -> str:
+    """Name the task of a run as its user does; the readers of files are no task."""
+    name = header.task["name"]
+    return "your file" if name.endswith("-files") else name
 
 
 def opening(header: Header) -> Iterator[Block]:
@@ -269,6 +282,41 @@ def _cautions(context: Context) -> Iterator[Block]:
     for note in task["notes"]:
         if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
             yield Caution(f"**Leak**, {note}.")
+
+
+def baseline_blocks(baselines: Mapping[str, BaselineScores]) -> Iterator[Block]:
+    """Say by how much every head leads every baseline, and what the baselines are."""
+    heads = dict.fromkeys(head for scores in baselines.values() for head in scores.leads)
+    if heads:
+        leads = [scores.leads for scores in baselines.values()]
+        rows = [(f"`{head}`", *(_lead(over[head]) if head in over else NOTHING for over in leads)) for head in heads]
+        yield "What every head has over a baseline, with the interval of the difference on the same resamples:"
+        yield Table(("head", *(f"over {name}" for name in baselines)), rows)
+    yield from (Item(f"`{name}`: {cell(scores.note)}") for name, scores in baselines.items())
+
+
+def _lead(gap: Lead) -> str:
+    """Write a difference with its interval, times 100."""
+    return f"{percent(gap.value, sign='+')} ({percent(gap.low, sign='+')} to {percent(gap.high, sign='+')})"
+
+
+def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
+    """Compare a head with the baseline that is best where the head was chosen, in a sentence; empty without any."""
+    names = [name for name, scores in baselines.items() if result.name in scores.leads]
+    if not names:
+        return ""
+    split, chosen = result.reported_split, _split(result)
+
+    def score(name: str, on: str) -> float:
+        return baselines[name].summary[on][result.metric].mean
+
+    best = max(names, key=lambda name: score(name, chosen if chosen in baselines[name].summary else split))
+    gap, other = baselines[best].leads[result.name], f"the best baseline, `{best}` ({percent(score(best, split))})"
+    if gap.n_units < FEW_UNITS:
+        return f"Too few rows ({gap.n_units:,}) tell it from {other}."
+    if gap.low > 0 or gap.high < 0:
+        return f"It is {'better' if gap.value > 0 else '**worse**'} than {other}: {_lead(gap)}."
+    return f"It is statistically tied with {other}: {_lead(gap)}."
 
 
 def _departures(context: Context) -> Iterator[Block]:
@@ -345,8 +393,9 @@ def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, Spl
         margin = f", {_margin(f'the next head, `{second.name}`', _score(second), gap)}"
     return (
         f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
-        f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
-    )
+        f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))} "
+        f"{over_baseline(best, scores.baselines)}"
+    ).rstrip()
 
 
 def _difference(
@@ -419,12 +468,18 @@ def _worth(result: HeadResult, compared: str) -> str:
 def plans_document(scores: PlansScores, report: KindReport) -> Document:
     """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
     header, search = scores.header, scores.search
-    task, decoder, n = header.task["name"], header.decoder["name"], search.n_plans if search else len(scores.plans)
+    task, decoder, n = _subject(header), header.decoder["name"], search.n_plans if search else len(scores.plans)
     question = f"Under which of {n:,} mask plans is {decoder} the best encoder for {task}?"
     summary, *tables = _search(search) if search else _sweep(scores, report)
     answer = search_lead(scores, search) if search else sweep_lead(scores)
     blocks = [*opening(header), summary, *_choices(scores), *tables, Heading("What was used"), machine_line(header)]
     return Document(header.name, question, answer, blocks)
+
+
+def _beside_baseline(choice: PlanChoice, scores: PlansScores) -> str:
+    """Compare the head on its chosen plan with the best baseline; empty without any."""
+    text = over_baseline(choice.result, scores.baselines)
+    return f" {text}" if text else ""
 
 
 def sweep_lead(scores: PlansScores) -> str:
@@ -438,6 +493,7 @@ def sweep_lead(scores: PlansScores) -> str:
     return (
         f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
         f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
+        f"{_beside_baseline(choice, scores)}"
     )
 
 
@@ -447,7 +503,7 @@ def search_lead(scores: PlansScores, search: SearchCost) -> str:
     return (
         f"Of {search.n_plans:,} plans the search found `{choice.plan.text}` at {search.share:.2f} of the cost of "
         f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
-        f"{_worth(choice.result, _gain(choice))}"
+        f"{_worth(choice.result, _gain(choice))}{_beside_baseline(choice, scores)}"
     )
 
 
@@ -545,6 +601,7 @@ def _choices(scores: PlansScores) -> Iterator[Block]:
     )
     yield Heading("Chosen on validation")
     yield Table(columns, [_choice(name, choice) for name, choice in scores.chosen.items()])
+    yield from baseline_blocks(scores.baselines)
     if scores.test_read == EVERY_PLAN:
         yield (
             "Test was read for **every plan**, as was asked for. The plan is chosen on validation all the same; a "

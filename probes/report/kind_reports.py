@@ -60,21 +60,6 @@ def _head_label(row: Row, point: str = "") -> str:
     return row.result.name + (f" ({point})" if point else "") + (" (optimistic)" if row.result.is_optimistic else "")
 
 
-def _majority_column(title: str) -> Column:
-    """Make a column of the majority baseline on test."""
-
-    def text(row: Row) -> str:
-        return percent(row.result.baselines.get("majority", {}).get("test")) if row.is_first else NOTHING
-
-    return Column(title, text, on_screen=False)
-
-
-def _beside_majority(result: HeadResult, split: str, majority: str) -> str:
-    """Give the score of always predicting the most frequent class of train, where a head recorded it."""
-    score = result.baselines.get("majority", {}).get(split)
-    return "" if score is None else f"where {majority} has {percent(score)}"
-
-
 HEAD = Column("head", _head_label)
 HEAD_AT_POINT = Column("head", lambda row: _head_label(row, describe_point(row.result.chosen)))
 POINT = Column("layer", lambda row: describe_point(row.result.chosen) or NOTHING)
@@ -258,15 +243,11 @@ class ClassReport(KindReport):
         POINT,
         METRIC,
         *SCORES,
-        _majority_column("majority class on test"),
         Column("test, chosen - default", _gain_over_default, on_screen=False),
     )
 
     def gold(self, task: "ClassTask", split: str) -> Sequence[object]:
         return [task.class_names[label] for label in task.labels(split)]
-
-    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        return _beside_majority(result, split, "the majority class")
 
     def remarks(self, context: Context) -> Iterator[Block]:
         for name, _, default in context.with_extra("default"):
@@ -337,7 +318,6 @@ class WordReport(KindReport):
         POINT,
         Column("metric", lambda row: row.metric + " (strict)" * _is_strict(row)),
         *SCORES,
-        _majority_column("majority tag of each word, test"),
         replace(SEEDS, on_screen=False),
         EPOCHS,
     )
@@ -361,9 +341,6 @@ class WordReport(KindReport):
 
     def resampled(self, task: TaskRecord) -> str:
         return str(task["resampled"].get("test", "sentences"))
-
-    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        return _beside_majority(result, split, "the majority tag of each word")
 
     def remarks(self, context: Context) -> Iterator[Block]:
         names = [f"`{name}`" for name, result in context.results if result.options.get("leaves_out_cut")]

@@ -24,6 +24,8 @@ LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.
 """Styles that tell the curves of a view apart without colours."""
 IN_ORDER = ("greedy", "greedy-gap")
 """Views whose layers stand in the order of their choice."""
+SCORES = ("alone", "prefix", "suffix", "greedy")
+"""Views of scores, which share one scale."""
 AGREE = "PuOr"
 """Colour map of correlations: white at 0, darker to both sides."""
 
@@ -103,6 +105,11 @@ def draw_view(axes: Axes, rows: pd.DataFrame | HeadFindings, view: str) -> Axes:
             _draw_curve(axes, curve, layers, colour=colour, linestyle=line, label=label)
     if is_gain:
         axes.axhline(0, color=style.GREY, linewidth=0.6)
+    elif view in SCORES:
+        scores = frame[frame["view"].isin(SCORES) & (frame["metric"] == views["metric"].iloc[0])]
+        ends = np.concatenate([_scaled(scores, name) for name in ("value", "low", "high")])
+        margin = 0.05 * float(np.nanmax(ends) - np.nanmin(ends)) or 1.0
+        axes.set_ylim(np.nanmin(ends) - margin, np.nanmax(ends) + margin)
     if _is_over(layers, curves[0]):
         style.mark_layers(axes, layers)
     else:
@@ -127,11 +134,11 @@ def draw_alone(axes: Axes, rows: pd.DataFrame | HeadFindings) -> Axes:
     for (name, curve), dashes in zip(control.groupby("name", sort=False), cycle(LINES[1:]), strict=False):
         label = f"control, {name}" if name else "control"
         _draw_curve(axes, curve, layers, colour=style.GREY, linestyle=dashes, label=label)
-    for name, value in zip(baseline["layer"], _scaled(baseline, "value"), strict=True):
-        style.draw_level(axes, float(value), style.shorten(name))
+    values = dict(zip(map(style.shorten, baseline["layer"]), _scaled(baseline, "value").tolist(), strict=True))
+    style.draw_levels(axes, values)
     scores = _scaled(first, "value")
     if np.isfinite(scores).any():
-        best = int(np.nanargmax(scores))
+        best = int(first["is_chosen"].to_numpy(bool).argmax()) if "is_chosen" in first else int(np.nanargmax(scores))
         axes.plot(best, scores[best], "o", color=style.INK, markersize=6, markerfacecolor="none", zorder=5)
     style.mark_layers(axes, layers)
     axes.set_ylabel(_unit(alone))
@@ -173,7 +180,8 @@ def findings_note(findings: HeadFindings, *, has_set: bool = False) -> str:
     """Say what intervals are of, and what the shade is."""
     units = f"{findings.n_units:,} {findings.unit} of {findings.split}"
     intervals = f"intervals: {100 * findings.confidence:g} % for all layers together, drawn from {units}"
-    shade = "; shaded: the layers statistically tied with the best (circle)" * has_set
+    circle = f", circle: {findings.recommended}, chosen on {findings.chosen_on}" if findings.chosen_on else ""
+    shade = f"; shaded: the layers statistically tied with the best{circle}" * has_set
     return f"{findings.head}, pooling {findings.pooling}; {intervals}{shade}"
 
 
@@ -242,11 +250,11 @@ def _unit(frame: pd.DataFrame) -> str:
 
 
 def set_sentence(findings: HeadFindings) -> str:
-    """Name the best layer and those that are statistically tied with it."""
+    """Name the layers that are statistically tied with the best, and the one to use."""
     names = ", ".join(f"`{cell(layer)}`" for layer in findings.best_set)
     return (
-        f"Best alone is `{cell(findings.best)}`; {len(findings.best_set)} of {len(findings.layers)} layers are "
-        f"statistically tied with it at {100 * findings.confidence:g} % for all together: {names}."
+        f"{len(findings.best_set)} of {len(findings.layers)} layers are statistically tied with the best at "
+        f"{100 * findings.confidence:g} % for all together: {names}. The one to use is `{cell(findings.recommended)}`."
     )
 
 

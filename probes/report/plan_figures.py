@@ -65,7 +65,9 @@ def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
         for best in [best_scores(results[plan])]
     ]
     metric = results[chosen].metric
-    baselines = tidy_frame(results[chosen]).query("record == 'baseline' and split == 'validation'")
+    numbers = tidy_frame(results[chosen], scores.baselines)
+    numbers = numbers[(numbers["record"] == "baseline") & (numbers["metric"] == metric)]
+    baselines = numbers[numbers["split"] == "validation"].drop_duplicates("curve")
     frame = pd.concat([*curves, baselines], ignore_index=True)
     return frame.assign(split="validation", metric=metric, is_chosen=frame["plan"] == chosen.text)
 
@@ -86,7 +88,7 @@ def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
             breaks=style.layer_breaks(list(plan["layer"])),
             linewidth=2.2 if plan["is_chosen"].all() else 0.7 if is_pale else 1.2,
         )
-    draw_baselines(axes, frame, only_near=True)
+    draw_baselines(axes, frame)
     style.mark_layers(axes, layers)
     axes.set_ylabel(f"{score_unit(frame)}, validation")
 

@@ -4,8 +4,9 @@ A new figure of all heads is a row of `FIGURES`: a frame, and what draws it.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from probes.metrics.class_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context
-from probes.report.scores import AutoencoderInfo, Plain, PretrainingInfo, tidy_rows
+from probes.report.scores import AutoencoderInfo, BaselineScores, Plain, PretrainingInfo, baseline_rows, tidy_rows
 
+NONE: Mapping[str, BaselineScores] = MappingProxyType({})
 LINES = {"test": (0, (1, 1.2))}
 """Style of the line of a split, where it is not drawn through."""
 MARKS = {"validation": ("o", "circle", -0.01), "test": ("D", "diamond", 0.01)}
@@ -37,12 +39,18 @@ PARTS = {
 """Values over layers: their label, and what they are multiplied by."""
 BARS = ("weight in the mix", "lost without, x 100", "width of\nthe code")
 """Labels of those that are drawn as bars."""
-MOST_NAMED = 25
-"""Most classes or tags whose names and counts are written in a confusion matrix."""
+PENALTY = r"(C|alpha) [-+.\de]+"
+"""Name of the curve of a value of a penalty."""
+MOST_NAMED, MOST_COUNTED = 40, 25
+"""Most classes or tags whose names, and whose counts, are written in a confusion matrix."""
 MOST_LETTERS = 22
 """Of such a name."""
 FEWEST_ROWS = 10
 """Averaged in a group of residuals."""
+
+
+Scales = Mapping[str, tuple[float, float]]
+"""Label of a y-axis to the lowest and highest value on it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +64,8 @@ class FigureInput:
     """Gold of every prediction on it: numbers, or names."""
     residuals: Residuals | None = None
     """Predicted minus gold on it; None for predicted names."""
+    baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
+    """Those of the run."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,18 +95,24 @@ class HeadFigure:
     """Width and height in inches; drawing may change it."""
     table: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame
     """Lays the frame out for reading."""
+    scales: Callable[[pd.DataFrame], Scales] = lambda _: {}
+    """Gives the range of what is drawn by the label of its axis, which all heads of a run share."""
 
 
 def draw_figures(album: style.Album, context: Context) -> None:
-    """Draw every figure of every head of a run."""
+    """Draw every figure of every head of a run; figures of one sort have one scale."""
     scores, header = context.scores, context.scores.header
+    sources = {name: _figure_input(context, result) for name, result in scores.heads.items()}
+    frames = {(name, figure): figure.frame(source) for name, source in sources.items() for figure in FIGURES}
+    for figure in FIGURES:
+        alike = [frame for (_, other), frame in frames.items() if other is figure and frame is not None]
+        for frame in alike if len(alike) > 1 else ():
+            frame.attrs["scales"] = _joined([figure.scales(other) for other in alike])
     for name, result in scores.heads.items():
-        split, rows = result.reported_split, context.rows[result.reported_split]
-        residuals = context.report.residuals(rows, result.predictions[split])
-        source = FigureInput(result, split, rows.gold, residuals)
+        source, split = sources[name], sources[name].split
         about = f"{header.task['name']} on {header.decoder['name']}, pooling {result.pooling}"
         for figure in FIGURES:
-            frame = figure.frame(source)
+            frame = frames[name, figure]
             if frame is not None:
                 album.add(
                     f"figures/{name.replace('-', '_')}_{figure.stem}",
@@ -107,6 +123,29 @@ def draw_figures(album: style.Album, context: Context) -> None:
                     size=figure.size,
                     table=figure.table(frame),
                 )
+
+
+def _figure_input(context: Context, result: HeadResult) -> FigureInput:
+    split, rows = result.reported_split, context.rows[result.reported_split]
+    residuals = context.report.residuals(rows, result.predictions[split])
+    return FigureInput(result, split, rows.gold, residuals, context.scores.baselines)
+
+
+def _joined(scales: Sequence[Scales]) -> Scales:
+    """Join ranges of the same labels."""
+    ends: dict[str, list[float]] = {}
+    for part in scales:
+        for label, both in part.items():
+            ends.setdefault(label, []).extend(both)
+    return {label: (min(values), max(values)) for label, values in ends.items()}
+
+
+def _set_scale(axes: Axes, frame: pd.DataFrame, label: str) -> None:
+    """Give axes the scale that their frame shares with others."""
+    if label in frame.attrs.get("scales", {}):
+        low, high = frame.attrs["scales"][label]
+        margin = 0.05 * (high - low) or 1.0
+        axes.set_ylim(low - margin, high + margin)
 
 
 def layer_curves(result: HeadResult) -> list[Curve]:
@@ -121,11 +160,11 @@ def _is_chosen(name: str, chosen: Plain) -> bool:
     return name in numbers or name in chosen.values()
 
 
-def curve_frame(result: HeadResult) -> pd.DataFrame | None:
+def curve_frame(result: HeadResult, baselines: Mapping[str, BaselineScores] = NONE) -> pd.DataFrame | None:
     """Give curves, baselines and chosen scores of a head that scored single layers, the chosen curves first."""
     if not layer_curves(result) or len(result.layers) < 2:
         return None
-    rows = tidy_frame(result).assign(chosen=describe_point(result.chosen))
+    rows = tidy_frame(result, baselines).assign(chosen=describe_point(result.chosen))
     rows = rows[(rows["metric"] == result.metric) & (rows["split"] != "train") & (rows["record"] != "seed")]
     chosen = {curve.name for curve in result.curves if _is_chosen(curve.name, result.chosen)}
     is_chosen = (rows["record"] == "curve") & rows["curve"].isin(chosen)
@@ -133,16 +172,47 @@ def curve_frame(result: HeadResult) -> pd.DataFrame | None:
     return rows.drop_duplicates(["record", "layer", "curve", "split"])  # of curves of one name, the first
 
 
-def tidy_frame(result: HeadResult, **columns: str) -> pd.DataFrame:
-    """Make a frame of the numbers of a head, as of `icecore.results`, with further columns."""
+def tidy_frame(result: HeadResult, baselines: Mapping[str, BaselineScores] = NONE, **columns: str) -> pd.DataFrame:
+    """Make a frame of the numbers of a head and of baselines, as of `icecore.results`, with further columns."""
     names = ("record", "layer", "curve", "split", "metric", "value", "std", "low", "high")
-    frame = pd.DataFrame(tidy_rows(result), columns=list(names))
+    frame = pd.DataFrame([*tidy_rows(result), *baseline_rows(baselines)], columns=list(names))
     return frame.astype(dict.fromkeys(names[5:], float)).assign(**columns)
 
 
+def fold_penalties(curves: pd.DataFrame) -> pd.DataFrame:
+    """Make one curve of those of a penalty: the best score of each layer, and as its `floor` the lowest."""
+    penalty = curves["curve"].str.extract(PENALTY, expand=False)
+    curves = curves.assign(floor=curves["value"])
+    if curves.loc[penalty.notna(), "curve"].nunique() < 2:
+        return curves
+    curves = curves.assign(curve=("best " + penalty).fillna(curves["curve"]))
+    along = ["curve", "split", "layer"]
+    floors = curves.groupby(along, sort=False)["value"].transform("min")
+    best = curves.assign(floor=floors, order=range(len(curves))).sort_values("value", ascending=False, kind="stable")
+    best = best.drop_duplicates(along)
+    first = curves.drop_duplicates(along)[along]
+    return first.merge(best.drop(columns="order"), on=along)
+
+
+def curve_scales(frame: pd.DataFrame) -> Scales:
+    """Give the range of curves with their bands, and of the chosen scores with their intervals."""
+    curves, scores = frame[frame["record"] == "curve"], frame[frame["record"] == "score"]
+    std = curves["std"].fillna(0)
+    values = pd.concat([curves["value"] - std, curves["value"] + std, scores["low"], scores["high"]]).dropna()
+    return {score_unit(frame): (100 * values.min(), 100 * values.max())} if len(values) else {}
+
+
+def part_scales(frame: pd.DataFrame) -> Scales:
+    """Give the range of every column over layers, with 0."""
+    return {label: (min(0.0, frame[label].min()), max(0.0, frame[label].max())) for label in frame.columns[1:]}
+
+
 def draw_curves(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw the score of every layer: a colour per curve, a line style per split, baselines, and the chosen point."""
-    axes, curves = style.panel(figure), frame[frame["record"] == "curve"]
+    """Draw the score of every layer: a colour per curve, a line style per split, baselines, and the chosen point.
+
+    The curves of a penalty are one, the best, with a band down to the lowest.
+    """
+    axes, curves = style.panel(figure), fold_penalties(frame[frame["record"] == "curve"])
     names, splits, layers = (list(dict.fromkeys(curves[column])) for column in ("curve", "split", "layer"))
     colours = dict(zip(names, style.colours(len(names)), strict=True))
     for (name, split), curve in reversed(list(curves.groupby(["curve", "split"], sort=False))):  # the chosen on top
@@ -153,12 +223,14 @@ def draw_curves(figure: Figure, frame: pd.DataFrame) -> None:
             colour=colours[name],
             label=", ".join(filter(None, (name, split if len(splits) > 1 or not name else ""))),
             spread=100 * curve["std"].fillna(0),
+            floor=100 * curve["floor"],
             breaks=style.layer_breaks(layers),
             linestyle=LINES.get(split, "-"),
             linewidth=1.8 if len(names) > 1 and curve["is_chosen"].all() else 1.2,
         )
-    draw_baselines(axes, frame)
     _mark_chosen(axes, frame[frame["record"] == "score"], layers)
+    _set_scale(axes, frame, score_unit(frame))
+    draw_baselines(axes, frame)
     style.mark_layers(axes, layers)
     axes.set_ylabel(score_unit(frame))
 
@@ -177,12 +249,14 @@ def baseline_levels(frame: pd.DataFrame) -> dict[str, float]:
     return dict(zip(labels, 100 * rows["value"], strict=True))
 
 
-def draw_baselines(axes: Axes, frame: pd.DataFrame, *, only_near: bool = False) -> None:
-    """Draw what to compare scores with: the baselines of a frame, and 0 for a correlation where it is near."""
+def draw_baselines(axes: Axes, frame: pd.DataFrame) -> None:
+    """Draw what to compare scores with: the baselines of a frame, and 0 for a correlation where it is near.
+
+    Of several splits, those of the first.
+    """
     low, high = axes.get_ylim()
-    for label, level in baseline_levels(frame).items():
-        if not only_near or level > 1.5 * low - 0.5 * high:
-            style.draw_level(axes, level, label)
+    splits = frame.loc[frame["record"] == "curve", "split"]
+    style.draw_levels(axes, baseline_levels(frame[frame["split"] == splits.iloc[0]]))
     if frame["metric"].iloc[0] in LABELS and low < 0.25 * high:  # a correlation
         style.draw_level(axes, 0.0, "chance")
 
@@ -222,7 +296,10 @@ def _curves_note(source: FigureInput) -> str:
         if result.chosen.get("layer") and (score := result.summary.get(split, {}).get(result.metric))
     ]
     has_bands = any(any(curve.spread) for curve in layer_curves(result))
-    return ", ".join([*parts, *["bands: standard deviation over seeds"] * has_bands])
+    penalties = {match[1] for curve in layer_curves(result) if (match := re.fullmatch(PENALTY, curve.name))}
+    n_values = len({curve.name for curve in layer_curves(result)})
+    folded = [f"band: from the best to the worst of {n_values} values of {name}" for name in penalties if n_values > 1]
+    return ", ".join([*parts, *folded, *["bands: standard deviation over seeds"] * has_bands])
 
 
 def parts_frame(parts: Plain) -> pd.DataFrame:
@@ -244,6 +321,7 @@ def draw_parts(figure: Figure, frame: pd.DataFrame) -> None:
             style.draw_level(axes, 1 / len(layers), "equal")
         axes.axhline(0, color=style.GREY, linewidth=0.6)
         axes.set_ylabel(label)
+        _set_scale(axes, frame, label)
     style.mark_layers(all_axes[-1], layers)
     figure.align_ylabels(all_axes)
 
@@ -324,7 +402,7 @@ def draw_confusion(figure: Figure, frame: pd.DataFrame) -> None:
     """Draw the confusion of classes or tags, rows gold: counts, the darker the larger their share of the gold name."""
     counts = frame.to_numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    side = 2.4 + 0.3 * min(len(frame), 13)
+    side = 2.4 + 0.3 * min(len(frame), 13) + 0.1 * max(0, min(len(frame), MOST_NAMED) - 13)
     figure.set_size_inches(side + 0.8, side)
     axes = style.panel(figure)
     axes.grid(visible=False)
@@ -333,9 +411,10 @@ def draw_confusion(figure: Figure, frame: pd.DataFrame) -> None:
     style.count_in_whole_numbers(axes, "xy")
     if len(frame) <= MOST_NAMED:
         short = [name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…" for name in frame.columns]
-        axes.set_xticks(range(len(short)), short, rotation=60, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(frame)), short[: len(frame)])
-        for (row, column), count in np.ndenumerate(counts):
+        size = style.SMALL if len(frame) <= MOST_COUNTED else 0.8 * style.SMALL
+        axes.set_xticks(range(len(short)), short, rotation=60, ha="right", rotation_mode="anchor", fontsize=size)
+        axes.set_yticks(range(len(frame)), short[: len(frame)], fontsize=size)
+        for (row, column), count in np.ndenumerate(counts) if len(frame) <= MOST_COUNTED else ():
             colour = "white" if shares[row, column] > 0.6 else style.INK if count else style.PALE
             size = min(style.SMALL, 110 / len(short))
             axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size, color=colour)
@@ -466,18 +545,20 @@ FIGURES: tuple[HeadFigure, ...] = (
     HeadFigure(
         "{head}: score of each layer",
         "layers",
-        lambda source: curve_frame(source.result) if source.names else None,
+        lambda source: curve_frame(source.result, source.baselines) if source.names else None,
         draw_curves,
         _curves_note,
         table=curve_table,
+        scales=curve_scales,
     ),
     HeadFigure(
         "{head}: score of each layer",
         "curve",
-        lambda source: None if source.names else curve_frame(source.result),
+        lambda source: None if source.names else curve_frame(source.result, source.baselines),
         draw_curves,
         _curves_note,
         table=curve_table,
+        scales=curve_scales,
     ),
     HeadFigure(
         "What each layer gives {head}",
@@ -486,6 +567,7 @@ FIGURES: tuple[HeadFigure, ...] = (
         draw_parts,
         lambda source: f"{metric_label(source.result.metric)} on {source.result.extras['contributions']['split']}",
         style.TALL,
+        scales=part_scales,
     ),
     HeadFigure(
         "What each layer gives {head}",
@@ -514,7 +596,7 @@ FIGURES: tuple[HeadFigure, ...] = (
         ),
         draw_confusion,
         lambda source: (
-            f"{len(source.gold):,} predictions" + ", counted in the cells" * (len(source.names) <= MOST_NAMED)
+            f"{len(source.gold):,} predictions" + ", counted in the cells" * (len(source.names) <= MOST_COUNTED)
         ),
     ),
     HeadFigure(

@@ -158,6 +158,36 @@ class HeadInfo(TypedDict):
     extras: Extras
 
 
+@dataclass(frozen=True)
+class Lead:
+    """The lead of a head over a baseline on the same rows."""
+
+    value: float
+    low: float
+    """Lower end of the paired interval."""
+    high: float
+    n_units: int
+    """Units that were resampled."""
+
+
+@dataclass(frozen=True)
+class BaselineScores:
+    """What a baseline scores on the rows of a run."""
+
+    note: str
+    """How it predicts and what it is fitted on, in a clause."""
+    summary: Mapping[str, Mapping[str, SeedSummary]]
+    """Split to metric to score, of validation and test."""
+    leads: Mapping[str, Lead]
+    """Head to its lead over the baseline on the split that it reports, with the paired interval."""
+
+    def result(self, name: str) -> HeadResult:
+        """Return it as the result of a head without layers, for tables."""
+        metric = next(iter(next(iter(self.summary.values()))))
+        score = next(iter(self.summary.values()))[metric].mean
+        return HeadResult(f"{name} (baseline)", "-", (), {}, metric, "validation", score, {}, self.summary)
+
+
 class RunInfo(TypedDict):
     """The content of scores.json of a run after its header."""
 
@@ -221,12 +251,19 @@ class RunScores:
     pretraining: PretrainingInfo = field(default_factory=PretrainingInfo)
     """Layer-wise autoencoders that heads started from; empty where there were none."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
+    """By name; empty where the kind of task has none, and in runs of earlier versions."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         values = {"cache": self.cache, "pretraining": self.pretraining, "heads": heads, "seconds": self.seconds}
-        return {**self.header.to_dict(), **to_plain(values)}
+        return {**self.header.to_dict(), **to_plain(values), **_baselines(self.baselines)}
+
+
+def _baselines(baselines: Mapping[str, BaselineScores]) -> Plain:
+    """Write baselines, where there are any."""
+    return {"baselines": to_plain(baselines)} if baselines else {}
 
 
 @dataclass(frozen=True)
@@ -344,6 +381,8 @@ class PlansScores:
     """Of a sweep."""
     search: SearchCost | None = None
     """Of a search."""
+    baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
+    """As those of a run; leads are of the heads on their chosen plans."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
@@ -354,6 +393,7 @@ class PlansScores:
             "test_read": self.test_read,
             "plans": [row.to_dict() for row in self.plans],
             "chosen": {name: choice.to_dict() for name, choice in self.chosen.items()},
+            **_baselines(self.baselines),
         }
 
 
@@ -402,6 +442,7 @@ def seal_scores(values: Plain) -> str:
 def check_scores(values: Plain) -> None:
     """Check the content of scores.json of a run, sweep or search, of this schema."""
     from_json(Header, {**UNREAD, **values})
+    read_baselines(values)
     if values["what"] == "run":
         run: RunInfo = from_json(RunInfo, values)
         _read_heads("heads", run["heads"])
@@ -420,7 +461,14 @@ def read_run(values: Plain) -> RunScores:
         )
     run: RunInfo = from_json(RunInfo, values)
     heads = _read_heads("heads", run["heads"])
-    return RunScores(from_json(Header, values), run["cache"], heads, run["pretraining"], run["seconds"])
+    return RunScores(
+        from_json(Header, values),
+        run["cache"],
+        heads,
+        run["pretraining"],
+        run["seconds"],
+        read_baselines(values),
+    )
 
 
 def read_plans(values: Plain) -> PlansScores:
@@ -437,7 +485,17 @@ def read_plans(values: Plain) -> PlansScores:
         chosen[name] = PlanChoice(best.plan, best.heads[name], choice.get("gain"))
     header: Header = from_json(Header, values)
     costs = record.get("cost"), record.get("search")
-    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs)
+    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, read_baselines(values))
+
+
+def read_baselines(values: Plain) -> Mapping[str, BaselineScores]:
+    """Read the baselines of a run, sweep or search back; none where there are none."""
+    hint = Mapping[str, BaselineScores]
+    baselines: Mapping[str, BaselineScores] = from_json(hint, values.get("baselines", {}), "baselines")
+    for name, scores in baselines.items():
+        if not scores.summary or not all(scores.summary.values()):
+            raise ValueError(f"`baselines.{name}.summary` has no score")
+    return baselines
 
 
 def _read_heads(where: str, heads: Mapping[str, Plain]) -> dict[str, HeadResult]:
@@ -459,6 +517,15 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
             raise ValueError(f"`{where}.summary.{split}` has no {head['metric']!r}, by which the head was chosen")
     fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}
     return HeadResult(name, **fields_of_head)
+
+
+def baseline_rows(baselines: Mapping[str, BaselineScores]) -> Iterator[dict[str, object]]:
+    """Give the rows of `icecore.results` for baselines, without the columns that say what they are of."""
+    for name, scores in baselines.items():
+        for split, metrics in scores.summary.items():
+            for metric, summary in metrics.items():
+                intervals = {"value": summary.mean, "low": summary.low, "high": summary.high}
+                yield {"record": "baseline", "curve": name, "split": split, "metric": metric, **intervals}
 
 
 def tidy_rows(result: HeadResult) -> Iterator[dict[str, object]]:

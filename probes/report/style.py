@@ -1,7 +1,7 @@
 """How figures look: one theme, one palette, direct labels, and the only way to make a figure and to write it."""
 
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import pairwise
@@ -35,6 +35,8 @@ SIZE, TALL, WIDE = (5.2, 3.2), (5.2, 3.9), (7.0, 4.4)
 COLUMN, COLUMN_DPI = (8 / 2.54, 2.4), 300
 """Size and resolution of a figure for a column of 8 cm: it is printed as large as it is drawn, letters included."""
 SMALL = 7.5
+FAR = 0.25
+"""How far from the curves a level is drawn, as a share of their height."""
 THEME: dict[str, object] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -137,7 +139,9 @@ def make_figure(
         if title:
             figure.suptitle(_wrap(title, width / (0.62 * 9.5)), x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         if note:
-            figure.supxlabel(_wrap(note, width / (0.57 * SMALL)), x=0.01, ha="left", fontsize=SMALL, color=GREY)
+            lines = textwrap.wrap(note, int(width / (0.57 * SMALL)))  # all of them: the figure grows
+            figure.set_figheight(figure.get_figheight() + max(0, len(lines) - 2) * 1.25 * SMALL / 72)
+            figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=SMALL, color=GREY)
         for text in figure.findobj(Text):
             text.set_text(printable(text.get_text()))  # names of users, of which XML can hold no control character
         figure.draw_without_rendering()  # lays it out, once for all formats
@@ -195,15 +199,18 @@ def draw_line(
     colour: str,
     label: str = "",
     spread: Numbers = (),
+    floor: Numbers = (),
     breaks: Sequence[int] = (),
     **options: Any,
 ) -> None:
-    """Draw a line with its label at its end, a band of `spread` to both sides, and a gap before each of `breaks`."""
+    """Draw a line with its label at its end, bands of `spread` to both sides and down to `floor`, gaps at `breaks`."""
     positions, values = (np.insert(np.asarray(numbers, np.float64), breaks, np.nan) for numbers in (x, y))
     axes.plot(positions, values, **{"color": colour, "marker": ".", "label": label, **options})
     if np.any(spread):
         sides = np.insert(np.asarray(spread, np.float64), breaks, np.nan)
         draw_band(axes, positions, values - sides, values + sides, colour=colour)
+    if len(floor) and np.nanmax(values - (lows := np.insert(np.asarray(floor, np.float64), breaks, np.nan))) > 0:
+        draw_band(axes, positions, lows, values, colour=colour)
     finite = np.flatnonzero(np.isfinite(values))
     if label and len(finite):
         label_end(axes, label, float(positions[finite[-1]]), float(values[finite[-1]]), colour=colour)
@@ -218,6 +225,21 @@ def draw_level(axes: Axes, value: float, label: str) -> None:
     """Draw a horizontal line that is there to compare with, as chance or a baseline, with its label."""
     axes.axhline(value, color=GREY, linestyle=(0, (4, 2)), linewidth=0.9, zorder=1, label=label)
     label_end(axes, label, float("inf"), value, colour=GREY)
+
+
+def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
+    """Draw levels by their labels; one far from what is drawn, which it would squeeze, is named at the edge."""
+    low, high = axes.get_ylim()
+    reach = FAR * (high - low)
+    near = {label: level for label, level in levels.items() if low - reach <= level <= high + reach}
+    for label, level in near.items():
+        draw_level(axes, level, label)
+    low, high = axes.get_ylim()
+    for label, level in levels.items():
+        if label not in near:
+            edge, arrow = (low, "↓") if level < low else (high, "↑")
+            label_end(axes, f"{label} {level:.1f} {arrow}", float("inf"), edge, colour=GREY)
+    axes.set_ylim(low, high)
 
 
 def label_end(axes: Axes, label: str, x: float, y: float, *, colour: str) -> None:

@@ -28,9 +28,11 @@ from probes.heads.result import HeadResult
 from probes.report.document import best_result
 from probes.report.scores import (
     SCORES_SCHEMA,
+    BaselineScores,
     CacheInfo,
     RunScores,
     check_scores,
+    read_baselines,
     read_result,
     read_run,
     seal_scores,
@@ -290,6 +292,11 @@ class RunFolder:
         return tuple(
             (plan["plan"], read_result(name, result)) for plan in plans for name, result in plan["heads"].items()
         )
+
+    @cached_property
+    def baselines(self) -> Mapping[str, BaselineScores]:
+        """The baselines of a run, sweep or search; none in folders of earlier versions."""
+        return read_baselines(self.values)
 
     @cached_property
     def scores(self) -> RunScores:

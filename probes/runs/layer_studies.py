@@ -30,6 +30,7 @@ from probes.runs.results import Runs, open_runs
 from probes.runs.run import EncoderStore, find_sides, make_context
 from probes.runs.run_caches import find_cache_of
 from probes.runs.run_task import load_run_task, obtain_corpus
+from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ LAYER_COLUMNS = (
     "high",
     "std",
     "in_set",
+    "is_chosen",
 )
 GAP_COLUMNS = (
     "one",
@@ -99,7 +101,8 @@ def compare_layers(
     Returns:
         A row per view and layer, with the columns `LAYER_COLUMNS`: `view` is a key of `probes.layers.findings.VIEWS`,
         `depth` is 0 at the embedding and 1 at the top, `low` and `high` hold all layers of the view at once, `std` is
-        over seeds, `in_set` says whether the layer is statistically tied with the best. Scores are fractions.
+        over seeds, `in_set` says whether the layer is statistically tied with the best, `is_chosen` whether it is the
+        one to use. Scores are fractions.
 
     Raises:
         HeadError: A folder without a finished run, or a head whose layers cannot be scored.
@@ -136,7 +139,7 @@ class LayerStudy:
 
     Attributes:
         run: Name of the run.
-        findings: Best layer (`findings.best`), tied layers (`findings.best_set`), and every view.
+        findings: The layer to use (`findings.recommended`), tied layers (`findings.best_set`), and every view.
         frame: A row per view and layer with the columns of `compare_layers`: `value`, `low`, `high`, `in_set`.
     """
 
@@ -179,7 +182,7 @@ class LayerStudy:
 
     @property
     def answer(self) -> str:
-        """The best layer, those that are statistically tied with it, and what else was found, in sentences."""
+        """The layer to use, those that are statistically tied with the best, and what else was found, in sentences."""
         from probes.report.blocks import plain_text
 
         return plain_text(" ".join(self._sentences()))
@@ -191,7 +194,7 @@ class LayerStudy:
 
     def __repr__(self) -> str:
         findings = self.findings
-        n_tied = f"{len(findings.best_set)} of {len(findings.layers)} layers are tied with the best, {findings.best}"
+        n_tied = f"use {findings.recommended}; {len(findings.best_set)} of {len(findings.layers)} layers are tied"
         return f"<layers of {findings.head} in run {self.run!r}, {findings.metric} on {findings.split}:\n {n_tied}>"
 
     def _repr_html_(self) -> str:
@@ -220,6 +223,7 @@ def find_layers(
             options,
             watch=partial(watcher.epochs, name),
             report=watcher.say,
+            baselines=KINDS[run.values["kind"]].baselines,
         )
         for name in names
     ]

@@ -19,11 +19,21 @@ from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
 from probes.report.document import EVERY_PLAN
-from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
+from probes.report.scores import (
+    BaselineScores,
+    PlanChoice,
+    PlanGain,
+    PlanScores,
+    PlansScores,
+    SearchCost,
+    SearchTrial,
+    SweepCost,
+)
 from probes.report.write import write_plans
 from probes.runs.folder import open_folder
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
 from probes.runs.run import RunResult, check_heads, evaluate_heads, make_context, make_header
+from probes.runs.run_baselines import score_baselines
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.run_task import load_run_task
 from probes.runs.task_kinds import KINDS
@@ -98,6 +108,10 @@ class GrowingCaches:
 
 def load_for_plans(config: RunConfig) -> Task:
     """Load the task of a configuration, cut as the protocol says, that is to be scored under many plans."""
+    if config.random_decoder:
+        raise ConfigError(
+            "random_decoder is true, but a sweep has no such baseline; leave it out, and run the best plan with it."
+        )
     task = load_run_task(config)
     check_heads(config, task, chooses_plan=True)
     return task
@@ -216,16 +230,28 @@ def run_search(
     search = search_plans(strategy, space, scorer, budget=budget)
     watcher.say(f"{search.chosen.text} was found for {search.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, search, caches, folder)
+    chosen = describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows))
+    baselines = _score_baselines(config, task, chosen, watcher)
     described = decoder.description.to_dict()
     scores = PlansScores(
         make_header(config, "search", folder, command=command, decoder=described, task=task.describe()),
         test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
         plans=tuple(rows),
-        chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
+        chosen=chosen,
         search=describe_search(search, space, strategy=strategy, budget=budget, by=scorer.head),
+        baselines=baselines,
     )
     write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
     return RunResult(folder, scores)
+
+
+def _score_baselines(
+    config: RunConfig, task: Task, chosen: Mapping[str, PlanChoice], watcher: Watcher
+) -> dict[str, BaselineScores]:
+    """Score the baselines of a task, and the leads of the heads on their chosen plans."""
+    watcher.say("baselines, which need no decoder")
+    kind, heads = KINDS[config.task.kind], {name: choice.result for name, choice in chosen.items()}
+    return score_baselines(kind.baselines(task), heads, task=task, report=kind.report, n_resamples=config.bootstrap)
 
 
 class _TrialScores:
@@ -317,6 +343,7 @@ def run_sweep(
     folder = open_plans_folder(config, "sweep", plans)
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
     rows, chosen, test_read = comparison.compare(reads_all=test == "all")
+    baselines = _score_baselines(config, task, chosen, watcher)
     described = decoder.description.to_dict()
     scores = PlansScores(
         make_header(config, "sweep", folder, command=command, decoder=described, task=task.describe()),
@@ -324,6 +351,7 @@ def run_sweep(
         plans=rows,
         chosen=chosen,
         cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
+        baselines=baselines,
     )
     write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
     return RunResult(folder, scores)

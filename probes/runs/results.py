@@ -14,7 +14,7 @@ from extract.errors import HeadError, unknown_name
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.significance import centre_of_gravity, expected_maximum, normalised_ranks
 from probes.report.document import best_result
-from probes.report.scores import tidy_rows
+from probes.report.scores import baseline_rows, tidy_rows
 from probes.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def results(runs: Runs) -> "pd.DataFrame":
     Returns:
         A row per number, with the columns `COLUMNS`. `record` says what the number is: `score`, the mean over seeds of
         a metric on a split, with standard deviation and interval; `seed`, the score of one seed; `curve`, the score of
-        one layer, the mean over seeds; `baseline`, named in `curve`. Scores are fractions; what does not apply is
-        missing.
+        one layer, the mean over seeds; `baseline`, named in `curve`, of a head or of the whole run. Scores are
+        fractions; what does not apply is missing.
 
     Raises:
         HeadError: A folder without the results of this version; names it.
@@ -73,12 +73,12 @@ def results(runs: Runs) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    rows = [
-        {**system, **number}
-        for folder in open_runs(runs)
-        for system, result in _systems(folder)
-        for number in tidy_rows(result)
+    opened = open_runs(runs)
+    rows: list[dict[str, object]] = [
+        {**system, **number} for folder in opened for system, result in _systems(folder) for number in tidy_rows(result)
     ]
+    for folder in opened:
+        rows += [{**_common(folder), **number} for number in baseline_rows(folder.baselines)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -90,15 +90,19 @@ def open_runs(runs: Runs) -> list[RunFolder]:
 
 def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, str], HeadResult]]:
     """Yield every result of a folder, with the columns that say what it is of."""
+    for plan, result in folder.results:
+        yield {**_common(folder), "plan": plan, "head": result.name, "pooling": result.pooling}, result
+
+
+def _common(folder: RunFolder) -> dict[str, str]:
+    """Name what all results of a folder are of."""
     values = folder.values
-    common = {
+    return {
         "run": values["name"],
         "task": values["task"]["name"],
         "decoder": values["decoder"]["name"],
         **{key: values[key] for key in ("what", "kind", "protocol")},
     }
-    for plan, result in folder.results:
-        yield {**common, "plan": plan, "head": result.name, "pooling": result.pooling}, result
 
 
 def expected_validation(runs: Runs, *, by: Sequence[str] = ("head",), n_resamples: int = 1000) -> "pd.DataFrame":

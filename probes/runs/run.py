@@ -27,10 +27,13 @@ from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
 from probes.fitting.fit_options import require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
+from probes.heads.baselines import Baseline
 from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
 from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.report.blocks import describe_point
+from probes.report.document import best_result
 from probes.report.scores import (
     DecoderInfo,
     Header,
@@ -44,6 +47,7 @@ from probes.report.write import write_pretraining, write_run
 from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
 from probes.runs.predict import LoadedRun
+from probes.runs.run_baselines import score_baselines
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.run_stamp import describe_inputs, write_stamp
 from probes.runs.run_task import load_run_task, obtain_corpus
@@ -291,6 +295,12 @@ def _run(
     )
     heads = evaluate_heads(config, context, watcher=watcher)
     kind = KINDS[config.task.kind]
+    fitted = time.monotonic()
+    watcher.say("baselines, which need no decoder")
+    predicted = dict(kind.baselines(task))
+    if config.random_decoder:
+        predicted["random-weights"] = _random_decoder(config, task, best_result(heads.values()), folder, watcher)
+    baselines = score_baselines(predicted, heads, task=task, report=kind.report, n_resamples=config.bootstrap)
     scores = RunScores(
         make_header(
             config,
@@ -303,7 +313,12 @@ def _run(
         describe_cache(cache),
         heads,
         pretrained.describe(corpus),
-        {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
+        {
+            "extraction": round(extracted - started, 2),
+            "heads": round(fitted - extracted, 2),
+            "baselines": round(time.monotonic() - fitted, 2),
+        },
+        baselines,
     )
     write_run(folder, scores, task, kind.report, formats=config.figures)
     if inputs is not None:
@@ -311,6 +326,24 @@ def _run(
     finished = RunFolder(folder)
     vars(finished)["scores"] = scores  # with the predictions, which the file lacks
     return LoadedRun(finished, decoder=decoder)
+
+
+def _random_decoder(config: RunConfig, task: Task, best: HeadResult, folder: Path, watcher: Watcher) -> Baseline:
+    """Predict with the best head of a run, fitted and chosen again on the same decoder with random weights."""
+    name = f"{config.decoder.name}@random-0"
+    config = replace(
+        config,
+        decoder=replace(config.decoder, name=name, revision=None),
+        heads={best.name: config.heads[best.name]},
+        random_decoder=False,
+    )
+    sides = find_sides(config, task)
+    cache = obtain_cache(config, sides.queries if sides else task, watcher=watcher)
+    documents = obtain_cache(sides.config, sides.documents, watcher=watcher) if sides else None
+    context = make_context(config, task, cache, folder / "random_decoder", has_details=False, documents=documents)
+    result = evaluate_heads(config, context, watcher=watcher)[best.name]
+    point = describe_point(result.chosen)
+    return Baseline(f"{best.name} on {name}{f', {point}' if point else ''}", result.predictions)
 
 
 def make_context(

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from extract.decoders.decoder_spec import DecoderSpec, plain_decoder
+from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, split_random
 from extract.errors import ConfigError, unknown_name
 from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions, split_poolings
@@ -140,6 +140,8 @@ class RunConfig:
     """Whether calibration gives a text paired with itself the highest score."""
     bootstrap: int = 1000
     """Bootstrap resamples behind every interval."""
+    random_decoder: bool = False
+    """Whether the best head is also fitted on the same decoder with random weights, as a further baseline."""
     figures: tuple[str, ...] = ("png",)
     """Formats of the figures: png, svg, pdf, one or several."""
     loggers: tuple[str, ...] = ()
@@ -184,6 +186,22 @@ class RunConfig:
             options = {**protocol.autoencoder, **self.pretraining.autoencoder}
             object.__setattr__(self, "pretraining", replace(self.pretraining, autoencoder=options))
         self._check_heads()
+        if self.random_decoder:
+            self._check_random_decoder()
+
+    def _check_random_decoder(self) -> None:
+        """Refuse a decoder that has no other with random weights, and heads that read more than its latents."""
+        if self.decoder.merge or self.decoder.adapter or split_random(self.decoder.name)[1] is not None:
+            raise ConfigError(
+                f"random_decoder is true, but decoder {self.decoder.name!r} is merged, adapted or random already; name "
+                "a plain one, or set random_decoder to false."
+            )
+        for name, options in self.heads.items():
+            if (options or {}).get("start", "fresh") != "fresh":
+                raise ConfigError(
+                    f"random_decoder is true, but head {name!r} starts from autoencoders of the trained decoder; use "
+                    "start: fresh, or set random_decoder to false."
+                )
 
     def _check_heads(self) -> None:
         """Refuse options of heads, and poolings that they read and nobody extracts."""
@@ -246,6 +264,8 @@ class RunConfig:
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
         if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]
+        if not self.random_decoder:  # as do those from before there was this
+            del values["random_decoder"]
         return values | {"extraction": extraction}
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # importing this module loads no torch
     from extract.store.cache import LatentCache
     from probes.data.task import TaskInfo
     from probes.fitting.saved_fits import FitRecord
+    from probes.heads.baselines import Baselines
     from probes.heads.layer_head import Heads
     from probes.heads.result import HeadResult
     from probes.report.document import KindReport
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # importing this module loads no torch
 
 
 class ShippedKind(TaskKind):
-    """A kind whose tasks, heads and report are in the tables of the library."""
+    """A kind whose tasks, heads, report and baselines are in the tables of the library."""
 
     @property
     def report(self) -> "KindReport":
@@ -30,6 +31,12 @@ class ShippedKind(TaskKind):
         from probes.report.kind_reports import REPORTS
 
         return REPORTS[self.name]
+
+    def baselines(self, task: Any) -> "Baselines":
+        """The baselines of its name."""
+        from probes.heads.baselines import BASELINES
+
+        return BASELINES[self.name](task)
 
 
 class PairKind(ShippedKind):

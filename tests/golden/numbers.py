@@ -78,6 +78,7 @@ TOP_LEFT = (
     "config_sha256",
     "sha256",
     "own",
+    "baselines",
 )
 
 

@@ -11,8 +11,8 @@ from extract.errors import CacheError, HeadError, InputError, UnknownNameError
 from extract.records import to_plain
 from probes.heads.layer_head import take_apart
 from probes.layers import FINDINGS
-from probes.layers.findings import VIEWS, load_findings, read_findings
-from probes.layers.study import StudyOptions, describe_layers
+from probes.layers.findings import VIEWS, describe_layers, load_findings, read_findings
+from probes.layers.study import StudyOptions
 from probes.runs.layer_studies import LAYER_COLUMNS, compare_at_layers, compare_layers
 from tests.probes.finished_run import Finished
 
@@ -94,8 +94,9 @@ def test_findings_are_kept_beside_the_scores_head_by_head(finished: Finished, co
     kept = load_findings(copied)
     assert {each.head for each in kept} == {"layer-cosine", "cosine-mlp"}
     for each in kept:
-        assert each.answer.count(each.best)
+        assert each.answer.startswith(f"Use {each.recommended}, chosen on validation")
         assert each.best in each.best_set
+        assert each.chosen == finished.scores["heads"][each.head]["chosen"].get("layer", each.chosen)
         again = read_findings(json.loads(json.dumps(to_plain(each))))
         assert json.dumps(to_plain(again)) == json.dumps(to_plain(each))
     (copied / FINDINGS).write_text("{}", encoding="utf-8")

@@ -14,6 +14,7 @@ from probes.heads.task_kind import TaskKind
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.runs.folder import describe_cache
+from probes.runs.run_baselines import score_baselines
 from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers
@@ -87,7 +88,11 @@ def make_run(kind: str, folder: Path) -> MadeRun:
         heads[name] = HEADS[name].evaluate(resolve_head(name, options, kind=kind), setting, lambda _: ignore_epoch)
     header = make_header(kind, KINDS[kind].describe(task, cache).to_plain())
     about = describe_cache(cache) if kind != "words" else WORD_CACHE
-    return MadeRun(RunScores(header, about, heads, {}, {"extraction": 1.0, "heads": 2.0}), task, cache, KINDS[kind])
+    seconds = {"extraction": 1.0, "heads": 2.0, "baselines": 0.5}
+    baselines = score_baselines(
+        KINDS[kind].baselines(task), heads, task=task, report=KINDS[kind].report, n_resamples=100
+    )
+    return MadeRun(RunScores(header, about, heads, {}, seconds, baselines), task, cache, KINDS[kind])
 
 
 def make_header(kind: str, task: Any, what: str = "run") -> Header:

@@ -80,7 +80,7 @@ def section(text: str, title: str) -> list[str]:
 
 
 def rows_of(made: MadeRun) -> list[dict[str, str]]:
-    titles, rows = result_rows(made.scores, made.kind.report)
+    titles, rows = result_rows(replace(made.scores, baselines={}), made.kind.report)
     return [dict(zip(titles, row, strict=True)) for row in rows]
 
 
@@ -129,10 +129,26 @@ def test_columns_that_only_a_kind_has(pairs: MadeRun, classes: MadeRun, words: M
     assert (first["metric"], second["metric"]) == classes.task.metrics
     gain = 100 * (probe.mean("test") - probe.extras["default"]["scores"]["test"])
     assert (first["test, chosen - default"], second["test, chosen - default"]) == (f"{gain:+.1f}", "-")
-    assert first["majority class on test"] == f"{100 * probe.baselines['majority']['test']:.1f}"
     strict = words.with_head("token-mix", options={**words.scores.heads["token-mix"].options, "is_strict": True})
     assert [row["metric"] for row in rows_of(strict)] == ["span-f1", "span-f1 (strict)"]
     assert rows_of(words)[0]["seeds"] == "2"
+
+
+def test_baselines_stand_below_the_heads_and_are_compared_with_each(made: MadeRun) -> None:
+    titles, rows = result_rows(made.scores, made.kind.report)
+    baselines = made.scores.baselines
+    assert [row[0] for row in rows[-len(baselines) :]] == [f"{name} (baseline)" for name in baselines]
+    for row, scores in zip(rows[-len(baselines) :], baselines.values(), strict=True):
+        metric = next(iter(made.scores.heads.values())).metric
+        title = next(title for title in titles if title.startswith("test"))
+        assert row[titles.index(title)] == spread(scores.summary["test"][metric])
+    text = summary(made)
+    for name, scores in baselines.items():
+        assert f"- `{name}`: {scores.note}" in text
+        for head, gap in scores.leads.items():
+            [line] = [line for line in text.splitlines() if line.startswith(f"| `{head}` | ") and " to " in line]
+            assert f"{100 * gap.value:+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})" in line
+    assert "the best baseline, `" in run_lead(made.scores, made.kind.report.bare, {})
 
 
 def test_a_run_without_a_test_split_has_dashes(made: MadeRun) -> None:
@@ -477,7 +493,7 @@ def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: Made
 
 
 def lead(made: MadeRun) -> str:
-    return run_lead(made.scores, made.kind.report.bare, made.kind.report.rows(made.task))
+    return run_lead(replace(made.scores, baselines={}), made.kind.report.bare, made.kind.report.rows(made.task))
 
 
 def test_every_kind_has_two_sentences(made: MadeRun) -> None:
@@ -489,7 +505,7 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
     assert ("the next head, `" in first) is (len(made.scores.heads) > 1)
     found = best.summary["test"][best.metric]
     interval = f"(95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
-    assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)? {re.escape(interval)}, ", second)
+    assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)? {re.escape(interval)}[,.]", second)
 
 
 @pytest.mark.parametrize("kind", ["raw", "standardised"])

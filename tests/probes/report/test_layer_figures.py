@@ -118,7 +118,7 @@ def test_agreement_has_its_intervals_and_the_views_that_were_compared(axes: Axes
 def test_the_note_says_sample_size_and_level(axes: Axes) -> None:
     assert findings_note(MADE, has_set=True) == (
         "cosine-mlp, pooling mean; intervals: 95 % for all layers together, drawn from 1,379 rows of test; shaded: the "
-        "layers statistically tied with the best (circle)"
+        "layers statistically tied with the best"
     )
     assert "shaded" not in findings_note(MADE)
     assert len(shade_set(axes, [True] * len(LAYERS)).patches) == 1
@@ -150,7 +150,7 @@ def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
     assert page.warnings == findings.warnings
     first, numbers, *rest = page.parts
     assert first.title == "Which layers matter to `cosine-mlp`"
-    assert "5 of 14 layers are statistically tied with it at 95 %" in str(first.blocks[0])
+    assert "5 of 14 layers are statistically tied with the best at 95 %" in str(first.blocks[0])
     assert all(f"`{layer}`" in str(first.blocks[0]) for layer in BEST)
     views = dict.fromkeys(curve.view for curve in findings.curves if curve.view not in ("control", "baseline"))
     assert len(first.pictures) == len(views) + 1

@@ -1,5 +1,6 @@
 """Figures of heads show what they are given, whatever kind of head it is of; a new figure is a row."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,22 +63,22 @@ def texts(axes: Any) -> list[str]:
 
 def test_curves_show_every_line_of_the_metric_its_spread_the_majority_and_the_choice() -> None:
     curves = (
-        Curve("C 0.1", "validation", "accuracy", (0.4, 0.5), (0.1, 0.2)),
-        Curve("C 1", "validation", "accuracy", (0.3, NAN)),
-        Curve("C 1", "train", "accuracy", (0.9, 0.9)),
-        Curve("C 1", "validation", "f1-macro", (0.8, 0.8)),
+        Curve("standardised", "validation", "accuracy", (0.4, 0.5), (0.1, 0.2)),
+        Curve("raw", "validation", "accuracy", (0.3, NAN)),
+        Curve("raw", "train", "accuracy", (0.9, 0.9)),
+        Curve("raw", "validation", "f1-macro", (0.8, 0.8)),
     )
     result = make_result(
-        curves=curves, baselines={"majority": {"validation": 0.25}}, chosen={"layer": "final_norm", "C": 1.0}
+        curves=curves, baselines={"majority": {"validation": 0.25}}, chosen={"layer": "final_norm", "kind": "raw"}
     )
     [axes] = drawn(draw_curves, curve_frame(result)).axes
     labels = {str(line.get_label()): line for line in axes.lines}
-    np.testing.assert_allclose(values(labels["C 0.1"]), [40, 50])
-    np.testing.assert_allclose(values(labels["C 1"]), [30, NAN])
-    assert labels["C 1"].get_linewidth() > labels["C 0.1"].get_linewidth()
+    np.testing.assert_allclose(values(labels["standardised"]), [40, 50])
+    np.testing.assert_allclose(values(labels["raw"]), [30, NAN])
+    assert labels["raw"].get_linewidth() > labels["standardised"].get_linewidth()
     assert [25, 25] in [values(line) for line in axes.lines]
     assert [1, 1] in [np.asarray(line.get_xdata()).tolist() for line in axes.lines]  # the chosen final_norm
-    assert {"C 0.1", "C 1", "majority", "chosen: final_norm, C 1"} == set(texts(axes))
+    assert {"standardised", "raw", "majority", "chosen: final_norm, raw"} == set(texts(axes))
     band = axes.collections[0]
     assert np.ptp(np.asarray(band.get_paths()[0].vertices)[:, 1]) == pytest.approx(40)  # 30 to 70
     assert axes.get_ylabel() == "accuracy x 100"
@@ -85,6 +86,53 @@ def test_curves_show_every_line_of_the_metric_its_spread_the_majority_and_the_ch
     np.testing.assert_allclose(whiskers, [[[0.98, 40], [0.98, 60]], [[1.02, 40], [1.02, 60]]])
     notes = [row.note(FigureInput(result, "test", ())) for row in FIGURES if row.draw is draw_curves]
     assert "circle: validation 50.0 (40.0 to 60.0), diamond: test 50.0 (40.0 to 60.0)" in notes[0]
+
+
+def test_the_curves_of_a_penalty_are_the_best_one_with_a_band() -> None:
+    curves = (
+        Curve("C 0.1", "validation", "accuracy", (0.4, NAN, 0.2)),
+        Curve("C 1", "validation", "accuracy", (0.3, 0.6, 0.5)),
+    )
+    layers = ("block_01", "block_02", "final_norm")
+    result = make_result(curves=curves, layers=layers, chosen={"layer": "block_02", "C": 1.0})
+    frame = curve_frame(result)
+    assert frame is not None
+    [axes] = drawn(draw_curves, frame).axes
+    [line] = [line for line in axes.lines if line.get_label() == "best C"]
+    np.testing.assert_allclose(values(line), [40, 60, 50])
+    corners = np.asarray(axes.collections[0].get_paths()[0].vertices)
+    assert {(0.0, 30.0), (0.0, 40.0), (2.0, 20.0), (2.0, 50.0)} <= {(x, round(y, 6)) for x, y in corners.tolist()}
+    assert list(curve_table(frame)) == ["layer", "C 1, validation", "C 0.1, validation"]
+    notes = [row.note(FigureInput(result, "test", ())) for row in FIGURES if row.draw is draw_curves]
+    assert "band: from the best to the worst of 2 values of C" in notes[0]
+
+
+def test_a_baseline_far_below_the_curves_is_named_and_squeezes_nothing() -> None:
+    curve = Curve("", "validation", "accuracy", (0.8, 0.9))
+    far = make_result(curves=(curve,), summary={}, baselines={"majority": {"validation": 0.05}})
+    [axes] = drawn(draw_curves, curve_frame(far)).axes
+    assert "majority 5.0 ↓" in texts(axes)
+    assert axes.get_ylim()[0] > 70
+    near = make_result(curves=(curve,), summary={}, baselines={"majority": {"validation": 0.79}})
+    assert "majority" in texts(drawn(draw_curves, curve_frame(near)).axes[0])
+
+
+def test_the_heads_of_a_run_share_the_scale_of_their_curves(pairs: MadeRun, tmp_path: Path) -> None:
+    limits: dict[str, set[tuple[float, ...]]] = {}
+
+    def keep(figure: Figure, title: str, note: str, table: Any) -> None:
+        del note, table
+        for axes in figure.axes:
+            if "score of each layer" in title or "What each layer gives" in title:
+                limits.setdefault(axes.get_ylabel(), set()).add(axes.get_ylim())
+
+    first = pairs.scores.heads["layer-cosine"]
+    lower = replace(first, curves=tuple(replace(c, values=tuple(v / 2 for v in c.values)) for c in first.curves))
+    made = replace(pairs.scores, heads={"layer-cosine": first, "again": lower}, baselines={})
+    context = Context(made, pairs.kind.report.rows(pairs.task), pairs.kind.report)
+    draw_figures(Album(tmp_path, (), keep), context)
+    assert limits
+    assert {len(both) for both in limits.values()} == {1}
 
 
 @pytest.mark.parametrize(("lowest", "is_near"), [(-0.1, True), (0.1, True), (0.6, False)])
@@ -111,10 +159,10 @@ def test_lines_of_several_poolings_do_not_join() -> None:
 
 
 def test_lines_beyond_the_palette_are_pale() -> None:
-    curves = tuple(Curve(f"C {k}", "validation", "accuracy", (0.1, k / 20)) for k in range(12))
-    [axes] = drawn(draw_curves, curve_frame(make_result(curves=curves, chosen={"C": 11}))).axes
+    curves = tuple(Curve(f"way {k}", "validation", "accuracy", (0.1, k / 20)) for k in range(12))
+    [axes] = drawn(draw_curves, curve_frame(make_result(curves=curves, chosen={"kind": "way 11"}))).axes
     colours = {str(line.get_label()): mpl.colors.to_hex(line.get_color()) for line in axes.lines}
-    assert colours["C 11"] == "#0072b2"
+    assert colours["way 11"] == "#0072b2"
     assert len(set(colours.values())) == 8
     assert list(colours.values()).count(PALE) == 5
 

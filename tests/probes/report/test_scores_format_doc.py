@@ -26,6 +26,7 @@ KEYS = (
     (r"products\..+", "products.WHAT"),
     (r"(?<!_)subsets\.[^.]+", "subsets.SUBSET"),
     (r"baselines\.[^.]+", "baselines.BASELINE"),
+    (r"leads\.[^.]+", "leads.HEAD"),
     (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
     (r"(size_against|quarters)\.[a-z_]+", r"\1.SIDE"),
     (r"decoding\.SPLIT\..+", "decoding.SPLIT.WAY"),

@@ -246,7 +246,7 @@ def test_layers_are_the_study_of_the_run(fitted: Probe) -> None:
     assert set(study.findings.best_set) == set(study.frame.query("view == 'alone' and in_set").layer)
     assert set(study.frame.view) == {"alone", "baseline"}
     assert len(repr(study).splitlines()) == 2
-    assert study.findings.best in study.answer
+    assert f"Use {study.findings.recommended}" in study.answer
     html = study._repr_html_()
     assert html.count("data:image/png;base64,") == 1
     assert html.count("<tr>") > 2
