@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from IPython.display import Image, Markdown, display
@@ -38,9 +39,9 @@ name = os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct")
 # column of a frame or an array of yours will do.
 
 # %%
-topics = icecore.load_task("class-sample")
-rows = [row for split in topics.splits.values() for row in split]
-texts, labels = [row["text"] for row in rows], [topics.class_names[row["label"]] for row in rows]
+topics: Any = icecore.load_task("class-sample")
+examples = [row for split in topics.splits.values() for row in split]
+texts, labels = [row["text"] for row in examples], [topics.class_names[row["label"]] for row in examples]
 probe = Probe(name, caches=str(folder / "caches"), runs=str(folder / "runs"), verbose=False).fit(texts, labels)
 probe.layers()
 
