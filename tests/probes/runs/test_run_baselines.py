@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_the_sentence_names_the_baseline_that_is_best_where_the_head_was_chosen(
 
 
 def test_the_best_head_on_random_weights_is_a_baseline_on_request(decoder_folder: Path, tmp_path: Path) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "decoder": {"name": str(decoder_folder), "device": "cpu"},
         "task": {"name": "number-sample"},
         "heads": {"ridge-probe": {"alphas": [1.0]}},
