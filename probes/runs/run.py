@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from extract.decoders.decoder import Decoder, choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
@@ -30,7 +30,6 @@ from probes.data.task import Corpus, Task, TaskInfo, load_corpus
 from probes.fitting.fit import EpochReport, ignore_epoch
 from probes.fitting.fit_options import find_protocol, require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.baselines import Baseline
 from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
@@ -54,6 +53,9 @@ from probes.runs.predict import LoadedRun
 from probes.runs.run_baselines import score_baselines
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.task_kinds import KINDS
+
+if TYPE_CHECKING:
+    from probes.heads.baselines import Baseline
 
 
 @dataclass(frozen=True)
@@ -383,8 +385,10 @@ def _run(
     return LoadedRun(finished, decoder=decoder)
 
 
-def _random_decoder(config: RunConfig, task: Task, best: HeadResult, folder: Path, watcher: Watcher) -> Baseline:
+def _random_decoder(config: RunConfig, task: Task, best: HeadResult, folder: Path, watcher: Watcher) -> "Baseline":
     """Predict with the best head of a run, fitted and chosen again on the same decoder with random weights."""
+    from probes.heads.baselines import Baseline
+
     name = f"{config.decoder.name}@random-0"
     config = replace(
         config,
