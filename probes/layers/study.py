@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
-from probes.heads.baselines import Baselines
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
 from probes.heads.layer_head import HeadParts, Together, take_apart
@@ -29,6 +28,9 @@ from probes.layers.views import FITTED_KINDS, LayerRows, Readout, learn_mix, mea
 from probes.metrics.bootstrap import Resampling, UnitScorer, mean_scorer
 from probes.metrics.correlation import CORRELATIONS, spearman
 from probes.metrics.significance import best_set
+
+if TYPE_CHECKING:  # scikit-learn is imported when baselines are computed
+    from probes.heads.baselines import Baselines
 
 FEW_UNITS = 100
 PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
@@ -89,7 +91,7 @@ def study_layers(
     *,
     watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
-    baselines: Callable[[Any], Baselines] = lambda _: {},
+    baselines: "Callable[[Any], Baselines]" = lambda _: {},
 ) -> HeadFindings:
     """Find out which layers matter to a head of a run, from its cache and its saved fits.
 
@@ -160,7 +162,7 @@ class _Study:
         parts: HeadParts,
         split: str,
         options: StudyOptions,
-        of_task: Callable[[Any], Baselines],
+        of_task: "Callable[[Any], Baselines]",
         chosen: int,
     ) -> None:
         self.resolved, self.setting, self.parts, self.split, self.options = resolved, setting, parts, split, options

@@ -313,7 +313,7 @@ def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -
     best = max(names, key=lambda name: score(name, chosen if chosen in baselines[name].summary else split))
     gap, other = baselines[best].leads[result.name], f"the best baseline, `{best}` ({percent(score(best, split))})"
     if gap.n_units < FEW_UNITS:
-        return f"Too few rows ({gap.n_units:,}) tell it from {other}."
+        return f"There are too few rows ({gap.n_units:,}) to tell it from {other}."
     if gap.low > 0 or gap.high < 0:
         return f"It is {'better' if gap.value > 0 else '**worse**'} than {other}: {_lead(gap)}."
     return f"It is statistically tied with {other}: {_lead(gap)}."

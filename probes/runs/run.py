@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from extract.decoders.decoder import Decoder, choose_device, load_decoder
 from extract.errors import ConfigError, TaskError
@@ -27,7 +27,6 @@ from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
 from probes.fitting.fit_options import require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.baselines import Baseline
 from probes.heads.context import FitContext
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.result import HeadResult
@@ -53,6 +52,9 @@ from probes.runs.run_stamp import describe_inputs, write_stamp
 from probes.runs.run_task import load_run_task, obtain_corpus
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
+
+if TYPE_CHECKING:
+    from probes.heads.baselines import Baseline
 
 
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
@@ -328,8 +330,10 @@ def _run(
     return LoadedRun(finished, decoder=decoder)
 
 
-def _random_decoder(config: RunConfig, task: Task, best: HeadResult, folder: Path, watcher: Watcher) -> Baseline:
+def _random_decoder(config: RunConfig, task: Task, best: HeadResult, folder: Path, watcher: Watcher) -> "Baseline":
     """Predict with the best head of a run, fitted and chosen again on the same decoder with random weights."""
+    from probes.heads.baselines import Baseline
+
     name = f"{config.decoder.name}@random-0"
     config = replace(
         config,

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from probes.data.task import Task
-from probes.heads.baselines import Baseline
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import (
     Resampling,
@@ -22,12 +21,15 @@ from probes.metrics.correlation import CORRELATIONS
 from probes.report.document import KindReport, SplitRows, best_result
 from probes.report.scores import BaselineScores, Lead
 
+if TYPE_CHECKING:  # scikit-learn is imported when baselines are computed
+    from probes.heads.baselines import Baseline
+
 LIFTED = ("v-measure",)
 """Metrics that units drawn twice raise, so that their resamples are centred."""
 
 
 def score_baselines(
-    baselines: Mapping[str, Baseline],
+    baselines: "Mapping[str, Baseline]",
     heads: Mapping[str, HeadResult],
     *,
     task: Task,

@@ -116,7 +116,7 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     assert "similar" in (folder / "predictions.csv").read_text(encoding="utf-8")
     assert "pairs: mqp on tiny-llama" in capsys.readouterr().out
     require_opening(folder)
-    assert ", where the majority class has " in opening(folder)
+    assert "the best baseline, `" in opening(folder)
 
 
 def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Path], Any]) -> None:

@@ -61,7 +61,8 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     assert "bootstrap over test rows" in summary
     require_opening(folder)
     mean = extras["rmse"]["test"]["mean_of_train"]
-    assert opening(folder).endswith(f"where always predicting the mean has {mean:.3f}.")
+    assert f"where always predicting the mean has {mean:.3f}. " in opening(folder)
+    assert "the best baseline, `bag-of-words`" in opening(folder)
 
 
 @pytest.mark.long

@@ -1,16 +1,23 @@
 """Baselines of a run: scores are those of the heads' own scorers, leads those of a paired comparison."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from extract.errors import ConfigError
 from probes.heads.baselines import Baseline
 from probes.metrics.bootstrap import Resampling
 from probes.report.document import over_baseline
 from probes.report.scores import read_run
 from probes.report.write import without_nan
+from probes.runs.plan_runs import load_for_plans
+from probes.runs.results import results
+from probes.runs.run import run
 from probes.runs.run_baselines import score_baselines
+from probes.runs.run_config import RunConfig
 from tests.probes.report.made_runs import MadeRun, make_run
 
 
@@ -75,7 +82,32 @@ def test_the_sentence_names_the_baseline_that_is_best_where_the_head_was_chosen(
     assert "**worse**" in over_baseline(head, {best: replace(scores, leads={head.name: lead})})
     tied = replace(lead, high=0.1)
     assert "tied" in over_baseline(head, {best: replace(scores, leads={head.name: tied})})
-    assert "Too few rows (5)" in over_baseline(
+    assert "too few rows (5)" in over_baseline(
         head, {best: replace(scores, leads={head.name: replace(tied, n_units=5)})}
     )
     assert over_baseline(head, {}) == ""
+
+
+def test_the_best_head_on_random_weights_is_a_baseline_on_request(decoder_folder: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "decoder": {"name": str(decoder_folder), "device": "cpu"},
+        "task": {"name": "number-sample"},
+        "heads": {"ridge-probe": {"alphas": [1.0]}},
+        "bootstrap": 100,
+        "figures": ["svg"],
+        "caches": str(tmp_path / "caches"),
+        "runs": str(tmp_path / "runs"),
+    }
+    made = run({**settings, "random_decoder": True})
+    scores = made.record.baselines["random-weights"]
+    assert scores.note.startswith("ridge-probe on ")
+    assert "@random-0, " in scores.note
+    alone = run({**settings, "decoder": {"name": f"{decoder_folder}@random-0", "device": "cpu"}, "name": "random"})
+    assert scores.summary["test"]["pearson"].mean == pytest.approx(alone.record.heads["ridge-probe"].mean("test"))
+    assert "random-weights" not in alone.record.baselines
+    frame = results(made.folder)
+    assert set(frame[frame["record"] == "baseline"]["curve"]) == {"bag-of-words", "random-weights"}
+    with pytest.raises(ConfigError, match="@random-0' is merged, adapted or random already"):
+        RunConfig(**{**settings, "decoder": {"name": "gpt2@random-0"}, "random_decoder": True})
+    with pytest.raises(ConfigError, match="a sweep has no such baseline"):
+        load_for_plans(RunConfig(**{**settings, "random_decoder": True}))

@@ -1,5 +1,6 @@
 """The configuration as Python objects: what contradicts itself is refused when it is built."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -67,7 +68,8 @@ def test_nothing_in_the_place_of_a_choice_is_refused_in_python_too() -> None:
 def test_plain_values_hold_every_field() -> None:
     config = RunConfig(seeds=(1, 2), extraction=ExtractionSpec(poolings=("last",)), heads={"cosine-mlp": None})
     values = config.to_dict()
-    assert set(values) == set(RunConfig.__dataclass_fields__) - {"sources", "missing"}
+    assert set(values) == set(RunConfig.__dataclass_fields__) - {"sources", "missing", "random_decoder"}
+    assert replace(config, random_decoder=True).to_dict()["random_decoder"] is True
     assert values["seeds"] == [1, 2]
     assert values["extraction"]["poolings"] == ["last"]
     assert values["heads"] == {"cosine-mlp": None}
