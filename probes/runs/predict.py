@@ -214,9 +214,6 @@ def read_run_folder(path: str | Path) -> RunFolder:
         for part, keys in ((scores.cache, ("id", "plan", "template")), (scores.header.decoder, DECODER_KEYS)):
             if missing := [key for key in keys if key not in part]:
                 raise KeyError(f"{', '.join(missing)} is missing")
-        for result in scores.heads.values():
-            if not isinstance(result.chosen.get("layer", ""), str):
-                raise TypeError(f"the chosen layer is {result.chosen['layer']!r}")
     except UNREADABLE as error:
         raise no_run(folder.path, error) from error
     return folder
@@ -237,8 +234,8 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
             f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
             f"({first_line(error)}); run its config again."
         ) from error
-    scored = {"name": name, "cache": folder.scores.cache["id"]}
-    fitted = {"name": record.name, "cache": latents.get("cache", scored["cache"])}
+    scored = {"name": name, "cache": folder.scores.cache["id"], "pooling": folder.scores.heads[name].pooling}
+    fitted = {"name": record.name, "cache": latents.get("cache", scored["cache"]), "pooling": record.pooling}
     if unequal := differences(fitted, scored):
         listing = "; ".join(f"{key} is {a!r}, its scores are of {b!r}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
