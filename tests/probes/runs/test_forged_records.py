@@ -13,7 +13,7 @@ from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
 from tests.extract.tiny_decoders import make_texts, write_shards
-from tests.probes.finished_run import Finished, edit_scores
+from tests.probes.finished_run import Finished, edit_config, edit_scores
 from tests.probes.scored_runs import run_classes, run_words
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
@@ -226,3 +226,14 @@ def test_a_layer_of_a_head_that_reads_all_of_them_is_refused(
     [sentence] = capsys.readouterr().err.splitlines()
     assert "layer" in sentence
     (folder / "scores.json").write_bytes(content)
+
+
+@pytest.mark.parametrize("argv", [["layers", "RUN"], ["compare", "RUN", "OTHER", "--by-layer"]])
+def test_a_head_that_the_config_of_a_run_lacks_is_named(
+    argv: list[str], folder: Path, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_config(folder, lambda config: config["heads"].pop("layer-cosine"))
+    names = {"RUN": str(folder), "OTHER": str(finished.folder)}
+    capsys.readouterr()
+    assert main([names.get(word, word) for word in [*argv, "--head", "layer-cosine"]]) == 1
+    assert "has no head 'layer-cosine', which scores.json has" in capsys.readouterr().err
