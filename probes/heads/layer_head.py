@@ -419,7 +419,16 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 def read_channels(
     latents: Float[Tensor, "L P N D"], record: FitRecord, *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
-    """Pick the latents that a saved head reads, in its order, from those of some layers and poolings."""
+    """Pick the latents that a saved head reads, in its order, from those of some layers and poolings.
+
+    HeadError for a layer or pooling that is not among them, as a forged record may name.
+    """
     names = list(poolings)
+    for pooling, layer in saved_channels(record):
+        if layer not in layers or pooling not in names:
+            raise HeadError(
+                f"the saved head {record.name!r} reads {pooling}/{layer}, which the run has no latents of; run its "
+                "config again."
+            )
     picked = [latents[layers.index(layer), names.index(pooling)] for pooling, layer in saved_channels(record)]
     return torch.stack(picked)

@@ -237,3 +237,14 @@ def test_a_head_that_the_config_of_a_run_lacks_is_named(
     capsys.readouterr()
     assert main([names.get(word, word) for word in [*argv, "--head", "layer-cosine"]]) == 1
     assert "has no head 'layer-cosine', which scores.json has" in capsys.readouterr().err
+
+
+def test_a_saved_head_that_reads_what_the_run_has_not_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in folder.glob("heads/siamese-cosine/*/head.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        write_forged(path, {**record, "layers": [*record["layers"][:-1], "block_99"]})
+    capsys.readouterr()
+    assert main(["score", str(folder), "a", "b", "--head", "siamese-cosine", "--quiet"]) == 1
+    assert "reads mean/block_99, which the run has no latents of" in capsys.readouterr().err
