@@ -234,8 +234,8 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
             f"the record of head {name!r} of {str(folder.path)!r} is not one that this version writes "
             f"({first_line(error)}); run its config again."
         ) from error
-    scored = {"name": name, "cache": folder.scores.cache["id"], "pooling": folder.scores.heads[name].pooling}
-    fitted = {"name": record.name, "cache": latents.get("cache", scored["cache"]), "pooling": record.pooling}
+    scored = {"name": name, "cache": folder.scores.cache["id"]}
+    fitted = {"name": record.name, "cache": latents.get("cache", scored["cache"])}
     if unequal := differences(fitted, scored):
         listing = "; ".join(f"{key} is {a!r}, its scores are of {b!r}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
