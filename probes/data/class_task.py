@@ -1,7 +1,7 @@
 """Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -101,7 +101,14 @@ def _thin_classes(tables: Mapping[str, Columns], class_names: Sequence[str]) -> 
         unseen = Counter(label for label in rows["label"] if label not in in_train)
         names = _list([f"{class_names[label]}: {n}" for label, n in sorted(unseen.items())])
         n_rows = sum(unseen.values())
-        notes.append((n_rows, f"{split}: {n_rows} rows are of classes that train lacks ({names}), and cannot be right"))
+        cause = (
+            f"; {alike[0]!r} is {alike[1]!r} of train but for case or number format"
+            if (alike := _alike(unseen, in_train, class_names))
+            else ""
+        )
+        notes.append(
+            (n_rows, f"{split}: {n_rows} rows are of classes that train lacks ({names}), and cannot be right{cause}")
+        )
         absent = [class_names[label] for label in sorted(set(in_train) - set(rows["label"]))]
         notes.append((len(absent), f"{split}: {len(absent)} classes have no row ({_list(absent)})"))
     return notes
@@ -324,6 +331,14 @@ def assemble_task(
     return task.with_remarks(*notes, note)
 
 
+def _alike(unseen: Iterable[int], in_train: Iterable[int], names: Sequence[str]) -> tuple[str, str] | None:
+    """Pair a label that train lacks with that of train; None unless all differ in case or number format alone."""
+    by_form = {_plain_label(names[label]): names[label] for label in in_train}
+    pairs = [(names[label], by_form.get(_plain_label(names[label]))) for label in unseen]
+    first, other = pairs[0] if pairs else ("", None)
+    return (first, other) if other is not None and all(name is not None for _, name in pairs) else None
+
+
 def _require_seen(columns: Mapping[str, Columns], names: Sequence[str], *, task: str) -> None:
     """Refuse a split of which more than half of the rows have a label that train lacks, as no head could be right."""
     if "train" not in columns:
@@ -334,12 +349,10 @@ def _require_seen(columns: Mapping[str, Columns], names: Sequence[str], *, task:
         if 2 * unseen.total() <= len(rows["label"]):
             continue
         listed = ", ".join(f"{names[label]!r}: {n}" for label, n in unseen.most_common(5)) + ", ..." * (len(unseen) > 5)
-        by_form = {_plain_label(names[label]): names[label] for label in in_train}
-        alike = [(names[label], by_form.get(_plain_label(names[label]))) for label in unseen]
+        alike = _alike(unseen, in_train, names)
         cause = (
-            f"they are those of train but for case or number format, as {alike[0][0]!r} and {alike[0][1]!r}; write "
-            "them alike"
-            if all(name is not None for _, name in alike)
+            f"they are those of train but for case or number format, as {alike[0]!r} and {alike[1]!r}; write them alike"
+            if alike
             else f"train has {', '.join(repr(names[label]) for label in sorted(in_train)[:5])}"
             f"{', ...' * (len(in_train) > 5)}; give files with the same classes"
         )

@@ -379,20 +379,31 @@ def saved_channels(record: FitRecord) -> tuple[tuple[str, str], ...]:
     return tuple(product(split_poolings(record.pooling), record.layers))
 
 
+MIX = "mix"
+"""What stands for the layer of a head that reads a mix of all its layers."""
+
+
 def only_chosen(saved: SavedHead[FittedModule], chosen: Values) -> SavedHead[FittedModule]:
     """Reduce a head of several layers to the chosen one, as scores.json names it, so that no other is computed.
 
-    The record of a head of words gets its `decoding`.
+    The record of a head of words gets its `decoding`. HeadError for a layer that the head does not read by itself.
     """
     if "decoding" in chosen:
         details = {**saved.record.details, "decoding": chosen["decoding"]}
         saved = SavedHead(saved.head, replace(saved.record, details=details))
+    head: Any = saved.head
     layer = chosen.get("layer", "")
     channels = saved_channels(saved.record)
     names = ["/".join(channel) if "+" in saved.record.pooling else channel[1] for channel in channels]
-    if len(names) == 1 or layer not in names:
+    reads_one = hasattr(head, "only") and not getattr(head, "is_mixed", False)
+    if layer not in (*(names if reads_one or len(names) == 1 else ()), *(() if reads_one else ("", MIX))):
+        reads = "one" if reads_one else "all"
+        raise HeadError(
+            f"scores.json says that head {saved.record.name!r} chose the layer {layer!r}, and its saved head reads "
+            f"{reads} of {', '.join(names)}; run its config again."
+        )
+    if not reads_one or len(names) == 1:
         return saved
-    head: Any = saved.head
     index = names.index(layer)
     return SavedHead(head.only(index), replace(saved.record, layers=("/".join(channels[index]),)))
 
@@ -409,7 +420,16 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 def read_channels(
     latents: Float[Tensor, "L P N D"], record: FitRecord, *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
-    """Pick the latents that a saved head reads, in its order, from those of some layers and poolings."""
+    """Pick the latents that a saved head reads, in its order, from those of some layers and poolings.
+
+    HeadError for a layer or pooling that is not among them, as a forged record may name.
+    """
     names = list(poolings)
+    for pooling, layer in saved_channels(record):
+        if layer not in layers or pooling not in names:
+            raise HeadError(
+                f"the saved head {record.name!r} reads {pooling}/{layer}, which the run has no latents of; run its "
+                "config again."
+            )
     picked = [latents[layers.index(layer), names.index(pooling)] for pooling, layer in saved_channels(record)]
     return torch.stack(picked)

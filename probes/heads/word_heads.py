@@ -28,7 +28,7 @@ from probes.fitting.progress import EpochReport
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Head, HeadParts, Heads, Together, read_channels
+from probes.heads.layer_head import MIX, Head, HeadParts, Heads, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
     ReadingOptions,
@@ -44,9 +44,6 @@ from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.class_metrics import NO_PREDICTION
 from probes.metrics.span_metrics import decode_tags
 from probes.networks.token_networks import TokenHead, TokenMix
-
-MIX = "mix"
-"""The layer of a head that reads a mix of all of them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -515,6 +515,9 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
     for split, scores in head["summary"].items():
         if head["metric"] not in scores:
             raise ValueError(f"`{where}.summary.{split}` has no {head['metric']!r}, by which the head was chosen")
+    if (layer := head["chosen"].get("layer")) is not None and layer not in head["layers"]:
+        layers = ", ".join(head["layers"])
+        raise ValueError(f"`{where}.chosen.layer` is {layer!r}, which the head does not read; its layers are {layers}")
     fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}
     return HeadResult(name, **fields_of_head)
 

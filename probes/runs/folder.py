@@ -23,7 +23,7 @@ from extract.poolings.pooling_table import RebaOptions
 from extract.records import Values, as_given, load_yaml
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.manifest import Manifest, Plain, differences, flatten
-from probes.heads.head_table import find_head
+from probes.heads.head_table import HeadOptions, find_head
 from probes.heads.result import HeadResult
 from probes.report.document import best_result
 from probes.report.scores import (
@@ -276,6 +276,16 @@ class RunFolder:
                 f"{str(self.path / CONFIG)!r} is not the config of a run ({first_line(error)}); allowed: that of a "
                 "folder made by `icecore run`."
             ) from error
+
+    @cached_property
+    def options(self) -> Mapping[str, HeadOptions]:
+        """The options of every head that was scored; HeadError where config.yaml has none for one."""
+        options = self.config.resolve_heads()
+        if missing := [name for name in self.heads if name not in options]:
+            raise HeadError(
+                f"{str(self.path / CONFIG)!r} has no head {missing[0]!r}, which {SCORES} has; run its config again."
+            )
+        return options
 
     @property
     def n_blocks(self) -> int:

@@ -213,11 +213,11 @@ def find_layers(
     run: RunFolder, *, head: str, options: StudyOptions, caches: str = "", watcher: Watcher = SILENT
 ) -> list[HeadFindings]:
     """Study heads of one run, and write the findings into its folder; see `compare_layers`."""
-    context, resolved = _context_of(run, caches, watcher), run.config.resolve_heads()
+    context = _context_of(run, caches, watcher)
     names = run.heads if head == ALL else [head or run.best]
     findings = [
         study_layers(
-            resolved[name],
+            run.options[name],
             context,
             run.scores.heads[name],
             options,
@@ -277,7 +277,7 @@ def compare_at_layers(
     parts = []
     for run in compared:
         name = run.result.name
-        context, resolved = _context_of(run.folder, str(caches), watcher), run.folder.config.resolve_heads()[name]
+        context, resolved = _context_of(run.folder, str(caches), watcher), run.folder.options[name]
         parts.append(take_apart(resolved, context, run.result, rows.split, partial(watcher.epochs, name)))
     layers = parts[0].layers
     if parts[1].layers != layers:

@@ -318,9 +318,6 @@ def read_run_folder(path: str | Path) -> RunFolder:
         for part, keys in ((scores.cache, ("id", "plan", "template")), (scores.header.decoder, DECODER_KEYS)):
             if missing := [key for key in keys if key not in part]:
                 raise KeyError(f"{', '.join(missing)} is missing")
-        for result in scores.heads.values():
-            if not isinstance(result.chosen.get("layer", ""), str):
-                raise TypeError(f"the chosen layer is {result.chosen['layer']!r}")
     except UNREADABLE as error:
         raise no_run(folder.path, error) from error
     return folder

@@ -13,7 +13,8 @@ from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
 from tests.extract.tiny_decoders import make_texts, write_shards
-from tests.probes.finished_run import Finished, edit_scores
+from tests.probes.finished_run import Finished, edit_config, edit_scores
+from tests.probes.scored_runs import run_classes, run_words
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "null": lambda _: None,
@@ -148,3 +149,102 @@ def test_hostile_yaml_in_the_config_of_a_run_ends_in_a_sentence(
         assert sentence.startswith("icecore: ")
         assert message in sentence
     assert main(["table", run]) == 0  # reads no configuration
+
+
+@pytest.fixture(scope="module")
+def runs(finished: Finished, tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> dict[str, Path]:
+    """Finished runs by kind; their scores.json is changed and put back."""
+    base = tmp_path_factory.mktemp("forged")
+    (base / "classes").mkdir()
+    return {
+        "pairs": Path(shutil.copytree(finished.folder, base / "pairs")),
+        "words": run_words(base / "words", decoder_folder, seeds=(0,)),
+        "classes": run_classes(base / "classes", decoder_folder),
+    }
+
+
+def _choose(layer: str) -> Callable[[dict[str, Any]], None]:
+    def change(result: dict[str, Any]) -> None:
+        result["chosen"]["layer"] = layer
+
+    return change
+
+
+def _rename(result: dict[str, Any]) -> None:
+    """Let scores.json agree with itself, and not with the saved head."""
+    result["layers"] = [f"block_{90 + index}" for index in range(len(result["layers"]))]
+    result["chosen"]["layer"] = "block_90"
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"), [("pairs", "layer-cosine"), ("words", "token-classifier"), ("classes", "logistic-probe")]
+)
+def test_a_layer_that_the_head_does_not_read_is_refused(
+    kind: str, head: str, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = runs[kind], str(runs[kind])
+    other = str(shutil.copytree(folder, tmp_path / "other"))
+    (tmp_path / "rows.csv").write_text("sentence1,sentence2,text\nice,snow,ice melts\n", encoding="utf-8")
+    columns = ["--columns", "sentence1,sentence2" if kind == "pairs" else "text"]
+    texts = ["a", "b"] if kind == "pairs" else ["a b c"]
+    reading = [
+        ["score", run, *texts, "--head", head],
+        ["predict", run, str(tmp_path / "rows.csv"), "--head", head, *columns],
+    ]
+    showing = [
+        ["report", run],
+        ["table", run],
+        ["compare", run, other],
+        ["compare", other, run],
+        ["compare", run, other, "--by-layer"],
+        ["layers", run],
+    ]
+    content = (folder / "scores.json").read_bytes()
+    changes = {"block_99": _choose("block_99"), "nothing": _choose(""), "its own": _rename}
+    for change in changes.values():
+        edit_scores(folder, lambda scores: change(scores["heads"][head]))  # noqa: B023
+        for argv in reading if change is _rename else [*reading, *showing]:
+            capsys.readouterr()
+            assert main(argv) == 1, argv
+            [sentence] = capsys.readouterr().err.splitlines()
+            assert sentence.startswith("icecore: ")
+            assert "layer" in sentence
+        (folder / "scores.json").write_bytes(content)
+    for argv in reading:
+        assert main(argv) == 0
+
+
+@pytest.mark.parametrize("change", [_choose("block_02"), _choose("block_99"), _rename])
+def test_a_layer_of_a_head_that_reads_all_of_them_is_refused(
+    change: Callable[[dict[str, Any]], None], runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, head = runs["pairs"], "cosine-mlp"
+    content = (folder / "scores.json").read_bytes()
+    edit_scores(folder, lambda scores: change(scores["heads"][head]))
+    capsys.readouterr()
+    assert main(["score", str(folder), "a", "b", "--head", head]) == 1
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert "layer" in sentence
+    (folder / "scores.json").write_bytes(content)
+
+
+@pytest.mark.parametrize("argv", [["layers", "RUN"], ["compare", "RUN", "OTHER", "--by-layer"]])
+def test_a_head_that_the_config_of_a_run_lacks_is_named(
+    argv: list[str], folder: Path, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_config(folder, lambda config: config["heads"].pop("layer-cosine"))
+    names = {"RUN": str(folder), "OTHER": str(finished.folder)}
+    capsys.readouterr()
+    assert main([names.get(word, word) for word in [*argv, "--head", "layer-cosine"]]) == 1
+    assert "has no head 'layer-cosine', which scores.json has" in capsys.readouterr().err
+
+
+def test_a_saved_head_that_reads_what_the_run_has_not_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in folder.glob("heads/siamese-cosine/*/head.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        write_forged(path, {**record, "layers": [*record["layers"][:-1], "block_99"]})
+    capsys.readouterr()
+    assert main(["score", str(folder), "a", "b", "--head", "siamese-cosine", "--quiet"]) == 1
+    assert "reads mean/block_99, which the run has no latents of" in capsys.readouterr().err

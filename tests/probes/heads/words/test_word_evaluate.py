@@ -12,9 +12,10 @@ import torch
 from extract.errors import TaskError
 from probes.data.word_task import WordTask
 from probes.heads.context import FitContext, load_head
+from probes.heads.layer_head import MIX
 from probes.heads.result import HeadResult
 from probes.heads.word_fits import majority_ids, tag_scorer
-from probes.heads.word_heads import MIX, describe_seed
+from probes.heads.word_heads import describe_seed
 from probes.latents.word_latents import WordLatents
 from probes.metrics.class_metrics import NO_PREDICTION
 from probes.metrics.span_metrics import DECODINGS
