@@ -231,7 +231,7 @@ def read_config(
         section = "" if key == "config" else key
         if key == "config" or (SECTIONS.get(key) is False and _is_file(text)):
             name = text if section else require_file(text)
-            values = load_config_file(name)
+            values = spell_out(section, load_config_file(name))
             paths = ConfigPaths(home_of(name, values), text)
             layers.add(section, paths.read(values, section), text)
             missing |= paths.missing
@@ -248,6 +248,22 @@ def read_config(
             f"{config.decoder.name!r}, add: --{TRUST} true."
         )
     return config
+
+
+NAMED = ("task", "decoder", "extraction.template")
+"""Sections that may be given as a name alone, as `task: stsb`."""
+
+
+def spell_out(section: str, values: Any) -> Any:
+    """Write a section, or the whole where it has no name, with its names alone as the sections that they stand for."""
+    if section in NAMED and isinstance(values, str) and values:
+        return {"name": values}
+    if section == "heads" and values and isinstance(values, str | list):
+        names = [values] if isinstance(values, str) else values
+        return {name: {} for name in names} if all(isinstance(name, str) for name in names) else values
+    if isinstance(values, dict) and section in ("", "extraction"):
+        return {key: spell_out(f"{section}.{key}".removeprefix("."), value) for key, value in values.items()}
+    return values
 
 
 def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
@@ -348,6 +364,7 @@ class _Layers:
     def add(self, section: str, values: Any, file: str = "") -> None:
         """Merge a section, or the whole where it has no name; `file` is empty where it was typed."""
         _refuse_objects(values, section)
+        values = spell_out(section, values)
         if section and not (isinstance(values, dict) or (values is None and SECTIONS[section] and "." in section)):
             raise _unfit_section(section, values, file)
         if SECTIONS.get(section):

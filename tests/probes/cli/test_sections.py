@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.errors import ConfigError
+from extract.errors import ConfigError, IcecoreError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
 from probes.runs.run_config import RunConfig
@@ -40,9 +40,15 @@ def nest(section: str, value: Any) -> dict[str, Any]:
     return found
 
 
+def is_name(section: str, value: Any) -> bool:
+    return section in ("task", "decoder", "extraction.template", "heads") and value == "causal"
+
+
 @pytest.mark.parametrize("value", [[1, 2], [], 5, 0, 0.5, True, False, "causal", ""])
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_section_of_a_wrong_kind_is_refused(section: str, value: Any, tmp_path: Path) -> None:
+    if is_name(section, value):
+        return
     with pytest.raises(ConfigError) as error:
         read(tmp_path, nest(section, value))
     assert str(error.value).startswith(f"section {section!r} of '{tmp_path}/c.yaml' is {value!r}; allowed: ")
@@ -60,7 +66,7 @@ def test_an_empty_section(section: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[1, 2]", "5", "true", "causal", "", "null"])
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_section_of_a_wrong_kind_on_the_command_line(section: str, text: str) -> None:
-    if text in ("", "null") and section in MAY_BE_EMPTY:
+    if is_name(section, text) or (text in ("", "null") and section in MAY_BE_EMPTY):
         return
     value = "empty" if text in ("", "null") else repr(yaml.safe_load(text))
     for argv in ([f"--{section}", text], [f"--{section}={text}"]):
@@ -70,6 +76,41 @@ def test_a_section_of_a_wrong_kind_on_the_command_line(section: str, text: str) 
             f"section {section!r} is {value} on the command line; allowed: its keys one by one, as --{section}.KEY "
             f"VALUE, or together, as --{section} '{{KEY: VALUE}}'."
         )
+
+
+def test_a_name_alone_stands_for_its_section(tmp_path: Path) -> None:
+    (tmp_path / "models/mine").mkdir(parents=True)
+    names = {"task": "class-sample", "decoder": "models/mine", "heads": "logistic-probe"}
+    config = read(tmp_path, {**names, "extraction": {"template": "echo", "layers": -1}})
+    assert config == read(
+        tmp_path,
+        {
+            "task": {"name": "class-sample"},
+            "decoder": {"name": "models/mine"},
+            "heads": {"logistic-probe": {}},
+            "extraction": {"template": {"name": "echo"}, "layers": [-1]},
+        },
+    )
+    assert config.decoder.name.endswith("/models/mine")  # found from the config
+    assert config.sources["task.name"] == "c.yaml"
+    typed = [word for key, value in names.items() for word in (f"--{key}", value)]
+    typed += ["--extraction.template", "echo", "--extraction.layers", "-1", "--decoder", config.decoder.name]
+    assert read(tmp_path, {}, *typed) == config
+    assert read(tmp_path, {"heads": ["layer-cosine", "cosine-mlp"]}).heads == {"layer-cosine": {}, "cosine-mlp": {}}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"task": "stbs"}, "unknown task 'stbs': did you mean 'stsb'?"),
+        ({"heads": "layer-cosin"}, "unknown head 'layer-cosin': did you mean 'layer-cosine'?"),
+        ({"extraction": {"template": "ehco"}}, "unknown template 'ehco': did you mean 'echo'?"),
+    ],
+)
+def test_a_wrong_name_alone_is_refused_by_name(values: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(IcecoreError) as error:
+        read(tmp_path, values)
+    assert str(error.value).startswith(sentence)
 
 
 def test_a_section_inside_a_section_on_the_command_line(tmp_path: Path) -> None:
