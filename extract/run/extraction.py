@@ -41,6 +41,7 @@ from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter, name_latent, read_report, refuse_latent, round_latents
+from extract.threads import keep_threads
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
@@ -214,6 +215,7 @@ def describe_extraction(
         ),
         **({"blocks": placed} if (placed := count_places(decoder.blocks)).keys() - {str(decoder.device)} else {}),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+        "threads": torch.get_num_threads(),
         **({"own": own} if own else {}),
     }
     return Manifest(identity, provenance)
@@ -335,6 +337,7 @@ class Extraction:
         """Fill the store and write its certificate; raises as `extract_latents`."""
         with plan_in_force(self.decoder, self.spec.mask_plan, looks_inside=self.spec.looks_inside):
             started = time.monotonic()
+            keep_threads(self.manifest.provenance.get("threads"))
             is_done = self.writer.done_rows()
             certificate = self.certify()
             self.session.proofs.append(self.proof.prove)
