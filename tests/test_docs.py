@@ -106,7 +106,7 @@ def test_commands_parse(words: list[str], desk: Path, capsys: pytest.CaptureFixt
 def test_keys_in_prose_are_keys(page: Path, desk: Path) -> None:
     del desk
     for code in re.findall(OPTION_IN_PROSE, read_page(page)[1]):
-        read_command(COMMANDS["run"], ["configs/demo.yaml", *shlex.split(code)])
+        read_command(COMMANDS["run"], ["configs/demo.yaml", *shlex.split(code)]).config.check_heads()
 
 
 def test_a_wrong_command_would_be_found(desk: Path, parse_only: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_a_config_opens_with_its_command(config: Path, desk: Path) -> None:
     assert commands[0][:3] == ["icecore", commands[0][1], name_of(config)]
     assert commands[0][1] == ("sweep" if config.stem.endswith("-sweep") else "run")
     assert any("untime" in line for line in config.read_text(encoding="utf-8").splitlines()[:6])
-    made = read_command(COMMANDS[commands[0][1]], commands[0][2:]).config
+    made = read_command(COMMANDS[commands[0][1]], commands[0][2:]).config.check_heads()
     assert made.name in (config.stem, f"{config.parent.name}-{config.stem}")
 
 
@@ -146,7 +146,7 @@ def test_configs_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
             assert isinstance(yaml.safe_load(block.text), dict), block
             (tmp_path / "shown.yaml").write_text(block.text, encoding="utf-8")
             try:
-                read_command(COMMANDS["run"], [str(tmp_path / "shown.yaml")])
+                read_command(COMMANDS["run"], [str(tmp_path / "shown.yaml")]).config.check_heads()
             except IcecoreError as error:
                 pytest.fail(f"{name_of(page)}:{block.line}: {error}")
 

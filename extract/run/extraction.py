@@ -41,12 +41,14 @@ from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter, name_latent, read_report, refuse_latent, round_latents
+from extract.threads import keep_threads
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.certificate import check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import draw_placeholder, plan_in_force
 from extract.wiring.states import layer_widths, pool_batch
 
 LONGEST, MOST_ROWS = 8, 64  # texts tried for the longest row, and rows of the batch that a plan is proved on
+MOST_COUNTED = 200  # texts whose tokens are counted to estimate the time that is left
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 PlacementKey = Literal["device_map", "tp_plan"]
 SPREADS: dict[PlacementKey, str] = {
@@ -214,6 +216,7 @@ def describe_extraction(
         ),
         **({"blocks": placed} if (placed := count_places(decoder.blocks)).keys() - {str(decoder.device)} else {}),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+        "threads": torch.get_num_threads(),
         **({"own": own} if own else {}),
     }
     return Manifest(identity, provenance)
@@ -335,9 +338,11 @@ class Extraction:
         """Fill the store and write its certificate; raises as `extract_latents`."""
         with plan_in_force(self.decoder, self.spec.mask_plan, looks_inside=self.spec.looks_inside):
             started = time.monotonic()
+            keep_threads(self.manifest.provenance.get("threads"))
             is_done = self.writer.done_rows()
             certificate = self.certify()
             self.session.proofs.append(self.proof.prove)
+            self.session.progress.expect(n_tokens=self.estimate_tokens(int((~is_done).sum()) / len(is_done)))
             frozen = self.session.fill(
                 self.batches(is_done), self._compute, n_rows=len(is_done), n_done=int(is_done.sum())
             )
@@ -368,6 +373,14 @@ class Extraction:
         longest = [self.texts[i] for i in np.argsort(lengths, kind="stable")[-LONGEST:]]
         n_tokens = max(len(row.ids) for item in self.encoder(longest) for row in item.rows)
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
+
+    def estimate_tokens(self, share: float) -> int:
+        """Estimate the tokens of a share of the rows from texts of every length."""
+        lengths = [len(text.text if isinstance(text, JoinedText) else text) for text in self.texts]
+        ranks = np.unique(np.linspace(0, len(lengths) - 1, MOST_COUNTED).round().astype(int))
+        some = [self.texts[i] for i in np.argsort(lengths, kind="stable")[ranks]]
+        n_tokens = sum(len(row.ids) for item in self.encoder(some) for row in item.rows)
+        return round(share * n_tokens * len(self.texts) / len(some))
 
     def _compute(self, batch: Batch, put: Put) -> None:
         latents = pool_batch(

@@ -89,6 +89,10 @@ class Args:
     checks_heads: ClassVar[bool] = True
     """Whether the values of heads' options are checked while the command line is read, which loads torch."""
 
+    def announce(self) -> str:
+        """Say in a line what the command is about to do, behind its name; empty where that is soon done."""
+        return ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Configured(Args):
@@ -98,6 +102,16 @@ class Configured(Args):
     """The configuration."""
     data: Any = None
     """The file of data that stands for one."""
+    fits_heads: ClassVar[bool] = False
+    """Whether the heads of the configuration are fitted."""
+
+    def announce(self) -> str:
+        """Name the run, its task, decoder, plan and heads; or the file whose texts are extracted."""
+        config, file = self.config, getattr(self, "file", "") or getattr(self, "texts", "")
+        subject = f"{file}:" if file else f"{config.name}: {config.task.name}"
+        names = getattr(self, "head", "") or ", ".join(config.heads)
+        heads = f"; heads {names}" if self.fits_heads else ""
+        return f"{subject} on {config.decoder.name}, plan {config.extraction.plan}{heads}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +120,13 @@ class Watched(Args):
 
     quiet: bool = option(False, "report no progress")
     verbose: bool = option(False, "report every epoch, a line each", excludes=("--quiet",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing(Watched):
+    """The arguments of a command that computes."""
+
+    threads: int | None = option(None, "threads that compute; when absent, as many as there are cores that are free")
 
 
 @dataclass(frozen=True)
@@ -133,7 +154,7 @@ class Command:
         """Its arguments; the file of a configuration last among the positional ones."""
         hints = get_type_hints(self.args)
         declared = [item for item in fields(self.args) if "argument" in item.metadata]
-        declared.sort(key=lambda item: item.name in Watched.__dataclass_fields__)
+        declared.sort(key=lambda item: item.name in Computing.__dataclass_fields__)
         shared = [CONFIG] * self.takes_config + [ALLOW_CODE] * self.imports_code
         return (*(Argument.of(item, hints[item.name]) for item in declared), *shared)
 

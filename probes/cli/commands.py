@@ -10,7 +10,7 @@ from extract.inputs.template import TokenPolicy
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
-from probes.cli.arguments import Args, Command, Configured, Watched, option, positional
+from probes.cli.arguments import Args, Command, Computing, Configured, Watched, option, positional
 from probes.runs.run_config import figure_formats
 
 LISTED = (
@@ -107,10 +107,11 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
         "run reviews.csv --text body --score stars",
     ),
 )
-class RunArgs(Configured, Watched):
+class RunArgs(Configured, Computing):
     """Extract what is missing, fit every head, report."""
 
     checks_heads: ClassVar[bool] = False
+    fits_heads: ClassVar[bool] = True
     dry_run: bool = _dry_run()
     text: str = _text(needs=("CONFIG",))
     label: str = _label(needs=("CONFIG",))
@@ -142,7 +143,7 @@ class InitArgs(Args):
         "extract --texts reviews.parquet --shards caches/reviews --ray 8",
     ),
 )
-class ExtractArgs(Configured, Watched):
+class ExtractArgs(Configured, Computing):
     """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
 
     dry_run: bool = _dry_run(excludes=("--shards", "--out"))
@@ -161,9 +162,10 @@ class ExtractArgs(Configured, Watched):
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
     ),
 )
-class SweepArgs(Configured, Watched):
+class SweepArgs(Configured, Computing):
     """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
 
+    fits_heads: ClassVar[bool] = True
     plans: str = option(
         "",
         "plans themselves, with ';' between them",
@@ -213,9 +215,10 @@ class AttentionArgs(Args):
 
 
 @command("run_commands", examples=("fit configs/demo.yaml --head cosine-mlp",))
-class FitArgs(Configured, Watched):
+class FitArgs(Configured, Computing):
     """Fit and report on a cache that is already there; no decoder is loaded."""
 
+    fits_heads: ClassVar[bool] = True
     cache: str = option("", "the cache file; when absent, found in the caches folder", completes="files")
     head: str = option(
         "", "fit this head alone; 'autoencoder': on every text of the cache, or of the corpus", completes="heads"
@@ -226,7 +229,7 @@ class FitArgs(Configured, Watched):
     "predict_commands",
     examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
 )
-class ScoreArgs(Watched):
+class ScoreArgs(Computing):
     """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
 
     run: str = _run()
@@ -249,7 +252,7 @@ class ScoreArgs(Watched):
     "predict_commands",
     examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
 )
-class PredictArgs(Watched):
+class PredictArgs(Computing):
     """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
 
     run: str = _run()
@@ -332,7 +335,7 @@ class GeometryArgs(Args):
         "layers runs/demo-words --controls type --out layers.csv",
     ),
 )
-class LayersArgs(Watched):
+class LayersArgs(Computing):
     """Find the layers that matter to the head of a finished run, with intervals.
 
     From its cache: each layer alone with the set that is statistically tied with the best, Shapley values, layers left
@@ -357,6 +360,10 @@ class LayersArgs(Watched):
     )
     out: str = option("", "file for every number, a row per view and layer (CSV)", completes="files")
 
+    def announce(self) -> str:
+        """Name the runs."""
+        return " ".join(self.runs)
+
 
 @command("result_commands", examples=("report runs/demo", "report runs/causal runs/nosink --out both.html"))
 class ReportArgs(Args):
@@ -370,7 +377,7 @@ class ReportArgs(Args):
     "run_commands",
     examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
 )
-class EmbedArgs(Configured, Watched):
+class EmbedArgs(Configured, Computing):
     """Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input."""
 
     file: str = positional("text file, table, or '-'", completes="files")
@@ -407,7 +414,7 @@ class ExportArgs(Args):
 
 
 @command("export_commands", examples=("mteb configs/demo.yaml --tasks STSBenchmark --local",))
-class MtebArgs(Configured, Watched):
+class MtebArgs(Configured, Computing):
     """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves."""
 
     tasks: tuple[str, ...] = option((), "names of mteb's tasks with ',' between them", read=_names)
@@ -463,7 +470,7 @@ class WeightsArgs(Args):
 
 
 @command("installation", examples=("demo",))
-class DemoArgs(Watched):
+class DemoArgs(Computing):
     """On the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes."""
 
 

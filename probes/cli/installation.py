@@ -49,6 +49,8 @@ def demo_command(args: DemoArgs) -> int:
         sys.argv[1:] = words  # reports name the command that makes them again
         sys.stdout.write(f"\n$ icecore {' '.join(words)}\n")
         sys.stdout.flush()
+        if args.threads and words[0] == "run":
+            flags.append(f"--threads={args.threads}")
         if code := main([*words, *flags]):
             return code
     sys.stdout.write("Look at runs/demo-compared/report.html, runs/demo/report.html and runs/demo-words/report.html.\n")

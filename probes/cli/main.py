@@ -23,7 +23,8 @@ from extract.errors import (
     printable,
 )
 from extract.registry import PLACE
-from probes.cli.arguments import Command, print_help, print_program_help, read_allowed, read_command
+from extract.threads import set_threads
+from probes.cli.arguments import Command, Computing, print_help, print_program_help, read_allowed, read_command
 from probes.cli.commands import COMMANDS, find_command
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
@@ -66,11 +67,31 @@ def _run(name: str, *argv: str) -> int:
             print_help(command)
             return 0
         args = read_command(command, argv)
+        _announce(command, args)
         function = load_command(command)
     typed = PLACE.findall(getattr(args, "head", ""))
     with stop_signals(interrupt), warnings.catch_warnings(), allow_code(typed):
         warnings.showwarning = _show_warning
         return function(args)
+
+
+def _announce(command: Command, args: Any) -> None:
+    """Set the threads of a command that computes, and say what it is about to do before anything large is imported."""
+    if not isinstance(args, Computing):
+        return
+    if args.threads is not None and args.threads < 1:
+        raise UsageError(f"--threads is {args.threads}; allowed: a whole number of at least 1.")
+    n_threads = None if getattr(args, "ray", None) else set_threads(args.threads)
+    if args.quiet or command.name == "demo":
+        return
+    about = args.announce() if sys.stderr.isatty() else ""  # in a log the sentence of an error stands alone
+    parts = [f"{command.name} {about}"] * bool(about)
+    if n_threads:
+        noun = "thread" if n_threads == 1 else "threads"
+        parts.append(f"computing with {n_threads} {noun}, as other cores are busy (--threads N sets the number)")
+    if parts:
+        sys.stderr.write(printable("\n".join([*parts, ""])))
+        sys.stderr.flush()
 
 
 def load_command(command: Command) -> Callable[[Any], int]:

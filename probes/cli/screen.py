@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from extract.errors import ConfigError, InputError, first_line, looked_in, printable
-from extract.run.progress import BarProgress
+from extract.run.progress import BarProgress, short_time
 from probes.cli.arguments import Watched
 from probes.fitting.progress import EpochReport
 from probes.report.blocks import plain_text
@@ -20,11 +20,13 @@ from probes.runs.watcher import SILENT, Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this
-BAR = 20  # characters
-WORD_SCORES = {
+BAR = 10  # characters
+_LABELS = {
     "validation_span-f1": "validation span F1 of the best layer",
     "validation_accuracy": "validation accuracy of the best layer",
+    "held_out_loss": "held-out loss",
 }
+"""Labels of reported values; those of correlations are made of their names, and others are not shown."""
 
 
 def show(text: str) -> None:
@@ -87,28 +89,66 @@ def screen_watcher(console: Console, *, is_verbose: bool = False) -> Watcher:
 
 def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> EpochReport:
     best: dict[str, float] = {}
-    last_shown = time.monotonic()
+    started = last_shown = time.monotonic()
+    first = 0
+    is_line = console.is_terminal and not is_verbose
+    room = max(console.width, 40) - 1
 
     def report(epoch: int, values: dict[str, float]) -> None:
-        nonlocal last_shown
-        parts = [f"loss {values['train_loss']:.4f}"]
+        nonlocal last_shown, first
+        now, name, first = time.monotonic(), f"{head} seed {seed}", first or epoch
+        long, short = [], []
         for key, value in values.items():
-            if key in WORD_SCORES or key.endswith("_pearson"):
-                best[key] = max(best.get(key, value), value)
-                label = WORD_SCORES.get(key) or f"{key.removesuffix('_pearson')} Pearson"
-                parts.append(f"{label} {100 * value:.2f} (best {100 * best[key]:.2f})")
-            elif key == "held_out_loss":
-                best[key] = min(best.get(key, value), value)
-                parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")
+            label = _LABELS.get(key) or f"{key.removesuffix('_pearson')} Pearson" * key.endswith("_pearson")
+            if label:
+                is_loss = key == "held_out_loss"
+                best[key] = (min if is_loss else max)(best.get(key, value), value)
+                one, top = (f"{x:.4f}" if is_loss else f"{100 * x:.2f}" for x in (value, best[key]))
+                long.append(f"{label} {one} (best {top})")
+                short.append(f"{label if is_loss else key.partition('_')[0]} {one} (best {top})")
         n_epochs = int(values.get("max_epochs", 0))
-        line = printable(f"{head} seed {seed}: epoch {epoch}{f' of {n_epochs}' * bool(n_epochs)}, {', '.join(parts)}")
-        if console.is_terminal and not is_verbose:
-            console.print(_filled(epoch, n_epochs) + line, end="\r", highlight=False, soft_wrap=True, markup=False)
-        elif is_verbose or epoch == 1 or epoch % EVERY == 0 or time.monotonic() - last_shown > SECONDS:
-            last_shown = time.monotonic()
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+        patience = [f"patience {values['patience_left']:.0f}"] if "patience_left" in values else []
+        left = short_time((now - started) / (epoch - first + 1) * (n_epochs - epoch)) if n_epochs > epoch else ""
+        if is_line:
+            of = f"/{n_epochs}" * bool(n_epochs)
+            line = f" {epoch}{of}: {', '.join([*short, *patience, *[left] * bool(left)])}"
+            filled = _filled(epoch, n_epochs)
+            filled *= len(filled) + len(name) + len(line) <= room
+            name_room = max(room - len(line), 8)
+            name = name if len(name) <= name_room else f"{name[: name_room - 1]}…"
+            console.print(fit_line(filled + name + line, room), end="\r", highlight=False, soft_wrap=True, markup=False)
+        elif is_verbose or epoch == 1 or epoch % EVERY == 0 or now - last_shown > SECONDS:
+            last_shown = now
+            of = f" of {n_epochs}" * bool(n_epochs)
+            parts = [f"epoch {epoch}{of}", f"loss {values['train_loss']:.4f}", *long, *patience]
+            parts += [f"at most {left} left"] * bool(left)
+            console.print(printable(f"{name}: {', '.join(parts)}"), highlight=False, soft_wrap=True, markup=False)
+        if why := _why_stopped(epoch, values):
+            line = f"{name}: {why}"
+            console.print(
+                fit_line(line, room) if is_line else printable(line), highlight=False, soft_wrap=True, markup=False
+            )
 
     return report
+
+
+def _why_stopped(epoch: int, values: Mapping[str, float]) -> str:
+    """Say why a fit ends after this epoch; empty where it goes on, or where nothing limits it."""
+    n_epochs = int(values.get("max_epochs", 0))
+    if "patience_left" in values and values["patience_left"] <= 0:
+        return f"stopped after epoch {epoch}, as {values['patience']:.0f} epochs brought nothing better"
+    return f"ended with epoch {epoch}, the last (max_epochs)" if n_epochs and epoch >= n_epochs else ""
+
+
+def fit_line(text: str, width: int) -> str:
+    """Cut a line to a width, and fill it up to it, so that it covers what was there.
+
+    Example:
+        >>> fit_line("epoch 1", 5), fit_line("a", 3)
+        ('epoc…', 'a  ')
+    """
+    text = printable(text)
+    return (text if len(text) <= width else f"{text[: width - 1]}…").ljust(width)
 
 
 def _filled(epoch: int, n_epochs: int) -> str:

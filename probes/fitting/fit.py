@@ -95,8 +95,16 @@ class KeepBest(Callback):
         self.scores[is_better], self.best_epochs[is_better] = look.scores[is_better], epoch
         self.is_done = self.is_done | (epoch - self.best_epochs >= self.patience)
         self.history.append(look.history)
-        self.report(epoch, look.reported)
+        self.report(epoch, {**look.reported, **self._limits(epoch, trainer.max_epochs or 0)})
         trainer.should_stop = bool(self.is_done.all())
+
+    def _limits(self, epoch: int, max_epochs: int) -> dict[str, float]:
+        """Say how long the fit may go on; there is no patience to report where it cannot run out."""
+        limits = {"max_epochs": float(max_epochs)} if max_epochs > 0 else {}
+        if self.patience < max_epochs:
+            left = int((self.best_epochs + self.patience - epoch)[~self.is_done].max(initial=0))
+            limits |= {"patience": float(self.patience), "patience_left": float(left)}
+        return limits
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a fit needs to be resumed."""
@@ -186,7 +194,7 @@ def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> Kee
         score = values.get(metric, float("nan"))
         if not metric and np.isfinite(values["train_loss"]):
             score = float(epoch)
-        return Look(np.array([score]), values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+        return Look(np.array([score]), values, values)
 
     return KeepBest(
         1,
@@ -301,7 +309,7 @@ def fit_layers(
     def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
-        return Look(-losses, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+        return Look(-losses, values, values)
 
     keeper = KeepBest(
         module.n_layers,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import ConfigError, HeadError, unknown_name
+from probes.fitting.progress import LIMITS
 
 if TYPE_CHECKING:
     from probes.fitting.progress import EpochReport
@@ -306,7 +307,7 @@ def with_loggers(
                 shutil.rmtree(folder / f"seed_{seed}" / "log", ignore_errors=True)
                 loggers.extend(_make(name, folder / f"seed_{seed}") for name in names)
             for logger in loggers:
-                logger.log_metrics({key: value for key, value in values.items() if key != "max_epochs"}, step=epoch)
+                logger.log_metrics({key: value for key, value in values.items() if key not in LIMITS}, step=epoch)
                 logger.save()
 
         return log

@@ -21,6 +21,7 @@ from extract.errors import HeadError, IcecoreError
 from extract.files import digest_bytes, digest_json, read_file, refuse_links, remove_file, replacing_file, write_file
 from extract.records import Values
 from extract.store.cache import LatentCache
+from extract.threads import keep_threads
 
 SCHEMA = 4
 READABLE = (1, 2, 3, SCHEMA)
@@ -246,6 +247,7 @@ class Unfinished(Callback):
         """Read the generators and the time."""
         del trainer, pl_module
         self._generators, self.seconds_before = checkpoint[_KEY]["generators"], checkpoint[_KEY]["seconds"]
+        keep_threads(checkpoint[_KEY].get("threads"))  # early versions did not say
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
@@ -256,7 +258,8 @@ class Unfinished(Callback):
         if pl_module.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(pl_module.device)
         seconds = self.seconds_before + time.monotonic() - self._began
-        checkpoint[_KEY] = {"generators": generators, "seconds": seconds, "identity": self.identity}
+        threads = torch.get_num_threads()
+        checkpoint[_KEY] = {"generators": generators, "seconds": seconds, "identity": self.identity, "threads": threads}
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Set torch's generators to where the next epoch begins; the order of rows is the data's own state."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from extract.errors import printable
-from extract.run.progress import ExtractionProgress
-from probes.fitting.progress import EpochReport, ignore_epoch
+from extract.run.progress import ExtractionProgress, Pace, short_time
+from probes.fitting.progress import LIMITS, EpochReport, ignore_epoch
 
 WIDTH = 24
 EVERY = 0.2  # seconds between two drawings
@@ -40,7 +40,7 @@ class Line:
         """Make what receives the epochs of a head."""
 
         def report(epoch: int, values: dict[str, float]) -> None:
-            scores = [f"{key} {value:.3f}" for key, value in values.items() if key not in ("max_epochs", "train_loss")]
+            scores = [f"{key} {value:.3f}" for key, value in values.items() if key not in (*LIMITS, "train_loss")]
             most = int(values.get("max_epochs", 0))
             self.bar(f"fitting {head}, seed {seed}", epoch, most, "epochs", ", ".join(scores[:1]))
 
@@ -75,22 +75,23 @@ class _Bar(ExtractionProgress):
     """The bar of an extraction, with rows, tokens per second and the time left."""
 
     def __init__(self, line: Line, title: str) -> None:
-        self.line, self.title = line, title
+        self.line, self.title, self.pace = line, title, Pace()
+
+    def expect(self, *, n_tokens: int) -> None:
+        """Let tokens decide the time left."""
+        self.pace.n_expected = n_tokens
 
     def start(self, *, n_rows: int, n_done: int) -> None:
         """Show an empty bar."""
-        self.n_all, self.n_done, self.n_before, self.n_tokens = n_rows, n_done, n_done, 0
-        self.started = time.monotonic()
+        self.pace.start(n_rows=n_rows, n_done=n_done)
         self.line.bar(self.title, n_done, n_rows, "rows")
 
     def advance(self, *, n_rows: int, n_tokens: int) -> None:
         """Move the bar."""
-        self.n_done += n_rows
-        self.n_tokens += n_tokens
-        seconds = max(time.monotonic() - self.started, 1e-9)
-        left = seconds * (self.n_all - self.n_done) / max(self.n_done - self.n_before, 1)
-        more = f"{self.n_tokens / seconds:,.0f} tokens/s" + f", {left:,.0f} s left" * bool(self.n_all)
-        self.line.bar(self.title, self.n_done, self.n_all, "rows", more)
+        seconds = self.pace.advance(n_rows=n_rows, n_tokens=n_tokens)
+        left = self.pace.left(seconds)
+        more = f"{self.pace.n_tokens / seconds:,.0f} tokens/s" + ("" if left is None else f", {short_time(left)} left")
+        self.line.bar(self.title, self.pace.n_done, self.pace.n_rows, "rows", more)
 
 
 @contextmanager

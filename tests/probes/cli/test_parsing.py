@@ -35,7 +35,10 @@ def write(folder: Path, text: str) -> str:
 
 
 def read(*argv: str) -> Any:
-    return read_command(COMMANDS["run"], argv)
+    """Read the command line of a run, values of heads' options too, which the command checks itself."""
+    args = read_command(COMMANDS["run"], argv)
+    args.config.check_heads()
+    return args
 
 
 def refusal(*argv: str) -> str:

@@ -20,8 +20,9 @@ def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
         report(epoch, {"train_loss": 0.5, "validation_pearson": 0.01 * (21 - epoch)})
     text = stream.getvalue()
     assert text.startswith("[a] remark\n")
-    assert text.count("cosine-mlp seed 3: epoch") == (20 if is_terminal else 3)
-    assert "epoch 10, loss 0.5000, validation Pearson 11.00 (best 20.00)" in text
+    assert text.count("cosine-mlp seed 3") == (20 if is_terminal else 3)
+    shown = "cosine-mlp seed 3 10: validation 11.00 (best 20.00)"
+    assert (shown if is_terminal else "epoch 10, loss 0.5000, validation Pearson 11.00 (best 20.00)") in text
 
 
 def test_a_terminal_shows_how_many_epochs_are_done() -> None:
@@ -30,11 +31,35 @@ def test_a_terminal_shows_how_many_epochs_are_done() -> None:
     report = watcher.epochs("encoders", 0)
     for epoch in (1, 2, 4):
         report(epoch, {"train_loss": 1.0, "held_out_loss": 0.5, "max_epochs": 4.0})
-    assert stream.getvalue().split("\r")[:3] == [
-        "[#####...............] encoders seed 0: epoch 1 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
-        "[##########..........] encoders seed 0: epoch 2 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
-        "[####################] encoders seed 0: epoch 4 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+    lines = [line.rstrip() for line in stream.getvalue().split("\r")]
+    assert lines[:2] == [
+        "[##........] encoders seed 0 1/4: held-out loss 0.5000 (best 0.5000), 0 s",
+        "[#####.....] encoders seed 0 2/4: held-out loss 0.5000 (best 0.5000), 0 s",
     ]
+    assert lines[2] == "[##########] encoders seed 0 4/4: held-out loss 0.5000 (best 0.5000)"
+    assert lines[3] == "encoders seed 0: ended with epoch 4, the last (max_epochs)"
+
+
+@pytest.mark.parametrize("head", ["cosine-mlp", "siamese-cosine", "autoencoder (weighted-mean of a very long name)"])
+def test_a_line_of_a_fit_does_not_wrap_and_says_all(head: str) -> None:
+    stream = StringIO()
+    watcher = screen_watcher(Console(file=stream, width=80, force_terminal=True, color_system=None))
+    report = watcher.epochs(head, 12)
+    limits = {"max_epochs": 150.0, "patience": 20.0, "patience_left": 17.0}
+    for epoch, score in ((101, 0.6020), (102, 0.5931)):
+        report(epoch, {"train_loss": 0.123456, "validation_pearson": score, "validation_spearman": 0.5, **limits})
+    report(103, {"train_loss": 0.1, "validation_pearson": 0.1, **limits, "patience_left": 0.0})
+    *lines, last = stream.getvalue().split("\n")[0].split("\r")
+    assert {len(line) for line in [*lines, last]} == {79}
+    assert "102/150: validation 59.31 (best 60.20), patience 17, 0 s" in lines[1]
+    assert "stopped after epoch 103" in last
+
+
+def test_a_log_says_why_a_fit_stopped() -> None:
+    stream = StringIO()
+    report = screen_watcher(Console(file=stream, width=80, color_system=None)).epochs("cosine-mlp", 0)
+    report(2, {"train_loss": 1.0, "max_epochs": 9.0, "patience": 5.0, "patience_left": 0.0})
+    assert stream.getvalue() == "cosine-mlp seed 0: stopped after epoch 2, as 5 epochs brought nothing better\n"
 
 
 def test_slow_epochs_are_shown_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_a_section_of_a_wrong_kind_on_the_command_line(section: str, text: str) 
     value = "empty" if text in ("", "null") else repr(yaml.safe_load(text))
     for argv in ([f"--{section}", text], [f"--{section}={text}"]):
         with pytest.raises(ConfigError) as error:
-            read_command(COMMANDS["run"], argv)
+            read_command(COMMANDS["run"], argv).config.check_heads()
         assert str(error.value) == (
             f"section {section!r} is {value} on the command line; allowed: its keys one by one, as --{section}.KEY "
             f"VALUE, or together, as --{section} '{{KEY: VALUE}}'."
@@ -115,10 +115,10 @@ def test_a_wrong_name_alone_is_refused_by_name(values: dict[str, Any], sentence:
 
 def test_a_section_inside_a_section_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"section 'extraction\.template' is 5 on the command line"):
-        read_command(COMMANDS["run"], ["--extraction", "{template: 5}"])
+        read_command(COMMANDS["run"], ["--extraction", "{template: 5}"]).config.check_heads()
     (tmp_path / "part.yaml").write_text("template: [1]", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"section 'extraction\.template' of '.*part\.yaml' is \[1\]"):
-        read_command(COMMANDS["run"], ["--extraction", str(tmp_path / "part.yaml")])
+        read_command(COMMANDS["run"], ["--extraction", str(tmp_path / "part.yaml")]).config.check_heads()
 
 
 def test_sections_may_be_given_whole(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_sections_may_be_given_whole(tmp_path: Path) -> None:
         "--pretraining.options",
     ]
     with pytest.raises(ConfigError, match=r"--pretraining\.options lacks its value; allowed: "):
-        read_command(COMMANDS["run"], argv)
+        read_command(COMMANDS["run"], argv).config.check_heads()
     config = read_command(COMMANDS["run"], argv[:-1]).config
     assert config.extraction.plan == "backward"
     assert config.heads == {"layer-cosine": {"pooling": "mean"}}

@@ -69,6 +69,7 @@ def read(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     try:
         args = read_command(COMMANDS["run"], [str(path)])
+        args.config.check_heads()
     except IcecoreError as error:
         assert str(error)
         return
