@@ -344,11 +344,18 @@ PLAIN_BYTE_LEVEL = frozenset({"gpt-2", "gpt2", "phi-2", "mpt", "olmo"})
 """`tokenizer.ggml.pre` for which GPT-2's split is the original one."""
 
 
+def missing_gguf_modules() -> list[str]:
+    """List the packages that reading a GGUF file needs and that are not installed."""
+    return [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+
+
 def require_gguf_modules() -> None:
     """Refuse a conversion without the packages that it needs."""
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
-    if missing:
-        raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install {' '.join(missing)}")
+    if missing := missing_gguf_modules():
+        raise DecoderError(
+            f"reading a GGUF file needs {' and '.join(missing)}: run pip install {' '.join(missing)} (the extra `gguf` "
+            "of icecore)"
+        )
 
 
 def convert_gguf(gguf: Path, folder: Path) -> str:

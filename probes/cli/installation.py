@@ -4,6 +4,8 @@ import platform
 import sys
 from importlib.metadata import version
 
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.decoders.fetch import missing_gguf_modules
 from probes.cli.commands import DemoArgs, VersionArgs
 from probes.data.shipped import shipped
 
@@ -25,6 +27,11 @@ def version_command(args: VersionArgs) -> int:
     versions = {name: version(name) for name in ("icecore", "torch", "transformers")}
     rows = {"icecore": versions["icecore"], "python": platform.python_version(), **versions, "device": _device()}
     sys.stdout.write("".join(f"{name:13} {text}\n" for name, text in rows.items()))
+    if missing := missing_gguf_modules():
+        sys.stdout.write(
+            f"The default decoder, {DecoderSpec().name}, comes as a GGUF file where the hub cannot be reached; to read "
+            f"it: pip install {' '.join(missing)}\n"
+        )
     return 0
 
 
