@@ -27,6 +27,7 @@ from benchmarks.peers import compare_with_peers
 from benchmarks.probes import banking77_rows, compare_probes, why_skipped
 from benchmarks.reba import compare_reba
 from benchmarks.roofline import break_down
+from benchmarks.service import compare_service
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
@@ -128,6 +129,12 @@ def measure_peers(decoder: Decoder, asked: argparse.Namespace) -> Found:
     return found, {"peers": skipped, "n_sentences": len(texts)}
 
 
+def measure_service(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure the requests of many clients at once against those of one."""
+    found, facts = compare_service(decoder, repeats=asked.repeats)
+    return [found], {"service": facts}
+
+
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "extraction": measure_extraction,
     "masks": measure_masks,
@@ -140,6 +147,7 @@ SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "reba": measure_reba,
     "peers": measure_peers,
     "roofline": measure_roofline,
+    "service": measure_service,
 }
 
 

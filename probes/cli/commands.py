@@ -276,6 +276,30 @@ class PredictArgs(Computing):
     trust_remote_code: bool = _trust()
 
 
+@command("predict_commands", examples=("serve runs/demo", "serve runs/demo runs/words-sample --port 8080"))
+class ServeArgs(Watched):
+    """Answer predictions over HTTP until it is stopped, on this machine alone unless --host says otherwise.
+
+    A run is at /runs/NAME/predict, a single one at /predict too; /openapi.json has the schema, /healthz the state.
+    """
+
+    runs: tuple[str, ...] = positional(
+        "run folders, as runs/demo; a decoder that they share is held once", completes="runs"
+    )
+    host: str = option("127.0.0.1", "address to listen on; beyond this machine, put a proxy in front (SECURITY.md)")
+    port: int = option(8000, "port to listen on; 0 for any that is free")
+    head: str = option("", "head of the runs; each run's best on validation when absent", completes="heads")
+    decoder: str = _decoder()
+    batch: int = option(64, "most rows that are predicted together")
+    wait_ms: float = option(5.0, "milliseconds that a row waits for others")
+    rows: int = option(256, "most rows of a request")
+    text: int = option(20_000, "most characters of a text")
+    body: int = option(1_048_576, "most bytes of a request")
+    queue: int = option(1024, "most rows that wait")
+    timeout: float = option(30.0, "most seconds until an answer")
+    trust_remote_code: bool = _trust()
+
+
 @command("result_table", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
 class TableArgs(Args):
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""

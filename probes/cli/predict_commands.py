@@ -1,16 +1,17 @@
-"""Commands that predict new rows with a finished run: score, predict."""
+"""Commands that predict new rows with a finished run: score, predict, serve."""
 
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-from extract.errors import InputError, TaskError, UnknownNameError, UsageError, first_line, printable
+from extract.errors import ConfigError, InputError, TaskError, UnknownNameError, UsageError, first_line, printable
 from extract.files import write_file
 from extract.records import Values
 from probes.cli.arguments import Watched
-from probes.cli.commands import PredictArgs, ScoreArgs
+from probes.cli.commands import PredictArgs, ScoreArgs, ServeArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, inner_suffix
 from probes.heads.layer_head import require_probabilities
@@ -195,3 +196,41 @@ def _read_bounded(lines: BinaryIO) -> Iterator[bytes]:
         while rest and not rest.endswith(b"\n"):
             rest = lines.readline(MOST_BYTES)
         yield line
+
+
+# --- A service ---
+
+SERVICE_PACKAGES = ("fastapi", "uvicorn")
+MOST_PORT = 65_535
+
+
+def serve_command(args: ServeArgs) -> int:
+    """Answer predictions over HTTP until it is stopped."""
+    if missing := [name for name in SERVICE_PACKAGES if find_spec(name) is None]:
+        raise ConfigError(
+            f"icecore serve needs {' and '.join(missing)}; run: pip install {' '.join(SERVICE_PACKAGES)}."
+        )
+    limits = {name: getattr(args, name) for name in ("batch", "wait_ms", "rows", "text", "body", "queue", "timeout")}
+    for name, value in limits.items():
+        least = 0 if name == "wait_ms" else 1
+        if not least <= value < float("inf"):
+            raise UsageError(f"--{name.replace('_', '-')} is {value:g}; allowed: a number of at least {least}.")
+    if not 0 <= args.port <= MOST_PORT:
+        raise UsageError(f"--port is {args.port}; allowed: 0 to {MOST_PORT}.")
+    from probes.service.app import LOOPBACK, Limits, bind, build_server
+    from probes.service.served_run import open_runs
+
+    say = watcher_of(args).say
+    with bind(args.host, args.port) as listener:  # before the decoder is loaded, which takes longer
+        runs = open_runs(args.runs, head=args.head, decoder=args.decoder, trust_remote_code=args.trust_remote_code)
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        for run in runs:
+            keys = " and ".join(run.columns)
+            say(f"{address}/runs/{run.name}/predict: {run.kind}, head {run.scorer.name}, rows of {keys}")
+        if args.host not in LOOPBACK:
+            say(f"anybody who reaches {args.host} can ask: there is no password and no encryption (SECURITY.md)")
+        say(f"ready: {address}/healthz")
+        build_server(runs, Limits(**limits), host=args.host).run(sockets=[listener])
+    say("stopped; every request that was taken has been answered")
+    return 0
