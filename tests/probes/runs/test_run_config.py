@@ -67,7 +67,7 @@ def test_nothing_in_the_place_of_a_choice_is_refused_in_python_too() -> None:
 def test_plain_values_hold_every_field() -> None:
     config = RunConfig(seeds=(1, 2), extraction=ExtractionSpec(poolings=("last",)), heads={"cosine-mlp": None})
     values = config.to_dict()
-    assert set(values) == set(RunConfig.__dataclass_fields__) - {"sources", "missing"}
+    assert set(values) == set(RunConfig.__dataclass_fields__) - {"sources", "missing", "has_checked_heads"}
     assert values["seeds"] == [1, 2]
     assert values["extraction"]["poolings"] == ["last"]
     assert values["heads"] == {"cosine-mlp": None}
