@@ -93,6 +93,7 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
         "config.yaml",
         "report.html",
         "scores.json",
+        "stamp.json",
         "summary.md",
         "predictions.csv",
         manifest,

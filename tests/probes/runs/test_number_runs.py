@@ -44,6 +44,7 @@ def test_a_run_is_whole_and_says_what_was_chosen(
         "config.yaml",
         "report.html",
         "scores.json",
+        "stamp.json",
         "summary.md",
         "predictions.csv",
         "figures/ridge_probe_curve.png",
