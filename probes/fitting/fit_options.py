@@ -272,8 +272,11 @@ class EpochOptions(FitOptions):
 LOGGERS = {
     "csv": "a table, log/metrics.csv",
     "tensorboard": "an event file in log/, to look at with: tensorboard --logdir RUN/heads",
+    "wandb": "a run of Weights & Biases with epochs, scores, table and figures; WANDB_MODE=offline sends nothing",
 }
-"""Loggers by name; files are in the folder of a head and seed."""
+"""Loggers by name; files are in the folder of a head and seed, those of `wandb` in that of the run."""
+PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
+"""What a logger needs, one of several."""
 
 
 def check_loggers(names: Sequence[str]) -> None:
@@ -285,17 +288,19 @@ def check_loggers(names: Sequence[str]) -> None:
 
 def require_loggers(names: Sequence[str]) -> None:
     """Refuse a logger whose package is not installed, before anything is computed."""
-    if "tensorboard" in names and not any(map(find_spec, ("tensorboard", "tensorboardX"))):
-        raise ConfigError(
-            "logger 'tensorboard' needs the extra package tensorboard; install it with: pip install "
-            "tensorboard, or use loggers: [csv]."
-        )
+    for name in names:
+        if name in PACKAGES and not any(map(find_spec, PACKAGES[name])):
+            raise ConfigError(
+                f"logger {name!r} needs the extra package {name}; install it with: pip install {name}, or use "
+                "loggers: [csv]."
+            )
 
 
 def with_loggers(
     reporter: "Callable[[int], EpochReport]", names: Sequence[str], folder: Path
 ) -> "Callable[[int], EpochReport]":
     """Log all epochs of every seed too, in `folder/seed_N/log`; an earlier log there is removed."""
+    files = [name for name in names if name != "wandb"]  # which logs a run as a whole
 
     def logging_reporter(seed: int) -> "EpochReport":
         report = reporter(seed)
@@ -305,14 +310,14 @@ def with_loggers(
             report(epoch, values)
             if not loggers:
                 shutil.rmtree(folder / f"seed_{seed}" / "log", ignore_errors=True)
-                loggers.extend(_make(name, folder / f"seed_{seed}") for name in names)
+                loggers.extend(_make(name, folder / f"seed_{seed}") for name in files)
             for logger in loggers:
                 logger.log_metrics({key: value for key, value in values.items() if key not in LIMITS}, step=epoch)
                 logger.save()
 
         return log
 
-    return logging_reporter if names else reporter
+    return logging_reporter if files else reporter
 
 
 def _make(name: str, folder: Path) -> Any:

@@ -291,6 +291,12 @@ def _run(
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
+    log = None
+    if "wandb" in config.loggers:
+        from probes.runs.wandb_log import WandbLog
+
+        log = WandbLog(folder, config.to_dict())
+        watcher = replace(watcher, epochs=log.epochs(watcher.epochs))
     pretrained = EncoderStore(config, corpus_cache, watcher)
     context = make_context(
         config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None, documents=documents
@@ -327,7 +333,10 @@ def _run(
         write_stamp(folder, inputs, task=task, caches=[cache, *([documents] if documents else [])])
     finished = RunFolder(folder)
     vars(finished)["scores"] = scores  # with the predictions, which the file lacks
-    return LoadedRun(finished, decoder=decoder)
+    run_result = LoadedRun(finished, decoder=decoder)
+    if log is not None:
+        log.finish(run_result)
+    return run_result
 
 
 def _random_decoder(config: RunConfig, task: Task, best: HeadResult, folder: Path, watcher: Watcher) -> "Baseline":

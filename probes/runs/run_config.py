@@ -145,7 +145,7 @@ class RunConfig:
     figures: tuple[str, ...] = ("png",)
     """Formats of the figures: png, svg, pdf, one or several."""
     loggers: tuple[str, ...] = ()
-    """Logs of every epoch of trained heads, in their folders: csv, tensorboard, one, both or none."""
+    """Logs of every epoch of trained heads, in their folders: csv, tensorboard or wandb, several or none."""
     caches: str = "caches"
     """Folder of caches, shared by runs."""
     runs: str = "runs"

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,14 +64,16 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
 
 
 def test_a_logger_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnknownNameError, match="unknown logger 'wandb'"):
-        RunConfig(loggers=("wandb",))
+    with pytest.raises(UnknownNameError, match="unknown logger 'mlflow'"):
+        RunConfig(loggers=("mlflow",))
     monkeypatch.setattr(loggers, "find_spec", lambda _: None)
     require_loggers(("csv",))
     with pytest.raises(
         ConfigError, match=r"'tensorboard' needs the extra package .*pip install tensorboard, or use loggers"
     ):
         require_loggers(("tensorboard",))
+    with pytest.raises(ConfigError, match=r"'wandb' needs the extra package .*pip install wandb, or use loggers"):
+        require_loggers(("wandb",))
 
 
 def test_a_logged_fit_is_the_same_fit(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,3 +92,21 @@ def test_a_logged_fit_is_the_same_fit(finished: Finished, tmp_path: Path, capsys
     scores = json.loads((tmp_path / "tiny" / "scores.json").read_text(encoding="utf-8"))
     assert scores["heads"]["cosine-mlp"]["summary"] == finished.scores["heads"]["cosine-mlp"]["summary"]
     assert not list((finished.folder / "heads").rglob("log"))
+
+
+@pytest.mark.skipif(not find_spec("wandb"), reason="the extra package wandb is not installed")
+def test_wandb_keeps_epochs_scores_table_and_figures_offline(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, as W&B starts a service beside it; what it would send is read from its file."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    argv = ["fit", str(finished.config), "--cache", str(finished.cache), "--runs", str(tmp_path), "--loggers", "wandb"]
+    command = [sys.executable, "-m", "icecore", *argv, "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    [log] = tmp_path.glob("*/wandb/offline-run-*/*.wandb")
+    sent = log.read_bytes()
+    for key in ("cosine-mlp/seed_3/train_loss", "cosine-mlp/test/pearson/low", "table", "figures"):
+        assert key.encode() in sent, key
+    scores = json.loads(next(tmp_path.glob("*/scores.json")).read_text(encoding="utf-8"))
+    assert scores["heads"].keys() >= {"cosine-mlp", "siamese-cosine"}
