@@ -21,6 +21,7 @@ NOT_RUN = {
     "icecore run configs/demo.yaml --heads.cosine-mlp.hidden 32": "as the run before it",
     "icecore run my-pairs.yaml --name my-pairs-clean --task.drop_leaked sentences": "as the run before it",
     "icecore fetch smollm2-135m-instruct": "needs the network",
+    "icecore serve runs/demo": "lasts until it is stopped",
     "icecore extract configs/stsb-nosink.yaml": "needs STS-B",
     "icecore run configs/stsb-nosink.yaml": "needs STS-B",
 }
