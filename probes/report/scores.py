@@ -515,7 +515,8 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
     for split, scores in head["summary"].items():
         if head["metric"] not in scores:
             raise ValueError(f"`{where}.summary.{split}` has no {head['metric']!r}, by which the head was chosen")
-    if (layer := head["chosen"].get("layer")) is not None and layer not in head["layers"]:
+    layer = head["chosen"].get("layer")  # of several poolings the channel, or its layer
+    if layer is not None and layer not in {*head["layers"], *(name.rpartition("/")[2] for name in head["layers"])}:
         layers = ", ".join(head["layers"])
         raise ValueError(f"`{where}.chosen.layer` is {layer!r}, which the head does not read; its layers are {layers}")
     fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}

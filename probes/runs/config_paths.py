@@ -27,6 +27,12 @@ def home_of_run(folder: Path, runs: str) -> Path:
     return folder / os.path.relpath(".", Path(runs) / folder.name)
 
 
+def from_run(folder: Path, runs: str, path: str) -> Path:
+    """Return a path that a run recorded, seen from the run's folder, wherever the working folder is."""
+    folder = folder.resolve()
+    return folder / os.path.relpath(path, Path(runs) / folder.name)
+
+
 def home_of(file: str, values: Values) -> Path:
     """Return the folder that the paths of a config are relative to: its own, or for a run's the one it was made in."""
     folder, runs = Path(file).parent, values.get("runs")

@@ -37,7 +37,7 @@ from probes.report.scores import (
     read_run,
     seal_scores,
 )
-from probes.runs.config_paths import ConfigPaths, exists, home_of_run
+from probes.runs.config_paths import ConfigPaths, exists, from_run, home_of_run
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 if TYPE_CHECKING:  # importing this module loads no torch
@@ -339,9 +339,12 @@ class RunFolder:
 
     def find(self, name: str) -> str:
         """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
-        plain, home = split_random(name)[0], home_of_run(self.path, self.settings["runs"])
-        is_there = bool(name) and home.resolve() != Path.cwd() and exists(str(home / plain))
-        return str(home / plain) + name.removeprefix(plain) if is_there else name
+        plain = split_random(name)[0]
+        if not name or Path(plain).is_absolute():
+            return name
+        path = from_run(self.path, self.settings["runs"], plain)
+        is_there = exists(str(path)) and path.resolve() != Path(plain).resolve()
+        return str(path) + name.removeprefix(plain) if is_there else name
 
     def cache(self, caches: str | Path = "") -> "LatentCache":
         """Find the cache that a run read, by what it holds.
@@ -360,7 +363,7 @@ class RunFolder:
             [path] = (self.path / MANIFESTS).glob("[!.]*.json")
             manifest = Manifest.from_json(read_file(path).decode())
             recorded = self.settings["caches"]
-            near = Path(os.path.relpath(home_of_run(self.path, self.settings["runs"]) / recorded))
+            near = Path(os.path.relpath(from_run(self.path, self.settings["runs"], recorded)))
             pushed = self.path / "caches"
             folders = [Path(caches)] if caches else [near, Path(recorded), *([pushed] if pushed.is_dir() else [])]
             places = {str(folder.resolve()): folder for folder in folders}

@@ -266,4 +266,4 @@ def test_the_curve_for_a_paper_is_8_cm_wide_and_legible_there(tmp_path: Path, mo
     [axes] = figures[0].axes
     assert axes.get_window_extent().width > edges.width / 2
     assert len([patch for patch in axes.patches if isinstance(patch, Rectangle)]) == 1  # the set
-    assert curve_caption(findings).endswith("with the best (circle); emb: embedding; norm: final norm.")
+    assert curve_caption(findings).endswith("tied with the best; emb: embedding; norm: final norm.")

@@ -70,7 +70,7 @@ def test_the_page_of_every_kind_is_whole(made: MadeRun, folder: Path, read_json:
     assert page.tags.count("details") >= n_figures - 2  # of very many dots alone there are no numbers
     shown = page.text
     summary = (folder / "summary.md").read_text(encoding="utf-8")
-    answer = summary.split("\n\n")[1].replace("`", "")
+    answer = summary.split("\n\n")[1].replace("`", "").replace("**", "")
     assert answer in shown
     assert made.scores.header.task["name"] in page.texts["p"][0]
     for row in (line for line in summary.splitlines() if line.startswith("| ") and "\\" not in line):

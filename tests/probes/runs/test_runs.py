@@ -80,7 +80,7 @@ def test_scores_say_where_they_come_from(finished: Finished) -> None:
     assert scores["cache"]["certificate"]["influence"]
     assert scores["task"]["n_pairs"] == SIZES
     assert scores["task"]["name"] == "tiny-pairs"
-    assert set(scores["seconds"]) == {"extraction", "heads"}
+    assert set(scores["seconds"]) == {"extraction", "heads", "baselines"}
     assert [entry["seed"] for entry in scores["heads"]["cosine-mlp"]["seeds"]] == [0, 3]
 
 
