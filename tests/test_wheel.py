@@ -126,16 +126,6 @@ def test_the_wheel_works_in_another_folder(fresh: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_demo_of_the_wheel_is_that_of_make(fresh: Path, tmp_path: Path) -> None:
-    done = shell(fresh / "icecore", "demo", "--quiet", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for report in ("demo", "demo-nosink-bidirectional-10", "demo-words", "demo-compared"):
-        assert (tmp_path / "runs" / report / "report.html").stat().st_size > 10_000
-    assert "icecore demo" in (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
 def test_the_commands_of_the_dockerfile_work(bare: Path, wheel: Path, tmp_path: Path) -> None:
     """Run its lines in a plain folder, `/` being that folder; pip installs the wheel, and nothing from an index."""
     context = tmp_path / "context"
