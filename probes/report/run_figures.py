@@ -256,9 +256,9 @@ def draw_baselines(axes: Axes, frame: pd.DataFrame) -> None:
     """
     low, high = axes.get_ylim()
     splits = frame.loc[frame["record"] == "curve", "split"]
-    style.draw_levels(axes, baseline_levels(frame[frame["split"] == splits.iloc[0]]))
-    if frame["metric"].iloc[0] in LABELS and low < 0.25 * high:  # a correlation
-        style.draw_level(axes, 0.0, "chance")
+    is_near = frame["metric"].iloc[0] in LABELS and low < 0.25 * high  # of a correlation
+    chance = {"chance": 0.0} if is_near else {}
+    style.draw_levels(axes, baseline_levels(frame[frame["split"] == splits.iloc[0]]) | chance)
 
 
 def _mark_chosen(axes: Axes, scores: pd.DataFrame, layers: Sequence[str]) -> None:
