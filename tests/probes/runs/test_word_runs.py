@@ -117,7 +117,7 @@ def test_a_run_writes_everything(finished: WordRun, listing: Callable[[Path], li
         with Image.open(path) as image:
             assert np.ptp(np.asarray(image.convert("L"))) > 100
     require_opening(finished.folder)
-    assert ", where the majority tag of each word has " in opening(finished.folder)
+    assert " the best baseline, `majority` (" in opening(finished.folder)
 
 
 def test_scores_say_what_was_done(finished: WordRun) -> None:

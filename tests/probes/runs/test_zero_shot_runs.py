@@ -62,7 +62,7 @@ def test_a_run_is_reported_compared_and_studied(
     assert main(["compare", str(folder), str(folder.with_name(f"{task}-bos"))]) == 0
     assert main(["layers", str(folder)]) == 0
     [study] = read_json(folder / "layers.json")["heads"]
-    assert {curve["view"] for curve in study["curves"]} == {"alone"}
+    assert {curve["view"] for curve in study["curves"]} == {"alone", "baseline"}
     assert study["metric"] == scores["task"]["metrics"][0]
 
 
