@@ -274,7 +274,7 @@ LOGGERS = {
     "tensorboard": "an event file in log/, to look at with: tensorboard --logdir RUN/heads",
     "wandb": "a run of Weights & Biases with epochs, scores, table and figures; WANDB_MODE=offline sends nothing",
 }
-"""Loggers by name; files are in the folder of a head and seed, those of `wandb` in that of the run."""
+"""Loggers by name; files are in the folder of a head and seed, those of `wandb` in that of all runs."""
 PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 """What a logger needs, one of several."""
 

@@ -16,7 +16,7 @@ PROJECT = "icecore"
 
 
 class WandbLog:
-    """One run of W&B for one run of icecore; its files are in `wandb/` of the run's folder.
+    """One run of W&B for one run of icecore; its files are in `wandb/` beside the run's folder, as W&B makes links.
 
     The modes are those of W&B: `WANDB_MODE=offline` sends nothing, and `wandb sync` sends it later.
 
@@ -29,7 +29,7 @@ class WandbLog:
 
         self.logger: Any = WandbLogger(
             name=folder.name,
-            save_dir=folder,
+            save_dir=folder.parent,
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             config=settings,
             reinit="create_new",
