@@ -11,7 +11,7 @@ from rich.console import Console
 from extract.errors import ConfigError, InputError, first_line, looked_in, printable
 from extract.run.progress import BarProgress, short_time
 from probes.cli.arguments import Watched
-from probes.fitting.progress import EpochReport
+from probes.fitting.epoch_report import EpochReport
 from probes.report.blocks import plain_text
 from probes.report.document import run_lead, screen_table
 from probes.report.scores import RunScores

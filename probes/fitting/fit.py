@@ -20,8 +20,8 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from extract.poolings.memory import keep_blocks
+from probes.fitting.epoch_report import EpochReport, ignore_epoch
 from probes.fitting.fit_options import EpochOptions, FitOptions
-from probes.fitting.progress import EpochReport, ignore_epoch
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import ConfigError, HeadError, unknown_name
-from probes.fitting.progress import LIMITS
+from probes.fitting.epoch_report import LIMITS
 
 if TYPE_CHECKING:
-    from probes.fitting.progress import EpochReport
+    from probes.fitting.epoch_report import EpochReport
 
 
 Options = Mapping[str, Any]

@@ -12,9 +12,9 @@ from extract.errors import ConfigError
 from extract.files import digest_json
 from extract.records import to_plain
 from extract.store.cache import LatentCache
+from probes.fitting.epoch_report import EpochReport, ignore_epoch
 from probes.fitting.fit import fit_layers
 from probes.fitting.fit_options import FitOptions, Options
-from probes.fitting.progress import EpochReport, ignore_epoch
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import AUTOENCODER, SOURCES, resolve_sources, try_building
 from probes.latents.text_latents import TextLatents

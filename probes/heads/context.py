@@ -9,8 +9,8 @@ from extract.errors import unknown_name
 from extract.files import digest_json
 from extract.registry import digest_own
 from extract.store.cache import LatentCache
+from probes.fitting.epoch_report import EpochReport
 from probes.fitting.fit_options import Protocol, find_protocol
-from probes.fitting.progress import EpochReport
 from probes.fitting.saved_fits import FitRecord, FittedModule, SavedHead, load_fitted
 from probes.heads.head_table import AUTOENCODER, HEADS
 from probes.metrics.correlation import CALIBRATIONS

@@ -15,9 +15,9 @@ from extract.poolings.memory import keep_blocks
 from extract.records import to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.pair_task import PairTask, subsets
+from probes.fitting.epoch_report import EpochReport
 from probes.fitting.fit import fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, Options, find_protocol
-from probes.fitting.progress import EpochReport
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building

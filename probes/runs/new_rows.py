@@ -1,5 +1,6 @@
 """New rows of files and messages, read as a run read its own; a row that cannot be read has a reason instead."""
 
+import csv
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,11 +115,11 @@ class RowReader:
             UnknownNameError: A named column is not there.
         """
         if self.is_table(str(name)):
-            table, found = self._open_table(Path(name), tuple(columns))
+            table, names = self._open_table(Path(name), tuple(columns))
             return [
                 NewRow(None, row.values, table.location(row), f"{table.location(row)}: {row.problem}.")
                 if row.problem
-                else self.read_values(row.values, found, where=table.location(row))
+                else self.read_values(row.values, names, where=table.location(row))
                 for row in table.rows
             ]
         if columns:
@@ -244,8 +245,6 @@ def _is_text(value: object) -> bool:
 
 
 def _first_width(path: Path, options: FileOptions) -> int:
-    import csv
-
     delimiter = options.delimiter or DELIMITERS[inner_suffix(path)]
     quoting: Any = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
     lines = split_lines(read_text(path, encoding=options.encoding))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import ConfigError, first_line
-from probes.fitting.progress import LIMITS, EpochReport
+from probes.fitting.epoch_report import LIMITS, EpochReport
 
 if TYPE_CHECKING:
     from probes.runs.predict import LoadedRun

@@ -9,7 +9,7 @@ from typing import Any
 
 from extract.errors import printable
 from extract.run.progress import ExtractionProgress, Pace, short_time
-from probes.fitting.progress import LIMITS, EpochReport, ignore_epoch
+from probes.fitting.epoch_report import LIMITS, EpochReport, ignore_epoch
 
 WIDTH = 24
 EVERY = 0.2  # seconds between two drawings

@@ -29,14 +29,14 @@ def baselines_of(task: Task) -> dict[str, Mapping[str, Any]]:
 def test_pairs_are_compared_by_their_words() -> None:
     task = load_task("sts-sample")
     assert isinstance(task, PairTask)
-    found = baselines_of(task)
-    assert list(found) == ["bag-of-words", "word-overlap"]
+    scored = baselines_of(task)
+    assert list(scored) == ["bag-of-words", "word-overlap"]
     texts = [text for name in task.text_columns for text in task.rows("train")[name]]
     vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit(texts)
     for split, rows in task.splits.items():
         one, other = (vectors.transform(rows[name]) for name in task.text_columns)
-        np.testing.assert_allclose(found["bag-of-words"][split], 5 * np.diag(cosine_similarity(one, other)), atol=1e-9)
-        assert float(pearson(found["word-overlap"][split], task.gold01(split))) > 0.1
+        np.testing.assert_allclose(scored["bag-of-words"][split], 5 * np.diag(cosine_similarity(one, other)), atol=1e-9)
+        assert float(pearson(scored["word-overlap"][split], task.gold01(split))) > 0.1
     shouted = [text.upper() for text in task.rows("test")["sentence1"]]
     same = task.replaced(
         splits=type(task.splits)(
@@ -52,13 +52,13 @@ def test_pairs_are_compared_by_their_words() -> None:
 def test_classes_have_a_majority_and_a_bag_of_words() -> None:
     task = load_task("class-sample")
     assert isinstance(task, ClassTask)
-    found = baselines_of(task)
+    scored = baselines_of(task)
     for split, score in majority_scores(task).items():
-        assert len(set(found["majority"][split].tolist())) == 1
-        assert score_classes(found["majority"][split], task.labels(split), metric=task.metric) == score
-    assert np.mean(found["bag-of-words"]["train"] == task.labels("train")) == 1.0
-    right = np.mean(found["bag-of-words"]["test"] == task.labels("test"))
-    assert np.mean(found["majority"]["test"] == task.labels("test")) < right < 1
+        assert len(set(scored["majority"][split].tolist())) == 1
+        assert score_classes(scored["majority"][split], task.labels(split), metric=task.metric) == score
+    assert np.mean(scored["bag-of-words"]["train"] == task.labels("train")) == 1.0
+    right = np.mean(scored["bag-of-words"]["test"] == task.labels("test"))
+    assert np.mean(scored["majority"]["test"] == task.labels("test")) < right < 1
 
 
 def test_numbers_are_predicted_from_words_that_train_shows() -> None:
@@ -71,9 +71,9 @@ def test_numbers_are_predicted_from_words_that_train_shows() -> None:
     }
     columns = {split: {key: [row[key] for row in part] for key in ("text", "number")} for split, part in rows.items()}
     made = task.replaced(splits=NumberTask.hold(columns))
-    found = baselines_of(made)
-    assert list(found) == ["bag-of-words"]
-    assert pearson(found["bag-of-words"]["test"], made.numbers("test")) > 0.99
+    scored = baselines_of(made)
+    assert list(scored) == ["bag-of-words"]
+    assert pearson(scored["bag-of-words"]["test"], made.numbers("test")) > 0.99
 
 
 def test_words_get_their_usual_tag() -> None:

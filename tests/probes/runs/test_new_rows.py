@@ -124,8 +124,8 @@ def test_a_row_that_only_the_decoder_refuses_is_isolated(numbers: LoadedRun, mon
     assert [k for k, answer in enumerate(answers) if answer.error] == [3, 11]
     assert all(answer.error.startswith(f"row {k}: ") for k, answer in enumerate(answers) if answer.error)
     monkeypatch.undo()
-    found = [answer.prediction for answer in answers if not answer.error]
-    assert found == pytest.approx(scorer.predict([f"Eis {k}" for k in range(16) if k not in (3, 11)]), abs=1e-5)
+    predicted = [answer.prediction for answer in answers if not answer.error]
+    assert predicted == pytest.approx(scorer.predict([f"Eis {k}" for k in range(16) if k not in (3, 11)]), abs=1e-5)
     assert n_calls < 2 * len(rows)
 
 

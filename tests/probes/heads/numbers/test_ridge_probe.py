@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from extract import registry
 from extract.errors import HeadError, TaskError
-from probes.fitting.progress import ignore_epoch
+from probes.fitting.epoch_report import ignore_epoch
 from probes.heads.context import load_head
 from probes.heads.head_table import HEADS, Purpose, layer_head, register_head, resolve_head
 from probes.heads.layer_head import take_apart
