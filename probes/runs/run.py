@@ -63,6 +63,8 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
     `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
     """
     require_loggers(config.loggers)
+    if chooses_plan and "wandb" in config.loggers:
+        raise ConfigError("loggers name wandb, which logs single runs; allowed here: csv, tensorboard.")
     if chooses_plan and find_sides(config, task):
         raise ConfigError(
             "template.document_instruction is set, but plans are chosen by one cache of queries and documents; leave "

@@ -12,8 +12,10 @@ import pytest
 
 from extract.errors import ConfigError, UnknownNameError
 from probes.cli.main import main
+from probes.data.task_table import load_task
 from probes.fitting import fit_options as loggers
 from probes.fitting.fit_options import require_loggers, with_loggers
+from probes.runs.run import check_heads
 from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished
 
@@ -74,6 +76,13 @@ def test_a_logger_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         require_loggers(("tensorboard",))
     with pytest.raises(ConfigError, match=r"'wandb' needs the extra package .*pip install wandb, or use loggers"):
         require_loggers(("wandb",))
+
+
+def test_a_sweep_refuses_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loggers, "find_spec", lambda _: object())
+    config = RunConfig(loggers=("wandb",))
+    with pytest.raises(ConfigError, match="which logs single runs; allowed here: csv, tensorboard"):
+        check_heads(config, load_task("sts-sample"), chooses_plan=True)
 
 
 def test_a_logged_fit_is_the_same_fit(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
