@@ -232,7 +232,7 @@ def read_config(
         if key == "config" or (SECTIONS.get(key) is False and _is_file(text)):
             name = text if section else require_file(text)
             values = spell_out(section, load_config_file(name))
-            paths = ConfigPaths(home_of(name, values), text)
+            paths = ConfigPaths(*home_of(name, values), text)
             layers.add(section, paths.read(values, section), text)
             missing |= paths.missing
         else:

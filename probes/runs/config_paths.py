@@ -21,25 +21,23 @@ NAMES = {
 """Settings that may be a path or another name."""
 
 
-def home_of_run(folder: Path, runs: str) -> Path:
-    """Return the folder that a run was made in, from its recorded `runs`."""
-    folder = folder.resolve()
-    return folder / os.path.relpath(".", Path(runs) / folder.name)
+def recorded_place(folder: Path, runs: str) -> Path:
+    """Return the folder of a run as its recorded paths see it: from the working folder in which it was made."""
+    return Path(runs) / folder.resolve().name
 
 
 def from_run(folder: Path, runs: str, path: str) -> Path:
     """Return a path that a run recorded, seen from the run's folder, wherever the working folder is."""
-    folder = folder.resolve()
-    return folder / os.path.relpath(path, Path(runs) / folder.name)
+    return folder.resolve() / os.path.relpath(path, recorded_place(folder, runs))
 
 
-def home_of(file: str, values: Values) -> Path:
-    """Return the folder that the paths of a config are relative to: its own, or for a run's the one it was made in."""
+def home_of(file: str, values: Values) -> tuple[Path, Path]:
+    """Return the folder of a config, and how its paths see that folder: as `.`, or in that of a run as recorded."""
     folder, runs = Path(file).parent, values.get("runs")
     is_of_run = Path(file).name == "config.yaml" and any(
         (folder / name).exists() for name in ("scores.json", "manifests")
     )
-    return home_of_run(folder, runs) if is_of_run and isinstance(runs, str) else folder
+    return folder, recorded_place(folder, runs) if is_of_run and isinstance(runs, str) else Path()
 
 
 def exists(path: str) -> bool:
@@ -51,14 +49,14 @@ def exists(path: str) -> bool:
 
 
 class ConfigPaths:
-    """Rewrites paths that are relative to `home` so that they are relative to the working folder.
+    """Rewrites paths that are seen from where `folder` is `seen_as` so that they are relative to the working folder.
 
-    What is in the working folder alone stays as it is, with a warning; so does what is in neither, which `missing`
-    describes by key. `source` is the configuration, for these sentences.
+    What is in the working folder alone stays as it is, with a warning where the config is not that of a run; so does
+    what is in neither, which `missing` describes by key. `source` is the configuration, for these sentences.
     """
 
-    def __init__(self, home: Path, source: str) -> None:
-        self.home, self.source = home, source
+    def __init__(self, folder: Path, seen_as: Path, source: str) -> None:
+        self.folder, self.seen_as, self.source = folder.resolve(), seen_as, source
         self.missing: dict[str, str] = {}
 
     def read(self, values: Values, section: str = "") -> dict[str, Any]:
@@ -83,16 +81,17 @@ class ConfigPaths:
             return value
         plain = split_random(value)[0]
         is_file = is_file or value[0] == "." or value.count("/") > 1 or value.endswith(".gguf")
-        places = dict.fromkeys((str(self.home.resolve()), str(Path.cwd())))
+        path, home = (self.folder / os.path.relpath(part, self.seen_as) for part in (plain, "."))
+        places = dict.fromkeys((str(home.resolve()), str(Path.cwd())))
         near = exists(plain)
-        if len(places) > 1 and exists(str(self.home / plain)):
-            return os.path.relpath(self.home / plain) + value.removeprefix(plain)
+        if exists(str(path)) and path.resolve() != Path(plain).resolve():
+            return os.path.relpath(path) + value.removeprefix(plain)
         if is_file and not near:
             self.missing[name] = (
                 f"{name} of {self.source!r} is {value!r}, which is not in {' nor in '.join(map(repr, places))}; a "
                 "path of a config is relative to the config."
             )
-        elif is_file and len(places) > 1:
+        elif is_file and len(places) > 1 and self.seen_as == Path():
             text = f"{name} of {self.source!r}: {value!r} is in the working folder, and not beside the config; "
             warnings.warn(f"{text}a path of a config is relative to the config.", ConfigWarning, stacklevel=2)
         return value

@@ -37,7 +37,7 @@ from probes.report.scores import (
     read_run,
     seal_scores,
 )
-from probes.runs.config_paths import ConfigPaths, exists, from_run, home_of_run
+from probes.runs.config_paths import ConfigPaths, exists, from_run, recorded_place
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 if TYPE_CHECKING:  # importing this module loads no torch
@@ -262,7 +262,8 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The configuration of a run, its paths found from the run; it cannot ask for code to be run."""
         try:
-            paths = ConfigPaths(home_of_run(self.path, self.settings["runs"]), str(self.path / CONFIG))
+            place = recorded_place(self.path, self.settings["runs"])
+            paths = ConfigPaths(self.path, place, str(self.path / CONFIG))
             values = paths.read(self.settings)
             parts = {
                 "decoder": read_recorded_decoder({**values["decoder"], "trust_remote_code": False}),
