@@ -254,19 +254,35 @@ def load_decoder(
     """
     if isinstance(spec, Decoder):
         return spec
+    return load_whole(spec, tokenizer, name=name, report=report)[0]
+
+
+def load_whole(
+    spec: DecoderSource | nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    name: str,
+    report: Callable[[str], None],
+    with_head: bool = False,
+) -> tuple[Decoder, PreTrainedModel]:
+    """Load a decoder as `load_decoder`, and return the model that it is the body of as well.
+
+    `with_head` refuses a checkpoint that lacks weights of the language-model head too.
+    """
     if isinstance(spec, nn.Module):
-        return _remarked(_take_model(spec, tokenizer, name), report)
+        decoder, model = _take_model(spec, tokenizer, name)
+        return _remarked(decoder, report), model
     if tokenizer is not None:
         raise DecoderError(f"there is a tokenizer beside {spec!r}; it is for a model in memory, as the first argument.")
     spec = as_decoder_spec(spec)
     device = main_device(spec, choose_device(spec.device))
     if spec.merge:
-        model, tokenizer, located = _merge(spec, device, report)
+        model, tokenizer, located = _merge(spec, device, report, with_head=with_head)
     else:
         located = locate_decoder(spec.name, revision=spec.revision, report=report)
         with _loading(located, spec):
             tokenizer = _read_tokenizer(located, spec)
-            model = _read_adapted(located, spec, device)
+            model = _read_adapted(located, spec, device, with_head=with_head)
     with _loading(located, spec):
         if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
             for parameter in model.parameters():
@@ -281,7 +297,7 @@ def load_decoder(
     )
     if cost := describe_offload(decoder.blocks):
         report(cost)
-    return _remarked(decoder, report)
+    return _remarked(decoder, report), model
 
 
 def load_tokenizer(
@@ -306,7 +322,9 @@ def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
     return decoder
 
 
-def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str) -> Decoder:
+def _take_model(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str
+) -> tuple[Decoder, PreTrainedModel]:
     """Wrap a model in memory."""
     if not isinstance(model, PreTrainedModel):
         raise DecoderError(
@@ -319,7 +337,7 @@ def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, nam
         )
         raise DecoderError(f"{problem}; give that of the model, as AutoTokenizer.from_pretrained gives.")
     _require_supported(computing_device(model))
-    return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision=""))
+    return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision="")), model
 
 
 def choose_device(name: str) -> torch.device:
@@ -414,19 +432,22 @@ def _plain_dtype(spec: DecoderSpec, device: torch.device, config: PreTrainedConf
     return stated if dtype == "auto" else dtype
 
 
-def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> PreTrainedModel:
-    model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
+def _read_adapted(
+    located: Located, spec: DecoderSpec, device: torch.device, *, with_head: bool = False
+) -> PreTrainedModel:
+    is_random = located.random_seed is not None
+    model = _draw_model(located, spec, device) if is_random else _read(located, spec, device, with_head=with_head)
     return _merge_adapter(model, spec.adapter) if spec.adapter else model
 
 
-def _read(located: Located, spec: DecoderSpec, device: torch.device) -> PreTrainedModel:
+def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_head: bool = False) -> PreTrainedModel:
     dtype, options, config = _load_dtype(spec, device), _options(located, spec), _read_config(located, spec)
     placing = {} if spec.is_made else placing_options(spec, config, dtype)
     model: PreTrainedModel
     model, info = _auto_class(config).from_pretrained(
         located.path, dtype=dtype, output_loading_info=True, **options, **placing
     )
-    _require_whole(model, info, spec)
+    _require_whole(model, info, spec, with_head=with_head)
     return model
 
 
@@ -437,9 +458,11 @@ def _auto_class(config: PreTrainedConfig) -> Any:
     return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
 
 
-def _require_whole(model: PreTrainedModel, info: Mapping[str, Collection[object]], spec: DecoderSpec) -> None:
-    """Refuse a checkpoint that leaves weights of the decoder random; those of its language-model head are not used."""
-    path = _body_path(model)
+def _require_whole(
+    model: PreTrainedModel, info: Mapping[str, Collection[object]], spec: DecoderSpec, *, with_head: bool
+) -> None:
+    """Refuse a checkpoint that leaves weights of the decoder random; those of its head only where it is used."""
+    path = "" if with_head else _body_path(model)
     prefix = f"{path}." if path else ""
     missing = sorted(str(key) for key in info["missing_keys"] if str(key).startswith(prefix))
     unknown = sorted(str(key) for key in info["unexpected_keys"] if prefix and str(key).startswith(prefix))
@@ -527,7 +550,7 @@ def _half_applied(adapter: str, verb: str, keys: list[str]) -> DecoderError:
 
 
 def _merge(
-    spec: DecoderSpec, device: torch.device, report: Callable[[str], None]
+    spec: DecoderSpec, device: torch.device, report: Callable[[str], None], *, with_head: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Located]:
     """Merge checkpoints in memory: the first's parameters become the sum; the others are loaded one at a time."""
     merged: PreTrainedModel | None = None
@@ -539,7 +562,7 @@ def _merge(
             if merged is None:
                 first, tokenizer = located.name, _read_tokenizer(located, single)
                 dtype = _plain_dtype(spec, device, _read_config(located, single))
-            model = _read_adapted(located, single, torch.device("cpu"))
+            model = _read_adapted(located, single, torch.device("cpu"), with_head=with_head)
         if merged is None:
             merged = model
         else:

@@ -1,6 +1,6 @@
 """One forward pass, every layer shown to a visitor."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -67,6 +67,28 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
                 f"{final.shape[-1]} dimensions; choose layers without {FINAL_NORM!r}, for instance 'blocks'."
             )
         visit(top, final)
+
+
+def states_with_gradients(
+    decoder: Decoder, batch: Batch, positions: Collection[int] = ()
+) -> dict[int, Float[Tensor, "B T D"]]:
+    """Run a batch while torch records gradients; return the states of some layers by position, the final norm's too.
+
+    The parameters that a caller trains must be in the decoder already (LoRA).
+    """
+    states: dict[int, Tensor] = {}
+    if wiring := wiring_of(decoder.blocks):
+        wiring.begin(batch, decoder.device)
+
+    def keep(position: int, hidden: Tensor) -> None:
+        if position in positions:
+            states[position] = hidden
+
+    flags = decoder.description.bidirectional or {}
+    top = len(decoder.blocks) + 1
+    with flags_off(decoder.module, decoder.blocks, flags), _tapped(decoder, keep, top, tuple(batch.ids.shape)):
+        states[top] = decoder.module(**forward_inputs(decoder, batch)).last_hidden_state
+    return states
 
 
 def forward_inputs(decoder: Decoder, batch: Batch) -> Keywords:

@@ -1,0 +1,69 @@
+"""Causal language models: logits of chosen states are the model's own, and losses in chunks equal whole ones."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from extract.decoders import language_model
+from extract.decoders.language_model import LanguageModel, load_language_model
+from extract.errors import DecoderError
+from extract.wiring.forward import states_with_gradients
+from tests.extract.tiny_decoders import FAMILIES, SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
+
+
+def make(family: str) -> LanguageModel:
+    return load_language_model(make_model(family), make_tokenizer())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_states_are_those_of_the_model_itself(family: str) -> None:
+    whole = make(family)
+    batch = encode_batch(whole.decoder, SENTENCES[:1])
+    own = whole.model(input_ids=batch.ids).logits[0]
+    hidden = states_with_gradients(whole.decoder, batch)[len(whole.decoder.blocks) + 1][0]
+    torch.testing.assert_close(whole.logits(hidden), own)
+
+
+def test_losses_and_gradients_in_chunks_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make("gemma2")  # caps its logits
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(0, whole.vocabulary, (11,), generator=generator)
+    states = torch.randn(11, 32, generator=generator)
+    results = []
+    for limit in (1 << 25, 3 * whole.vocabulary):
+        monkeypatch.setattr(language_model, "MOST_LOGITS", limit)
+        hidden = states.clone().requires_grad_()
+        losses = whole.losses(hidden, targets)
+        torch.autograd.backward((losses * torch.arange(11)).sum())
+        assert hidden.grad is not None
+        results.append((losses.detach(), hidden.grad))
+    plain = states.clone().requires_grad_()
+    expected = whole.chunk_losses(plain, targets)
+    torch.autograd.backward((expected * torch.arange(11)).sum())
+    for losses, gradient in results:
+        torch.testing.assert_close(losses, expected.detach())
+        torch.testing.assert_close(gradient, plain.grad)
+
+
+def test_no_target_has_no_loss() -> None:
+    assert make("llama").losses(torch.zeros(0, 32), torch.zeros(0, dtype=torch.long)).shape == (0,)
+
+
+def test_the_body_is_the_model_s_own_again_afterwards() -> None:
+    whole = make("llama")
+    assert "forward" not in vars(whole.decoder.module)
+
+
+def test_a_checkpoint_without_a_head_is_refused(tmp_path: Path) -> None:
+    folder = save_decoder(tmp_path / "whole")
+    AutoModel.from_pretrained(folder).save_pretrained(tmp_path / "body")
+    make_tokenizer().save_pretrained(tmp_path / "body")
+    with pytest.raises(DecoderError, match=r"lacks 1 weights, such as 'lm_head.weight'"):
+        load_language_model(str(tmp_path / "body"))
+
+
+def test_a_body_alone_is_refused() -> None:
+    with pytest.raises(DecoderError, match="has no language-model head"):
+        load_language_model(make_model("llama").model, make_tokenizer())
