@@ -4,6 +4,7 @@ import inspect
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -504,6 +505,14 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Silence what transformers says of peft's own calls inside the block."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
+        yield
+
+
 def _merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
     """Merge an adapter into the part of a model that it was saved on; every tensor must fit."""
     try:
@@ -517,7 +526,8 @@ def _merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
     part = _adapted_part(model, keys)
     config = PeftConfig.from_pretrained(adapter)
     config.inference_mode = True
-    tuned = PeftModel(part, config)
+    with quiet_peft():
+        tuned = PeftModel(part, config)
     mapping = getattr(part, "_checkpoint_conversion_mapping", {})
     try:
         loaded = tuned.load_adapter(adapter, "default", key_mapping=mapping)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from extract.code_gate import allow_code
 from extract.errors import UsageError, printable, unknown_name
 from extract.registry import PLACE
+from probes.adapt.adapt_config import AdaptConfig, read_adapt_config
 from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data
 from probes.runs.run_config import RunConfig
 
@@ -115,6 +116,20 @@ class Configured(Args):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Adapting(Args):
+    """The arguments of a command that takes the settings of an adaptation."""
+
+    config: AdaptConfig
+    """The settings."""
+
+    def announce(self) -> str:
+        """Name the adapter, its decoder, plan, objectives and steps."""
+        config = self.config
+        objectives = " + ".join(sorted(config.used))
+        return f"{config.name}: {objectives} on {config.decoder.name}, plan {config.plan}, {config.steps:,} steps"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watched(Args):
     """The arguments of a command that reports its progress."""
 
@@ -145,9 +160,16 @@ class Command:
     """Whether a file that it reads may name code of the user's."""
 
     @property
+    def record(self) -> type | None:
+        """The record of the configuration that follows, as a file, as keys, or both; None where none does."""
+        return (
+            RunConfig if issubclass(self.args, Configured) else AdaptConfig if issubclass(self.args, Adapting) else None
+        )
+
+    @property
     def takes_config(self) -> bool:
-        """Whether a configuration follows, as a file, as keys, or both."""
-        return issubclass(self.args, Configured)
+        """Whether a configuration follows."""
+        return self.record is not None
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
@@ -155,7 +177,8 @@ class Command:
         hints = get_type_hints(self.args)
         declared = [item for item in fields(self.args) if "argument" in item.metadata]
         declared.sort(key=lambda item: item.name in Computing.__dataclass_fields__)
-        shared = [CONFIG] * self.takes_config + [ALLOW_CODE] * self.imports_code
+        file = {RunConfig: [CONFIG], AdaptConfig: [ADAPT_CONFIG]}.get(self.record, [])  # type: ignore[arg-type]
+        shared = file + [ALLOW_CODE] * self.imports_code
         return (*(Argument.of(item, hints[item.name]) for item in declared), *shared)
 
     @property
@@ -191,6 +214,7 @@ CONFIG = Argument(
     completes="configs",
     key="config",
 )
+ADAPT_CONFIG = replace(CONFIG, help="YAML file of an adaptation", completes="files")
 ALLOW_CODE = Argument(
     "modules that files may import, with ',' between them: those of your own poolings, masks and heads",
     key="allow_code",
@@ -218,8 +242,10 @@ def read_command(command: Command, argv: Sequence[str]) -> Any:
     _refuse_ignored(command, names)
     values = {item.key: _read(item, typed[item.key]) for item in command.arguments if item.key in typed}
     values.pop("allow_code", None)  # which was read before anything could be imported
-    if command.takes_config:
-        options = [argument.name.lstrip("-") for argument in command.options]
+    options = [argument.name.lstrip("-") for argument in command.options]
+    if command.record is AdaptConfig:
+        values["config"] = read_adapt_config(pairs, file=values.pop("config", ""), options=options)
+    elif command.takes_config:
         file = values.pop("config", "")
         roles = {key: values[key] for key in ROLES if f"--{key}" in names}
         data = values["data"] = read_data(file, roles)
@@ -414,12 +440,12 @@ def print_help(command: Command) -> None:
         "arguments": [(item.name, _about(item)) for item in command.positional],
         "options": [(_label(item), _about(item)) for item in command.options],
     }
-    if command.takes_config:
+    if command.record is not None:
         groups |= {title: [] for title in GROUPS.values()}
-        for key in list_keys():
+        for key in list_keys(command.record):
             section = key.name.rpartition(".")[0].partition(".")[0]
             row = (f"--{key.name} {_noun(key.hint)}", _with_default(key.help, key.default))
-            groups[GROUPS[section]].append(row)
+            groups.setdefault(GROUPS.get(section, section), []).append(row)
     examples = [strong("examples:"), *(f"  icecore {example}" for example in command.examples)]
     _print_help(command.usage, " ".join(command.about), groups, examples)
 

@@ -10,7 +10,7 @@ from extract.inputs.template import TokenPolicy
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
-from probes.cli.arguments import Args, Command, Computing, Configured, Watched, option, positional
+from probes.cli.arguments import Adapting, Args, Command, Computing, Configured, Watched, option, positional
 from probes.runs.run_config import figure_formats
 
 LISTED = (
@@ -188,6 +188,18 @@ class SweepArgs(Configured, Computing):
         "chosen", "plans that test is read for: the chosen (and causal), or all", values=("chosen", "all")
     )
     dry_run: bool = option(False, "list the plans and what they cost; compute nothing")
+
+
+@command(
+    "adapt_commands",
+    examples=(
+        "adapt configs/adapt-demo.yaml",
+        "adapt configs/adapt-demo.yaml --decoder.name smollm2-135m-instruct --seed 1",
+        "adapt --corpus '[{files: texts.txt}]' --phases '[{steps: 50, weights: {mntp: 1}}]'",
+    ),
+)
+class AdaptArgs(Adapting, Computing):
+    """Train an adapter by LoRA under a mask plan, or go on where a killed training left it."""
 
 
 @command("decoder_commands", examples=("verify smollm2-135m-instruct nosink-bidirectional:10",))

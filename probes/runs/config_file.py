@@ -7,17 +7,18 @@ import ast
 import inspect
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import yaml
 
 from extract.code_gate import allow_code
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError
 from extract.records import from_plain, load_yaml, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
@@ -88,9 +89,14 @@ def _list_sections(spec: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
             yield from _list_sections(hint, f"{name}.")  # type: ignore[arg-type]
 
 
-SECTIONS = dict(_list_sections(RunConfig))
-"""Sections by dotted name, and whether their keys are free: those of heads, tasks and corpora, which check them."""
-FREE = tuple(name for name, is_free in SECTIONS.items() if is_free)
+@cache
+def sections_of(spec: type) -> dict[str, bool]:
+    """Return the sections by dotted name, and whether their keys are free: those of heads, tasks and corpora."""
+    return dict(_list_sections(spec))
+
+
+SECTIONS = sections_of(RunConfig)
+"""Sections of a run."""
 
 
 def _docstrings(spec: type) -> dict[str, str]:
@@ -219,7 +225,7 @@ def read_config(
 
     Without `checks_heads` no torch is loaded, and the values of heads' options are checked by its `check_heads`.
     """
-    layers, missing = _Layers(options), dict[str, str]()
+    layers, missing = _Layers(RunConfig, options), dict[str, str]()
     if data is not None:
         layers.add("", config_of_data(data), str(data.path))
     for key, _ in typed:
@@ -238,16 +244,45 @@ def read_config(
         else:
             layers.add_typed(key, text)
             missing = {name: why for name, why in missing.items() if not f"{name}.".startswith(f"{key}.")}
-    with allow_code(_typed_code(pairs)):
+    with allow_code(_typed_code(pairs, ("extraction", "heads"))):
         values = {**layers.values, "sources": layers.sources, "missing": missing} if layers.values else {}
         values["has_checked_heads"] = checks_heads
         config: RunConfig = from_plain(RunConfig, values)
-    if config.decoder.trust_remote_code and not any(key == TRUST and text.lower() == "true" for key, text in pairs):
+    _require_typed_trust(config.decoder, pairs)
+    return config
+
+
+Spec = TypeVar("Spec")
+
+
+def read_record(spec: type[Spec], typed: Pairs, *, file: str, options: Iterable[str], code: Sequence[str]) -> Spec:
+    """Read a record with a field `decoder` from a YAML file and the keys on the command line, which win.
+
+    `code` are the sections whose typed values may name the user's own code.
+    """
+    layers = _Layers(spec, options)
+    for key, _ in typed:
+        layers.require_known(key)
+    pairs = [(key, require_value(f"--{key}", value)) for key, value in typed]
+    if file:
+        name = require_file(file)
+        values = load_config_file(name)
+        layers.add("", ConfigPaths(Path(name).parent, Path(), file).read(values), file)
+    for key, text in pairs:
+        layers.add_typed(key, text)
+    with allow_code(_typed_code(pairs, code)):
+        record: Any = from_plain(spec, layers.values)
+    _require_typed_trust(record.decoder, pairs)
+    return cast("Spec", record)
+
+
+def _require_typed_trust(decoder: DecoderSpec, pairs: Iterable[tuple[str, str]]) -> None:
+    """Refuse to run a checkpoint's code unless it was allowed on the command line."""
+    if decoder.trust_remote_code and not any(key == TRUST and text.lower() == "true" for key, text in pairs):
         raise ConfigError(
             f"{TRUST} is true in a file; allowed: on the command line alone. If you trust the authors of "
-            f"{config.decoder.name!r}, add: --{TRUST} true."
+            f"{decoder.name!r}, add: --{TRUST} true."
         )
-    return config
 
 
 NAMED = ("task", "decoder", "extraction.template")
@@ -345,9 +380,9 @@ def require_value(name: str, value: str | None) -> str:
     return value
 
 
-def _typed_code(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """List the code that the command line itself names, as `my_parts:pool`: it is the user's own."""
-    typed = [pair for pair in pairs if pair[0].partition(".")[0] in ("extraction", "heads") and not _is_file(pair[1])]
+def _typed_code(pairs: Iterable[tuple[str, str]], sections: Sequence[str]) -> list[str]:
+    """List the code that the command line itself names in sections, as `my_parts:pool`: it is the user's own."""
+    typed = [pair for pair in pairs if pair[0].partition(".")[0] in sections and not _is_file(pair[1])]
     texts = [text for key, value in typed for text in (key.removeprefix("heads."), value)]
     return [name for text in texts for name in PLACE.findall(text)]
 
@@ -355,32 +390,34 @@ def _typed_code(pairs: Iterable[tuple[str, str]]) -> list[str]:
 class _Layers:
     """Plain values, of which later ones replace earlier ones key by key, and the source of each."""
 
-    def __init__(self, options: Iterable[str]) -> None:
+    def __init__(self, spec: type, options: Iterable[str]) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
-        self.keys = ["config", *SECTIONS, *(key.name for key in list_keys())]
+        self.sections = sections_of(spec)
+        self.free = tuple(name for name, is_free in self.sections.items() if is_free)
+        self.keys = ["config", *self.sections, *(key.name for key in list_keys(spec))]
         self.options = options
 
     def add(self, section: str, values: Any, file: str = "") -> None:
         """Merge a section, or the whole where it has no name; `file` is empty where it was typed."""
         _refuse_objects(values, section)
         values = spell_out(section, values)
-        if section and not (isinstance(values, dict) or (values is None and SECTIONS[section] and "." in section)):
+        if section and not (isinstance(values, dict) or (values is None and self.sections[section] and "." in section)):
             raise _unfit_section(section, values, file)
-        if SECTIONS.get(section):
+        if self.sections.get(section):
             self._replace_free(section, values or {}, file)
             return
         for key, value in values.items():
             name = f"{section}.{key}".removeprefix(".")
-            if name in SECTIONS:
+            if name in self.sections:
                 self.add(name, value, file)
             else:
                 self._put(name, value, file)
 
     def add_typed(self, name: str, text: str) -> None:
         """Merge one key of the command line."""
-        free = next((section for section in FREE if name.startswith(f"{section}.")), "")
-        if name in SECTIONS:
+        free = next((section for section in self.free if name.startswith(f"{section}.")), "")
+        if name in self.sections:
             self.add(name, load_yaml(text, where=f"--{name}"))
         elif not free:
             _refuse_objects(load_yaml(text, where=f"--{name}") if any(key in text for key in OBJECTS) else None, name)
@@ -390,7 +427,7 @@ class _Layers:
 
     def require_known(self, name: str) -> None:
         """Refuse an unknown key."""
-        if name not in self.keys and not name.startswith(tuple(f"{section}." for section in FREE)):
+        if name not in self.keys and not name.startswith(tuple(f"{section}." for section in self.free)):
             raise unknown_key(name, [*self.keys, *self.options])
 
     def _put(self, name: str, value: object, file: str) -> None:

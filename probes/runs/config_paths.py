@@ -10,7 +10,12 @@ from extract.decoders.decoder_spec import split_random
 from extract.errors import ConfigWarning
 from extract.records import Values
 
-FILES = {"task.options": ("files", "folder"), "pretraining.options": ("files", "folder", "file")}
+FILES = {
+    "task.options": ("files", "folder"),
+    "pretraining.options": ("files", "folder", "file"),
+    "corpus": ("files",),
+    "objectives.sscl": ("files",),
+}
 """Settings that are paths, by section."""
 NAMES = {
     "decoder": ("name", "adapter"),
@@ -19,6 +24,8 @@ NAMES = {
     "pretraining.options": ("repository",),
 }
 """Settings that may be a path or another name."""
+LISTS = {"decoder.merge": "decoder", "corpus": "corpus"}
+"""Lists of sections, and the section that each part has the paths of."""
 
 
 def recorded_place(folder: Path, runs: str) -> Path:
@@ -72,8 +79,8 @@ class ConfigPaths:
                 if is_file
                 else self.read(value, name)
             )
-        if name == "decoder.merge" and isinstance(value, list):
-            return [self.read(part, "decoder") if isinstance(part, Mapping) else part for part in value]
+        if name in LISTS and isinstance(value, list):
+            return [self.read(part, LISTS[name]) if isinstance(part, Mapping) else part for part in value]
         return self._path(value, name, is_file=is_file) if is_file or key in NAMES.get(section, ()) else value
 
     def _path(self, value: object, name: str, *, is_file: bool) -> Any:

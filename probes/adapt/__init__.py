@@ -1,0 +1,1 @@
+"""Adaptation of decoders by LoRA, and what is measured of it beside probes."""

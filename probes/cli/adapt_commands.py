@@ -1,0 +1,48 @@
+"""The command that adapts a decoder."""
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+
+from extract.errors import printable
+from extract.run.progress import short_time
+from probes.adapt.adapt import adapt
+from probes.adapt.training import StepReport, ignore_step
+from probes.cli.commands import AdaptArgs
+from probes.cli.screen import fit_line, show, show_written, watcher_of
+
+SECONDS = 30.0
+"""Between two lines on a screen that is no terminal."""
+
+
+def adapt_command(args: AdaptArgs) -> int:
+    """Adapt a decoder, and say where the adapter is and how to probe it."""
+    report = ignore_step if args.quiet else _report(Console(stderr=True), is_verbose=args.verbose)
+    adapted = adapt(args.config, say=watcher_of(args).say, report=report)
+    show_written(adapted.folder, ("adapter_model.safetensors", "adaptation.json", "losses.csv", "held_out.csv"))
+    show(adapted.verdict)
+    show(f"probe it with: icecore run CONFIG --decoder.adapter {adapted.folder} --extraction.plan bidirectional")
+    return 0
+
+
+def _report(console: Console, *, is_verbose: bool) -> Callable[[StepReport], None]:
+    shown = 0.0
+    is_line = console.is_terminal and not is_verbose
+
+    def report(step: StepReport) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        parts = [f"step {step.step} of {step.steps}", *(f"{name} {loss:.3f}" for name, loss in step.losses.items())]
+        parts += [f"held-out {step.held_out:.3f}"] * (step.held_out == step.held_out)
+        parts += [f"{step.tokens_per_second:,.0f} tokens/s", f"{short_time(step.seconds_left)} left"]
+        text = ", ".join(parts)
+        if is_line:
+            console.print(
+                fit_line(text, max(console.width, 40) - 1), end="\r", highlight=False, soft_wrap=True, markup=False
+            )
+        elif is_verbose or step.step in (1, step.steps) or now - shown > SECONDS:
+            console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
+            shown = now
+
+    return report
