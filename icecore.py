@@ -56,6 +56,8 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from extract.store.cache import MeanCache as MeanCache
     from extract.store.cache import ShardedCache as ShardedCache
     from extract.store.cache import open_cache as open_cache
+    from probes.adapt.adapt import adapt as adapt
+    from probes.adapt.adapt_config import AdaptConfig as AdaptConfig
     from probes.data.task_table import load_task as load_task
     from probes.export.hub_export import push_run as push_run
     from probes.export.hub_export import stage_run as stage_run

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.adapt.adapt import adapt as adapt
+    from probes.adapt.adapt_config import AdaptConfig as AdaptConfig
     from probes.data.task_table import load_task as load_task
     from probes.export.hub_export import push_run as push_run
     from probes.export.hub_export import stage_run as stage_run
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from probes.runs.run_pages import write_report as write_report
 
 _NAMES = {
+    "probes.adapt.adapt": ("adapt",),
+    "probes.adapt.adapt_config": ("AdaptConfig",),
     "probes.data.task_table": ("load_task",),
     "probes.export.hub_export": ("push_run", "stage_run"),
     "probes.export.mteb": ("as_mteb_encoder", "fill_task", "run_mteb"),

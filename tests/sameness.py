@@ -99,7 +99,7 @@ def cases() -> dict[str, Sequence[str]]:
     """Return every command by the name of its case, in the order in which they are run."""
     made = {" ".join(command[:2]): command for command in COMMANDS}
     sampled = {}
-    for config in sorted(CONFIGS.rglob("*.yaml")):
+    for config in sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "adapt"):
         settings = small(config)
         Path(f"{settings['name']}.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         is_sweep = "sweep" in config.stem

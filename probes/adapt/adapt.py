@@ -42,7 +42,7 @@ class Adapted:
     """An adapter and how it was made.
 
     Example:
-        >>> adapted = adapt("configs/adapt-demo.yaml")  # doctest: +SKIP
+        >>> adapted = adapt("configs/adapt/demo.yaml")  # doctest: +SKIP
         >>> run("stsb.yaml", decoder={"adapter": adapted.folder})  # doctest: +SKIP
     """
 

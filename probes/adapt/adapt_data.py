@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +33,9 @@ def find_file(name: str) -> Path:
 
 
 def plain_form(text: str) -> str:
-    """Return what is compared of two texts: without case, and blanks and punctuation at its end."""
-    return " ".join(text.casefold().split()).rstrip(" .!?,;:")
+    """Return what is compared of two texts: their words, without case and punctuation."""
+    kept = (letter for letter in unicodedata.normalize("NFKC", text).casefold() if letter.isalnum() or letter.isspace())
+    return " ".join("".join(kept).split())
 
 
 @dataclass
@@ -228,7 +230,7 @@ def read_text_rows(
         UnknownNameError: A column that the file does not have.
         TaskError: An empty text, or too few rows.
     """
-    rows = [row for row in dict.fromkeys(_text_rows(options, corpus)) if not excluded.holds(row)]
+    rows = list(dict.fromkeys(row for row in _text_rows(options, corpus) if not excluded.holds(row)))
     order = sorted(rows, key=lambda row: hashlib.sha256(row[0].encode("utf-8", "surrogatepass")).hexdigest())
     held, rest = order[:held_out], {*order[held_out:]}
     known = {plain_form(text) for row in held for text in row}

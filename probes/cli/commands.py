@@ -193,9 +193,9 @@ class SweepArgs(Configured, Computing):
 @command(
     "adapt_commands",
     examples=(
-        "adapt configs/adapt-demo.yaml",
-        "adapt configs/adapt-demo.yaml --decoder.name smollm2-135m-instruct --seed 1",
-        "adapt --corpus '[{files: texts.txt}]' --phases '[{steps: 50, weights: {mntp: 1}}]'",
+        "adapt configs/adapt/demo.yaml",
+        "adapt configs/adapt/demo.yaml --name other --seed 1",
+        "adapt --corpus '[{files: texts.txt}]' --name mine",
     ),
 )
 class AdaptArgs(Adapting, Computing):

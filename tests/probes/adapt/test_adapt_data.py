@@ -1,0 +1,137 @@
+"""Texts of an adaptation: rows of tokens, rows of texts, mixtures, what is held out and what is left out."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from extract.errors import InputError, TaskError, UnknownNameError
+from probes.adapt.adapt_config import CorpusPart, SscOptions
+from probes.adapt.adapt_data import Excluded, TokenRows, plain_form, read_excluded, read_rows, read_text_rows
+from tests.extract.tiny_decoders import make_tokenizer
+
+NONE = read_excluded(())
+
+
+def write_lines(path: Path, *, n: int, start: int = 0) -> Path:
+    lines = [f"The mouse number {k} ran under the table of the quiet harbour." for k in range(start, start + n)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def read(
+    *parts: CorpusPart, held_out: int = 4, excluded: Excluded = NONE, adds_bos: bool = False, length: int = 16
+) -> list[TokenRows]:
+    tokenizer = make_tokenizer(adds_bos=adds_bos)
+    return list(read_rows(parts, tokenizer, length=length, held_out=held_out, excluded=excluded))
+
+
+@pytest.mark.parametrize("adds_bos", [False, True])
+def test_rows_hold_every_token_once_and_bos_first(tmp_path: Path, adds_bos: bool) -> None:
+    path = write_lines(tmp_path / "a.txt", n=20)
+    tokenizer = make_tokenizer(adds_bos=adds_bos)
+    rows, held = read(CorpusPart(str(path)), adds_bos=adds_bos)
+    assert rows.has_bos is adds_bos
+    both = [*rows.rows, *held.rows]
+    assert max(map(len, both)) == 16
+    if adds_bos:
+        assert all(row[0] == tokenizer.bos_token_id for row in both)
+    texts = {tokenizer.decode(row[int(adds_bos) :]) for row in both}
+    assert all(any(line.startswith(text) for text in texts) for line in path.read_text().splitlines())
+
+
+def test_whole_documents_are_held_out_whatever_the_order(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.txt", n=30)
+    _, held = read(CorpusPart(str(path)), held_out=6, length=64)
+    lines = path.read_text().splitlines()
+    (tmp_path / "b.txt").write_text("\n".join(reversed(lines)) + "\n")
+    rows, other = read(CorpusPart(str(tmp_path / "b.txt")), held_out=6, length=64)
+    assert {row.tobytes() for row in held.rows} == {row.tobytes() for row in other.rows}
+    assert len(held.rows) >= 6
+    assert not {row.tobytes() for row in rows.rows} & {row.tobytes() for row in held.rows}
+
+
+def test_parts_are_drawn_by_their_weights_and_each_row_once_a_round(tmp_path: Path) -> None:
+    one, other = write_lines(tmp_path / "a.txt", n=40), write_lines(tmp_path / "b.txt", n=40, start=1000)
+    rows, _ = read(CorpusPart(str(one), weight=3.0), CorpusPart(str(other)))
+    drawn = rows.draw(4000, seed=0)
+    share = np.mean(rows.part_of[drawn] == 0)
+    assert share == pytest.approx(0.75, abs=0.03)
+    for part in (0, 1):
+        counts = np.bincount(drawn[rows.part_of[drawn] == part], minlength=len(rows.rows))[rows.part_of == part]
+        assert counts.max() - counts.min() <= 1
+    assert (rows.draw(4000, seed=0) == drawn).all()
+    assert (rows.draw(4000, seed=1) != drawn).any()
+
+
+def test_lists_of_paragraphs_are_one_document(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [{"paragraphs": [f"Snow fell on harbour {k}.", "Nobody spoke a word.", "  "]} for k in range(20)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows, held = read(CorpusPart(str(path), column="paragraphs"))
+    texts = [make_tokenizer().decode(row) for row in (*rows.rows, *held.rows)]
+    assert any("\n" in text for text in texts)
+
+
+def test_excluded_paragraphs_are_dropped_and_counted(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.txt", n=20)
+    (tmp_path / "judged.txt").write_text("  the MOUSE number 3 ran under the table of the quiet harbour!\n")
+    excluded = read_excluded([str(tmp_path / "judged.txt")])
+    rows, held = read(CorpusPart(str(path)), excluded=excluded)
+    assert excluded.dropped == {"judged.txt": 1}
+    assert not any("number 3 " in make_tokenizer().decode(row) for row in (*rows.rows, *held.rows))
+
+
+def test_too_few_texts_are_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="nothing is left to train on"):
+        read(CorpusPart(str(write_lines(tmp_path / "a.txt", n=3))), held_out=50)
+    (tmp_path / "short.txt").write_text("a\nb\n")
+    with pytest.raises(TaskError, match="holds no text of at least 8 tokens"):
+        read(CorpusPart(str(tmp_path / "short.txt")))
+    with pytest.raises(InputError, match="there is no file"):
+        read(CorpusPart("nowhere.txt"))
+
+
+def write_triples(path: Path, n: int) -> Path:
+    rows = [{"anchor": f"Dog {k}.", "positive": f"An animal {k}.", "negative": f"A cat {k}."} for k in range(n)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_no_text_is_trained_on_and_held_out(tmp_path: Path) -> None:
+    path = write_triples(tmp_path / "t.jsonl", 40)
+    with path.open("a") as file:
+        file.write(json.dumps({"anchor": "Dog 1", "positive": "An animal 900.", "negative": "A cat 900."}) + "\n")
+    options = SscOptions(files=str(path), negative="negative", batch=4)
+    rows, held = read_text_rows(options, (), held_out=12, excluded=read_excluded(()))
+    assert len(held.rows) == 12
+    assert all(len(row) == 3 for row in rows.rows)
+    known = {plain_form(text) for row in held.rows for text in row}
+    assert not any(plain_form(text) in known for row in rows.rows for text in row)
+    assert len(rows.rows) in (28, 29)
+
+
+def test_an_unknown_column_and_too_few_rows_are_sentences(tmp_path: Path) -> None:
+    path = write_triples(tmp_path / "t.jsonl", 10)
+    with pytest.raises(UnknownNameError, match="'premise'"):
+        read_text_rows(SscOptions(files=str(path), anchor="premise"), (), held_out=2, excluded=NONE)
+    with pytest.raises(TaskError, match="sscl has 8 rows to train on"):
+        read_text_rows(SscOptions(files=str(path), batch=9), (), held_out=2, excluded=NONE)
+
+
+def test_an_empty_text_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"anchor": "a dog", "positive": "an animal"}\n{"anchor": "", "positive": "x"}\n')
+    with pytest.raises(TaskError, match="line 2"):
+        read_text_rows(SscOptions(files=str(path), batch=2), (), held_out=2, excluded=NONE)
+
+
+def test_triples_that_share_a_caption_with_sts_b_are_counted(icecore_data: Path) -> None:
+    options = SscOptions(files=str(icecore_data / "snli" / "triples.train.jsonl"), negative="negative")
+    excluded = read_excluded(["stsb"])
+    rows, held = read_text_rows(options, (), held_out=64, excluded=excluded)
+    assert excluded.dropped == {"stsb train": 526, "stsb validation": 227, "stsb test": 240}
+    assert (len(rows.rows), len(held.rows)) == (26248, 64)
+    texts = {plain_form(text) for row in (*rows.rows, *held.rows) for text in row}
+    assert all(texts.isdisjoint(source) for source in excluded.sources.values())
