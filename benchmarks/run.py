@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
+from benchmarks.adapting import compare_adapting
 from benchmarks.agreement import describe_agreement
 from benchmarks.checksums import compare_checksums
 from benchmarks.extraction import (
@@ -135,6 +136,12 @@ def measure_service(decoder: Decoder, asked: argparse.Namespace) -> Found:
     return [found], {"service": facts}
 
 
+def measure_adapting(_: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure a training step of an adaptation against a plain loop."""
+    found, facts = compare_adapting(asked.decoder, repeats=asked.repeats)
+    return [found], {"adapting": facts}
+
+
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "extraction": measure_extraction,
     "masks": measure_masks,
@@ -148,6 +155,7 @@ SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "peers": measure_peers,
     "roofline": measure_roofline,
     "service": measure_service,
+    "adapting": measure_adapting,
 }
 
 

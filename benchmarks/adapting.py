@@ -1,0 +1,118 @@
+"""A training step of `icecore adapt` against a plain loop of peft with the same rows, and the peak memory of both."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from benchmarks.timing import Comparison, compare
+from extract.decoders.language_model import LanguageModel, load_language_model
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.plan_wiring import plan_in_force
+from probes.adapt.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
+from probes.adapt.lora import add_lora
+from probes.adapt.mntp import MaskedTokens, find_mask_id
+from probes.adapt.token_rows import TokenBatch, mark_rows
+from probes.adapt.training import Objectives, StepPart
+
+ROWS, TOKENS = 4, 128
+DRIFT = 1e-3
+"""Largest difference of the losses of the two sides."""
+CHILD = """
+import json, sys
+from pathlib import Path
+from benchmarks.adapting import Side
+side = Side(sys.argv[1])
+if sys.argv[2] == "icecore":
+    with side.plan():
+        side.ours()
+else:
+    side.plain()
+lines = Path("/proc/self/status").read_text().splitlines()
+print(json.dumps(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024))
+"""
+
+
+class Side:
+    """One language model with updates in place, and the same rows for both ways of training them."""
+
+    def __init__(self, name: str) -> None:
+        self.language = load_language_model(name)
+        self.lora = add_lora(self.language, LoraSpec(dropout=0.0), seed=0)
+        self.rows = _rows(self.language)
+        config = AdaptConfig(corpus=(CorpusPart("texts.txt"),))
+        self.objectives = Objectives(config, self.language)
+        self.optimiser = torch.optim.AdamW(self.lora.weights, lr=1e-5)
+
+    def plan(self) -> Any:
+        """Put the bidirectional plan in force."""
+        return plan_in_force(self.language.decoder, parse_plan("bidirectional"))
+
+    def ours(self) -> float:
+        """Take a step as `icecore adapt` does, the plan being in force."""
+        return self._step(self.objectives.losses(StepPart(0, self.rows))["mntp"])
+
+    def plain(self) -> float:
+        """Take a step with the model's own forward call: a mask of zeros, and logits at every token."""
+        ids = self.rows.batch.ids.to(self.language.decoder.device)
+        everything = torch.zeros(len(ids), 1, TOKENS, TOKENS, device=ids.device, dtype=self.language.model.dtype)
+        logits = self.language.model(input_ids=ids, attention_mask=everything, use_cache=False).logits
+        tokens, places = self.rows.targets["mntp"]
+        labels = torch.full((ids.numel(),), -100)
+        labels[places] = tokens
+        return self._step(cross_entropy(logits.flatten(0, 1).float(), labels.to(ids.device)))
+
+    def _step(self, loss: Tensor) -> float:
+        self.optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        self.optimiser.step()
+        return float(loss.detach())
+
+
+def _rows(language: LanguageModel) -> TokenBatch:
+    """Draw rows of the vocabulary, a fifth of whose tokens are predicted."""
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(3, language.vocabulary, TOKENS) for _ in range(ROWS)]
+    mask_id = find_mask_id(language.decoder.tokenizer)
+    return mark_rows(
+        rows, [MaskedTokens("mntp", MntpOptions(), mask_id, language.vocabulary)], generator, has_bos=False
+    )
+
+
+def compare_adapting(name: str, *, repeats: int) -> tuple[Comparison, dict[str, Any]]:
+    """Compare a training step with that of a plain loop, and measure the peak memory of each in its own process."""
+    side = Side(name)
+    with side.plan():
+        ours = side.ours()
+    drift = abs(ours - Side(name).plain())
+    if drift > DRIFT:
+        raise RuntimeError(f"the two sides train differently, losses drift by {drift:g}")
+    other = Side(name)
+
+    def step() -> None:
+        side.ours()
+
+    with side.plan():
+        found = compare(
+            f"adapting, {ROWS} x {TOKENS} tokens: plain peft vs icecore",
+            (("plain", other.plain), ("icecore", step)),
+            bar=">= 1",
+            repeats=repeats,
+        )
+    tokens = ROWS * TOKENS
+    return found, {
+        "tokens_per_second": {label: tokens / seconds for label, seconds in found.seconds.items()},
+        "peak_bytes": {label: _peak(name, label) for label in ("plain", "icecore")},
+        "drift": drift,
+    }
+
+
+def _peak(name: str, label: str) -> int:
+    words: Sequence[str] = [sys.executable, "-c", CHILD, name, label]
+    return int(json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout))
