@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -160,9 +161,10 @@ def literal_mask(
     if visible_keys(kind, 0, n_tokens, numbers) is None:
         mask = kind_matrix(parse_kind(kind), n_tokens, spans=spans)[list(rows)]
     else:
-        mask = torch.zeros(len(rows), n_tokens, dtype=torch.bool)
-        for row, query in enumerate(rows):
-            mask[row, sorted(visible_keys(kind, query, n_tokens, numbers) or ())] = True
+        cells = np.zeros((len(rows), n_tokens), bool)
+        for seen, query in zip(cells, rows, strict=True):
+            seen[list(visible_keys(kind, query, n_tokens, numbers) or ())] = True
+        mask = torch.from_numpy(cells)
     for row, query in enumerate(rows if window is not None else ()):
         mask[row, : max(query - (window or 0) + 1, 0)] = False
         mask[row, query + (window or 0) :] = False

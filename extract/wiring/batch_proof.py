@@ -45,6 +45,8 @@ N_OTHER = 3
 """Tokens that follow a row of an untouched decoder."""
 N_WAITING = 2048
 """Tokens that wait for a pass at least."""
+N_QUERIES = 512
+"""Tokens of a row, evenly over it, at which a rule is compared with the truth table."""
 N_SCORES = 1 << 24
 """Scores of the textbook formula in memory."""
 
@@ -259,17 +261,20 @@ class _Formula:
             raise self.refuse(f"head {head + 1} of block {block + 1} {verb} token {j} at token {i} of text {text}")
 
     def mask(self, block: int, window: int | None) -> Bool[Tensor, "B T T"]:
-        """Build the mask of a block by its rule, which must agree with `masks.truth` at some tokens of every row."""
+        """Build the mask of a block by its rule, which must agree with `masks.truth` in every row."""
         kind = self.claim.literal.kind_of(block, is_again=self.is_again)
         if (kind, window) not in self.masks:
             is_real, spans = self.batch.is_real, self.batch.spans
             spans = torch.full(is_real.shape, CONTEXT) if spans is None else spans
             mask = batch_mask(parse_kind(kind), is_real, spans=spans, window=window)
             for row, n in enumerate(self.batch.n_tokens.tolist()):
-                queries = sorted({0, min(1, n - 1), n // 2, n - 1})
+                queries = sorted({*range(0, n, -(-n // N_QUERIES)), n - 1})
                 truth = literal_mask(kind, n, window=window, spans=spans[row, :n], queries=queries)
-                if not torch.equal(mask[row, queries, :n], truth):
-                    raise self.refuse(f"the rule of {kind!r} is not that of the truth table in a row of {n} tokens")
+                if len(wrong := (mask[row, queries, :n] ^ truth).nonzero()):
+                    query, key = queries[int(wrong[0, 0])], int(wrong[0, 1])
+                    verb = "shows" if mask[row, query, key] else "hides"
+                    to = f"token {key} {'to' if verb == 'shows' else 'from'} token {query} in a row of {n} tokens"
+                    raise self.refuse(f"the rule of {kind!r} {verb} {to}, unlike the truth table")
             self.masks[kind, window] = mask
         return self.masks[kind, window]
 

@@ -22,7 +22,7 @@ from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_l
 from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
 from probes.heads.layer_head import Head, HeadParts, Heads, embed_once, read_channels
-from probes.heads.result import Curve, HeadResult, residuals_of
+from probes.heads.result import Curve, HeadResult, residuals_of, top_layer
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.correlation import CORRELATIONS, correlations, fit_calibration, pearson, read_calibration
@@ -133,6 +133,7 @@ class PairFits(Head):
             predictions=calibrated,
             scored=stacked,
             row_scores={split: -np.abs(rows.values) for split, rows in residuals.items()},
+            top_cosines=_top_cosines(fitted[0], "test" if "test" in splits else "validation"),
         )
 
     def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
@@ -304,6 +305,14 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, str], tuple[Curve
         for name, row in zip(first.head.kinds, rows.tolist(), strict=True)
     )
     return {"kind": first.head.kinds[kind], "layer": first.data.layers[layer]}, curves, {}
+
+
+def _top_cosines(fitted: FittedHead, split: str) -> dict[str, Float32[np.ndarray, " N"]]:
+    """Return every kind of cosine at the top layer, of a head that chooses one; nothing of another head."""
+    head, data = fitted.head, fitted.data
+    if not isinstance(head, LayerCosine) or split not in data.splits:
+        return {}
+    return dict(zip(head.kinds, head.split_cosines(data, split)[:, top_layer(data.layers)], strict=True))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from extract.decoders.decoder_spec import FINAL_NORM
 from extract.records import Values
 from probes.data.pair_task import PairTask
 from probes.metrics.bootstrap import SeedSummary
@@ -65,6 +66,7 @@ class HeadResult:
         scored: Split to `(S, N)` predictions as `summary` scores them: of every seed or draw, neither averaged nor
             calibrated. Empty where that is `predictions`.
         row_scores: Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none.
+        top_cosines: Kind of cosine to its `(N,)` values at the top layer, on the reported split; of `layer-cosine`.
     """
 
     name: str
@@ -86,6 +88,7 @@ class HeadResult:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: Mapping[str, Rows] = field(default_factory=dict)
     row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    top_cosines: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
     def is_optimistic(self) -> bool:
@@ -129,6 +132,11 @@ class HeadResult:
             "seeds": [dict(seed) for seed in self.seeds],
             "extras": dict(self.extras),
         }
+
+
+def top_layer(layers: Sequence[str]) -> int:
+    """Return the position of the final norm, or of the highest layer where a head does not read it."""
+    return layers.index(FINAL_NORM) if FINAL_NORM in layers else len(layers) - 1
 
 
 N_LARGEST = 10

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import lightning
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from extract.errors import HeadError, unknown_name
@@ -259,13 +259,16 @@ class LayerCosine(PairHead):
         best = int(np.nanargmax(curves))
         self.chosen.copy_(torch.tensor(divmod(best, curves.shape[1])))
 
-    def curves(self, data: PairLatents, split: str) -> dict[str, Float[np.ndarray, "K L"]]:
-        """Correlate every layer's cosine, transform by transform, with gold: metric to correlations."""
+    def split_cosines(self, data: PairLatents, split: str) -> Float32[np.ndarray, "K L N"]:
+        """Compute the cosines of every transform, layer and pair of a split."""
         device = self.mean.device
         with torch.no_grad():
             parts = [self.all_cosines(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
-        values = torch.cat(parts, dim=2).numpy()
-        gold = data.split(split).gold.numpy()
+        return np.asarray(torch.cat(parts, dim=2).numpy())
+
+    def curves(self, data: PairLatents, split: str) -> dict[str, Float[np.ndarray, "K L"]]:
+        """Correlate every layer's cosine, transform by transform, with gold: metric to correlations."""
+        values, gold = self.split_cosines(data, split), data.split(split).gold.numpy()
         return {"pearson": pearson(values, gold), "spearman": spearman(values, np.broadcast_to(gold, values.shape))}
 
 

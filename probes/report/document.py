@@ -155,7 +155,7 @@ class KindReport:
         """Compare predicted numbers with gold; None for predicted names."""
         return None
 
-    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+    def bare(self, scores: RunScores, result: HeadResult, split: str) -> str:
         """Say what needs no head scores beside a head, as part of a sentence; empty where there is nothing."""
         return ""
 
@@ -386,14 +386,15 @@ def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, Spl
     """Name the best head of a run with its margin on the rows that chose it, and its score on test."""
     best = best_result(scores.heads.values())
     others = [result for result in scores.heads.values() if result is not best and result.metric == best.metric]
-    margin = ""
+    over_next = ""
     if others:
         second = best_result(others)
+        name = f"the next head, `{second.name}`"
         gap = _difference(best, second, rows.get(_split(best)), Resampling(scores.header.n_resamples))
-        margin = f", {_margin(f'the next head, `{second.name}`', _score(second), gap)}"
+        over_next = f", {margin(name, _score(second), gap) if gap else f'{name}, has {percent(_score(second))}'}"
     return (
         f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
-        f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))} "
+        f"{_chosen_score(best)}{over_next}. {_worth(best, bare(scores, best, best.reported_split))} "
         f"{over_baseline(best, scores.baselines)}"
     ).rstrip()
 
@@ -421,16 +422,16 @@ def _difference(
     return Difference(value, value - reach, value + reach, gap.n_units)
 
 
-def _margin(other: str, score: float, gap: Difference | None) -> str:
-    """Compare with another head: whether the difference is one, its interval and the number of rows."""
-    if gap is None:
-        return f"{other}, has {percent(score)}"
+def margin(other: str, score: float, gap: Difference | Lead) -> str:
+    """Compare with another system: whether the difference is one, its interval and the number of rows."""
     signed = [percent(value, sign="+") for value in (gap.value, gap.low, gap.high)]
     if gap.n_units < FEW_UNITS:
         return f"too few rows to tell it from {other} ({percent(score)}; n = {gap.n_units:,})"
     reach = f"{signed[1]} to {signed[2]}, n = {gap.n_units:,}"
     if gap.low > 0:
         return f"{signed[0]} ({reach}) over {other} ({percent(score)})"
+    if gap.high < 0:
+        return f"{signed[0]} ({reach}) and **worse** than {other} ({percent(score)})"
     return f"statistically tied with {other} ({percent(score)}; difference {signed[0]}, {reach})"
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.decoders.decoder_spec import FINAL_NORM
 from probes.data.pair_task import SUBSETS, PairTask
 from probes.fitting.fit_options import LBW
-from probes.heads.result import HeadResult, Residuals, residuals_between
+from probes.heads.result import HeadResult, Residuals, residuals_between, top_layer
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.blocks import (
     NOTHING,
@@ -29,9 +28,9 @@ from probes.report.blocks import (
     percent,
     spread,
 )
-from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result
+from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result, margin
 from probes.report.predictions import write_conll
-from probes.report.scores import TaskRecord
+from probes.report.scores import RunScores, TaskRecord
 
 if TYPE_CHECKING:
     from probes.data.class_task import ClassTask, NumberTask
@@ -99,13 +98,18 @@ class PairReport(KindReport):
         first, second = (list(map(str, rows.inputs[name])) for name in ("sentence1", "sentence2"))
         return residuals_between(first, second, gold=np.asarray(rows.gold), predicted=predicted)
 
-    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        if ZERO_SHOT not in heads:
+    def bare(self, scores: RunScores, result: HeadResult, split: str) -> str:
+        cosine = scores.heads.get(ZERO_SHOT)
+        if cosine is None:
             return ""
-        is_raw = result.options.get("standardises_latents", True) is False
-        kind = str(result.chosen.get("kind", "raw" if is_raw else "standardised"))
-        score = top_scores(heads[ZERO_SHOT], kind).get(split, {}).get(result.metric, math.nan)
-        return "" if math.isnan(score) else f"where the {kind} cosine of the top layer has {percent(score)}"
+        kind = cosine_kind(result)
+        score = top_scores(cosine, kind).get(split, {}).get(result.metric, math.nan)
+        if math.isnan(score):
+            return ""
+        name, lead = f"the {kind} cosine of the top layer", scores.over_cosine.get(result.name)
+        if result is cosine and result.chosen.get("layer") == result.layers[top_layer(result.layers)]:
+            return f"which is {name}"
+        return f"where {name} has {percent(score)}" if lead is None else margin(name, score, lead)
 
     def sections(self, context: Context) -> Iterator[Block]:
         yield from _named_subsets(context)
@@ -212,6 +216,12 @@ def _identical(context: Context) -> Iterator[Block]:
         yield Item(f"`{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in seeds))
 
 
+def cosine_kind(result: HeadResult) -> str:
+    """Name the kind of cosine whose latents are prepared as those of a head on pairs."""
+    is_raw = result.options.get("standardises_latents", True) is False
+    return str(result.chosen.get("kind", "raw" if is_raw else "standardised"))
+
+
 def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
     """Return the correlation of the raw cosine at the final norm, or at the highest layer there is."""
     return top_scores(result, "raw")
@@ -219,7 +229,7 @@ def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
 
 def top_scores(result: HeadResult, kind: str) -> dict[str, dict[str, float]]:
     """Return the correlation of a kind of cosine at the final norm, or at the highest layer there is."""
-    index = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
+    index = top_layer(result.layers)
     scores: dict[str, dict[str, float]] = {}
     for curve in result.curves:
         if curve.name == kind:
@@ -290,7 +300,7 @@ class NumberReport(KindReport):
     def metrics(self, result: HeadResult) -> Sequence[str]:
         return (result.metric,)
 
-    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+    def bare(self, scores: RunScores, result: HeadResult, split: str) -> str:
         if "rmse" not in result.extras:
             return ""
         errors = result.extras["rmse"][split]
@@ -467,7 +477,7 @@ class ZeroShotReport(KindReport):
     def gold(self, task: "ZeroShotTask", split: str) -> Sequence[object]:
         return task.gold_shown(split)
 
-    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+    def bare(self, scores: RunScores, result: HeadResult, split: str) -> str:
         chance = result.baselines.get("chance")
         return "" if chance is None else f"where chance has {percent(chance[split])}"
 

@@ -253,12 +253,16 @@ class RunScores:
     seconds: Mapping[str, float] = field(default_factory=dict)
     baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
     """By name; empty where the kind of task has none, and in runs of earlier versions."""
+    over_cosine: Mapping[str, Lead] = field(default_factory=dict)
+    """Head on pairs to its lead over the cosine of the top layer of latents prepared as its own; empty without
+    `layer-cosine`, and in runs of earlier versions."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         values = {"cache": self.cache, "pretraining": self.pretraining, "heads": heads, "seconds": self.seconds}
-        return {**self.header.to_dict(), **to_plain(values), **_baselines(self.baselines)}
+        over_cosine = {"over_cosine": to_plain(self.over_cosine)} if self.over_cosine else {}
+        return {**self.header.to_dict(), **to_plain(values), **_baselines(self.baselines), **over_cosine}
 
 
 def _baselines(baselines: Mapping[str, BaselineScores]) -> Plain:
@@ -468,6 +472,7 @@ def read_run(values: Plain) -> RunScores:
         run["pretraining"],
         run["seconds"],
         read_baselines(values),
+        from_json(Mapping[str, Lead], values.get("over_cosine", {}), "over_cosine"),
     )
 
 

@@ -46,7 +46,7 @@ from probes.report.write import write_pretraining, write_run
 from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
 from probes.runs.predict import LoadedRun
-from probes.runs.run_baselines import score_baselines
+from probes.runs.run_baselines import leads_over_cosine, score_baselines
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.run_stamp import describe_inputs, write_stamp
 from probes.runs.run_task import load_run_task, obtain_corpus
@@ -311,6 +311,7 @@ def _run(
     if config.random_decoder:
         predicted["random-weights"] = _random_decoder(config, task, best_result(heads.values()), folder, watcher)
     baselines = score_baselines(predicted, heads, task=task, report=kind.report, n_resamples=config.bootstrap)
+    over_cosine = leads_over_cosine(heads, task=task, report=kind.report, n_resamples=config.bootstrap)
     scores = RunScores(
         make_header(
             config,
@@ -329,6 +330,7 @@ def _run(
             "baselines": round(time.monotonic() - fitted, 2),
         },
         baselines,
+        over_cosine,
     )
     write_run(folder, scores, task, kind.report, formats=config.figures)
     if inputs is not None:

@@ -19,6 +19,7 @@ from probes.metrics.bootstrap import (
 )
 from probes.metrics.correlation import CORRELATIONS
 from probes.report.document import KindReport, SplitRows, best_result
+from probes.report.kind_reports import cosine_kind
 from probes.report.scores import BaselineScores, Lead
 
 if TYPE_CHECKING:  # scikit-learn is imported when baselines are computed
@@ -75,6 +76,20 @@ def score_baselines(
         }
         scored[name] = BaselineScores(baseline.note, summary, leads)
     return scored
+
+
+def leads_over_cosine(
+    heads: Mapping[str, HeadResult], *, task: Task, report: KindReport, n_resamples: int
+) -> dict[str, Lead]:
+    """Return the lead of every head over the cosine of the top layer, of latents prepared as its own; as baselines'."""
+    kinds = next((result.top_cosines for result in heads.values() if result.top_cosines), {})
+    leads = {}
+    for name, result in heads.items():
+        if (kind := cosine_kind(result)) in kinds:
+            split = result.reported_split
+            rows = SplitRows(report.inputs(task, split), report.gold(task, split), report.units(task, split))
+            leads[name] = _lead(result, kinds[kind].tolist(), rows, Resampling(n_resamples))
+    return leads
 
 
 def _named(predicted: NDArray[Any], names: Sequence[str] | None) -> Sequence[object]:

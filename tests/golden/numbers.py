@@ -79,6 +79,7 @@ TOP_LEFT = (
     "sha256",
     "own",
     "baselines",
+    "over_cosine",
 )
 
 

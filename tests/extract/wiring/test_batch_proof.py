@@ -19,6 +19,7 @@ from extract.errors import CertificateError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_kinds import KINDS
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
@@ -216,6 +217,23 @@ def test_what_is_right_passes_and_keeps_its_bits(name: str, tmp_path: Path, monk
     assert facts["largest_error"] < (1e-4 if dtype == torch.float32 else 0.05)
     monkeypatch.setattr(BatchProof, "add", lambda *_: None)
     assert_same_arrays(extract_latents(decoder, texts, spec=spec, folder=tmp_path / "not").path, proved.path)
+
+
+def test_a_rule_that_errs_at_one_token_in_the_middle_of_long_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too few tokens for probes, truth tables of six tokens and latents to see: rules are compared token by token."""
+    kind = KINDS["nosink-bidirectional"]
+
+    def wrong(i: Tensor, j: Tensor, n: int, spans: Tensor | None) -> Tensor:
+        return kind.rule(i, j, n, spans) | ((i == 20) & (i.max() > 40))
+
+    texts = [" ".join(["snow"] * n) for n in (20, 22)]
+    spec = replace(SPEC, plan="nosink-bidirectional:2")
+    extract_latents(make_decoder(), texts, spec=spec, folder=tmp_path / "right")
+    monkeypatch.setitem(KINDS, "nosink-bidirectional", kind._replace(rule=wrong))
+    with pytest.raises(CertificateError, match=r"'nosink-bidirectional' shows token 0 to token 20 in a row of \d\d "):
+        extract_latents(make_decoder(), texts, spec=spec, folder=tmp_path)
 
 
 def test_long_rows_share_shape_classes() -> None:

@@ -14,7 +14,7 @@ from probes.heads.task_kind import TaskKind
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.runs.folder import describe_cache
-from probes.runs.run_baselines import score_baselines
+from probes.runs.run_baselines import leads_over_cosine, score_baselines
 from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers
@@ -92,7 +92,8 @@ def make_run(kind: str, folder: Path) -> MadeRun:
     baselines = score_baselines(
         KINDS[kind].baselines(task), heads, task=task, report=KINDS[kind].report, n_resamples=100
     )
-    return MadeRun(RunScores(header, about, heads, {}, seconds, baselines), task, cache, KINDS[kind])
+    over_cosine = leads_over_cosine(heads, task=task, report=KINDS[kind].report, n_resamples=100)
+    return MadeRun(RunScores(header, about, heads, {}, seconds, baselines, over_cosine), task, cache, KINDS[kind])
 
 
 def make_header(kind: str, task: Any, what: str = "run") -> Header:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
@@ -46,6 +47,7 @@ from probes.report.document import (
 )
 from probes.report.kind_reports import REPORTS
 from probes.report.scores import (
+    Lead,
     PlanChoice,
     PlanGain,
     PlansScores,
@@ -54,6 +56,7 @@ from probes.report.scores import (
 )
 from probes.report.style import Album
 from probes.report.write import report_run, without_nan, write_plans, write_pretraining
+from probes.runs.run_baselines import leads_over_cosine
 from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
@@ -508,6 +511,10 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
     assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)? {re.escape(interval)}[,.]", second)
 
 
+def of_earlier_version(made: MadeRun) -> MadeRun:
+    return replace(made, scores=replace(made.scores, over_cosine={}))
+
+
 @pytest.mark.parametrize("kind", ["raw", "standardised"])
 def test_pairs_stand_beside_the_cosine_of_the_top_layer_of_the_same_kind(pairs: MadeRun, kind: str) -> None:
     cosine = pairs.scores.heads["layer-cosine"]
@@ -517,9 +524,13 @@ def test_pairs_stand_beside_the_cosine_of_the_top_layer_of_the_same_kind(pairs: 
         for curve in cosine.curves
         if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")
     ]
-    assert f", where the {kind} cosine of the top layer has {100 * score:.1f}." in lead(made)
+    text = f", where the {kind} cosine of the top layer has {100 * score:.1f}."
+    assert text in lead(of_earlier_version(made))
+    assert text not in lead(made)
     constant = tuple(replace(curve, values=(NAN,) * len(curve.values)) for curve in cosine.curves)
     assert lead(made.with_head("layer-cosine", curves=constant)).endswith(").")
+    top = made.with_head("layer-cosine", chosen={"kind": kind, "layer": cosine.layers[-1]}, selection_score=2.0)
+    assert f", which is the {kind} cosine of the top layer." in lead(top)
 
 
 @pytest.mark.parametrize(("is_standardised", "kind"), [(True, "standardised"), (False, "raw")])
@@ -528,7 +539,63 @@ def test_a_trained_head_stands_beside_latents_prepared_as_its_own(
 ) -> None:
     options = {"standardises_latents": is_standardised}
     made = pairs.with_head("cosine-mlp", options=options, selection_score=2.0)
-    assert f", where the {kind} cosine of the top layer has " in lead(made)
+    assert f", where the {kind} cosine of the top layer has " in lead(of_earlier_version(made))
+
+
+@pytest.mark.parametrize(("is_standardised", "kind"), [(True, "standardised"), (False, "raw")])
+def test_the_lead_over_the_cosine_of_the_top_layer_has_a_paired_interval(
+    pairs: MadeRun, is_standardised: bool, kind: str
+) -> None:
+    """By the library's own paired bootstrap, called by hand on latents that are read and prepared by hand."""
+    made = pairs.with_head("cosine-mlp", options={"standardises_latents": is_standardised}, selection_score=2.0)
+    head, rows, cache = made.scores.heads["cosine-mlp"], pairs.task.splits["test"], pairs.cache
+    train = pairs.task.splits["train"]
+    texts = list(dict.fromkeys([*train["sentence1"], *train["sentence2"]]))
+    fitted_on = cache.gather(cache.rows_of(texts), head.pooling, layers=[head.layers[-1]])[0]
+    one, other = (
+        cache.gather(cache.rows_of(list(rows[column])), head.pooling, layers=[head.layers[-1]])[0]
+        for column in ("sentence1", "sentence2")
+    )
+    if is_standardised:
+        mean, scale = fitted_on.mean(0), fitted_on.std(0, correction=0)
+        one, other = (one - mean) / scale, (other - mean) / scale
+    cosine = torch.nn.functional.cosine_similarity(one, other).numpy()
+    units = pairs.task.units("test") or [str(row) for row in range(len(cosine))]
+    values, resampled = paired_scores(
+        [*head.scored["test"], cosine],
+        list(rows["score"]),
+        metric="pearson",
+        units=list(map(str, units)),
+        resampling=Resampling(100),
+    )
+    scores, draws = np.array([values[:-1].mean(), values[-1]]), np.stack([resampled[:-1].mean(0), resampled[-1]])
+    gap = difference(scores, draws, 0, 1, n_units=len(set(units)))
+    leads = leads_over_cosine(made.scores.heads, task=pairs.task, report=pairs.kind.report, n_resamples=100)
+    found = leads["cosine-mlp"]
+    np.testing.assert_allclose((found.value, found.low, found.high), (gap.value, gap.low, gap.high), atol=2e-5)
+    assert found.n_units == gap.n_units
+    made = replace(made, scores=replace(made.scores, over_cosine=leads))
+    name = f"the {kind} cosine of the top layer"
+    assert re.search(rf"{name} \({100 * values[-1]:.1f}[;)]", lead(made))
+    if found.n_units >= FEW_UNITS:
+        assert f"{100 * found.value:+.1f}" in lead(made)
+
+
+@pytest.mark.parametrize(
+    ("ends", "n", "text"),
+    [
+        ((0.01, 0.09), 60, ", +5.0 (+1.0 to +9.0, n = 60) over the standardised cosine of the top layer ("),
+        ((-0.01, 0.11), 60, ", statistically tied with the standardised cosine of the top layer ("),
+        ((-0.09, -0.01), 60, ", -5.0 (-9.0 to -1.0, n = 60) and **worse** than the standardised cosine of the top"),
+        ((0.01, 0.09), 8, ", too few rows to tell it from the standardised cosine of the top layer ("),
+    ],
+)
+def test_what_a_head_adds_to_the_cosine_of_the_top_layer_is_said(
+    pairs: MadeRun, ends: tuple[float, float], n: int, text: str
+) -> None:
+    made = pairs.with_head("cosine-mlp", selection_score=2.0)
+    over = {"cosine-mlp": Lead(sum(ends) / 2, *ends, n)}
+    assert text in lead(replace(made, scores=replace(made.scores, over_cosine=over)))
 
 
 def test_the_margin_over_the_next_head_has_a_paired_interval(pairs: MadeRun) -> None:

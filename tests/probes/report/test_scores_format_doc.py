@@ -27,6 +27,7 @@ KEYS = (
     (r"(?<!_)subsets\.[^.]+", "subsets.SUBSET"),
     (r"baselines\.[^.]+", "baselines.BASELINE"),
     (r"leads\.[^.]+", "leads.HEAD"),
+    (r"^over_cosine\.[^.]+", "over_cosine.HEAD"),
     (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
     (r"(size_against|quarters)\.[a-z_]+", r"\1.SIDE"),
     (r"decoding\.SPLIT\..+", "decoding.SPLIT.WAY"),
