@@ -1,4 +1,4 @@
-"""Infilling: the loss of spans inside their context, the true sentence among five, and greedy spans.
+"""Infilling: losses of spans inside their context, and greedy spans.
 
 The target at column l of a span is read at column l - 1, as MAGNET trains it: under the hybrid mask the last token of
 a span sees the context that follows, so that reading the next token there would be copying.
@@ -6,7 +6,7 @@ a span sees the context that follows, so that reading the next token there would
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -112,13 +112,13 @@ def encode_rows(
         numbers = fitted.number_spans(spans, columns)
         row = tokenise.row(fitted, columns, is_truncated=len(columns) < len(item.ids), spans=numbers)
         assert numbers is not None, "there is a source of spans"
-        is_scored = (numbers != CONTEXT) & ~_is_unread(item.text, fitted.offsets[columns])
+        is_scored = (numbers != CONTEXT) & ~is_unread(item.text, fitted.offsets[columns])
         is_scored[:1] = False  # nothing is before it
         rows.append(ScoredRow(row, np.flatnonzero(is_scored)))
     return rows
 
 
-def _is_unread(text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.bool_]:
+def is_unread(text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.bool_]:
     """Find the tokens that hold characters of what WikiText has in place of words."""
     is_unread = np.zeros(len(offsets), np.bool_)
     for match in UNREAD.finditer(text):
@@ -181,11 +181,19 @@ def score_rows(
     return losses
 
 
-def _batches(decoder: Decoder, rows: Sequence[EncodedText]) -> Iterator[tuple[list[int], Batch]]:
-    """Put rows into batches of nearly equal length, with their positions."""
+def _batches(
+    decoder: Decoder, rows: Sequence[EncodedText], *, max_padding: float = 0.1
+) -> Iterator[tuple[list[int], Batch]]:
+    """Put rows into batches of nearly equal length, with their positions; of any length where all may be padding."""
     most, fewest = batch_limits(ExtractionSpec(), decoder.device)
-    lengths = [len(row.ids) for row in rows]
-    for group in group_by_length(lengths, batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length):
+    groups = group_by_length(
+        [len(row.ids) for row in rows],
+        batch_tokens=most,
+        min_tokens=most if max_padding == 1.0 else fewest,
+        max_padding=max_padding,
+        split_length=decoder.split_length,
+    )
+    for group in groups:
         yield group, collate([rows[i] for i in group], group)
 
 
@@ -199,3 +207,55 @@ def _final_states(decoder: Decoder, batch: Batch, lines: NDArray[np.int64], colu
 
     run_batch(decoder, batch, visit)
     return states[0]
+
+
+def infill(
+    model: LanguageModel, rows: Sequence[ScoredRow], plan: MaskPlan, *, progress: ExtractionProgress = SILENT
+) -> list[str]:
+    """Fill the first span of every row greedily, token by token, and return the texts; further spans are context.
+
+    A row without a span gets an empty text. Raises as `score_rows`.
+    """
+    decoder = model.decoder
+    require_no_leak(plan, len(decoder.blocks))
+    singles = [_with_one_span(row.encoded) for row in rows]
+    fillings = [""] * len(rows)
+    progress.start(n_rows=len(rows), n_done=0)
+    try:
+        with plan_in_force(decoder, plan):
+            for group, batch in _batches(decoder, singles, max_padding=1.0):  # the fewer batches, the fewer passes
+                _fill(model, batch)
+                for line, i in enumerate(group):
+                    columns = np.flatnonzero(singles[i].spans == 0)
+                    fillings[i] = str(decoder.tokenizer.decode(batch.ids[line, columns].tolist()))
+                progress.advance(n_rows=len(group), n_tokens=int(batch.n_tokens.sum()))
+    finally:
+        progress.finish()
+    return fillings
+
+
+def first_span(row: EncodedText) -> NDArray[np.int64]:
+    """Return the columns of the first span of a row; none where it has none."""
+    assert row.spans is not None, "rows to fill have spans"
+    columns = np.flatnonzero(row.spans != CONTEXT)
+    return np.asarray(columns[row.spans[columns] == row.spans[columns[:1]]])
+
+
+def _with_one_span(row: EncodedText) -> EncodedText:
+    """Leave a row its first span alone, as number 0."""
+    numbers = np.full(len(row.ids), CONTEXT, np.int64)
+    numbers[first_span(row)] = 0
+    return replace(row, spans=numbers)
+
+
+def _fill(model: LanguageModel, batch: Batch) -> None:
+    """Write the most probable token into each column of the span of every row, from the left."""
+    assert batch.spans is not None, "rows to fill have spans"
+    places = [np.flatnonzero(spans == 0) for spans in batch.spans.numpy()]
+    batch.ids[batch.spans == 0] = 0  # a span sees no later token of its own, so that these are never read
+    for step in range(max(map(len, places))):
+        lines = np.array([line for line, columns in enumerate(places) if step < len(columns)])
+        columns = np.array([places[line][step] for line in lines])
+        states = _final_states(model.decoder, batch, lines, columns - 1)
+        with torch.inference_mode():
+            batch.ids[lines, columns] = model.logits(states).argmax(-1).cpu()
