@@ -36,7 +36,10 @@ CharSpans = Mapping[str, Sequence[tuple[int, int]]]
 class SpanSource(Protocol):
     """Gives the tokens of a text their span numbers."""
 
-    identity: str
+    @property
+    def identity(self) -> str:
+        """What decides the spans, beside the text and its tokens."""
+        ...
 
     def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
         """Number each token of a text by its span, `CONTEXT` outside spans; `offsets` are its characters' range."""

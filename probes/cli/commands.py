@@ -1,11 +1,12 @@
 """The table of commands. A new one is a dataclass here and its function, `NAME_command`, in the module it names."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
-from extract.errors import UsageError, unknown_name
+from extract.errors import ConfigError, UsageError, unknown_name
 from extract.inputs.template import TokenPolicy
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
@@ -60,6 +61,18 @@ def _names(text: str) -> tuple[str, ...]:
 def _check_plans(text: str) -> str:
     for plan in filter(str.strip, text.split(";")):
         parse_plan(plan)
+    return text
+
+
+def _plan_names(text: str) -> tuple[str, ...]:
+    """Read plans, of which an explicit list holds commas itself."""
+    names = tuple(filter(None, map(str.strip, re.split(r"[;,](?![^\[]*\])", text))))
+    return tuple(parse_plan(name).text for name in names)
+
+
+def _check_range(text: str) -> str:
+    if not re.fullmatch(r"\d+-\d+", text):
+        raise ConfigError(f"{text!r} is no range of tokens; allowed: the fewest and the most, as 8-32.")
     return text
 
 
@@ -330,7 +343,10 @@ class TableArgs(Args):
     ),
 )
 class CompareArgs(Args):
-    """Compare runs on the same rows with the first of them: results, and differences with paired intervals."""
+    """Compare runs on the same rows with the first of them: results, and differences with paired intervals.
+
+    Folders that `icecore infill` wrote are compared in the same way, on the same texts.
+    """
 
     runs: tuple[str, ...] = positional("run folders; the first is what the others are compared with", completes="runs")
     head: str = option("", "the head to compare; each run's best on validation when absent", completes="heads")
@@ -503,6 +519,50 @@ class WeightsArgs(Args):
     other: str = positional("the checkpoint to compare it with", completes="decoders")
     out: str = option("", "folder for weights.csv and the figure", completes="files")
     figures: tuple[str, ...] = _figures(needs=("--out",))
+
+
+@command(
+    "infill_commands",
+    examples=(
+        "infill smollm2-135m-instruct --rows 50",
+        "infill smollm2-135m-instruct --adapter my-adapter --choices 100 --infillings 20 --out infilling/adapted",
+        "infill smollm2-135m-instruct --texts reviews.csv --column body --plans causal --continuations 50",
+    ),
+)
+class InfillArgs(Computing):
+    """Measure what a decoder can do with text: fill spans inside their context, choose sentences, continue.
+
+    The perplexity of spans under every plan, and what else is asked for: the true sentence among five, greedy
+    infillings, causal perplexity, and how much greedy continuations repeat themselves.
+    """
+
+    decoder: str = _decoder_name()
+    adapter: str = option("", "LoRA adapter of peft, as a folder or hub id, merged into the decoder", completes="files")
+    plans: tuple[str, ...] = option(
+        ("causal", "hybrid"), "mask plans with ';' or ',' between them", read=_plan_names, completes="masks"
+    )
+    texts: str = option("wikitext2", "file of texts, or wikitext2 of $ICECORE_DATA: its paragraphs", completes="files")
+    column: str = _column(needs=("--texts",))
+    split: str = option("test", "of wikitext2: validation to choose by, test to report", values=("validation", "test"))
+    rows: int = option(200, "most texts, drawn with the seed, and most windows")
+    spans: int = option(3, "most spans of a text; together they take at most half of it")
+    span_tokens: str = option("8-32", "fewest and most tokens of a span", read=_check_range)
+    seed: int = option(0, "seed of texts, spans and stretches")
+    choices: int = option(0, "most stretches of five sentences, of which the third is chosen among five; 0: none")
+    infillings: int = option(0, "texts whose first span is filled greedily, to read; 0: none")
+    window: int = option(0, "tokens of the windows of the causal perplexity; 0: none")
+    continuations: int = option(0, "texts whose first five words are continued greedily (Rep-Sen, Rep-4); 0: none")
+    new_tokens: int = option(128, "tokens of a continuation", needs=("--continuations",))
+    bos: TokenPolicy = option("auto", "BOS policy: auto, force or none")
+    max_tokens: int = option(512, "longest row in tokens; a longer text loses its end")
+    out: str = option("", "folder for report.html, scores, rows, tables and the figure", completes="files")
+    figures: tuple[str, ...] = _figures(needs=("--out",))
+    device: str = _device()
+
+    def announce(self) -> str:
+        """Name the decoder, its adapter, the texts and the plans."""
+        adapter = f" with {self.adapter}" if self.adapter else ""
+        return f"{self.decoder}{adapter} on {self.texts}, plans {', '.join(self.plans)}"
 
 
 @command("installation", examples=("demo",))

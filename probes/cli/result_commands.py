@@ -9,8 +9,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as ScreenTable
 
-from extract.errors import HeadError, printable
+from extract.errors import HeadError, UsageError, printable
 from extract.files import write_file
+from probes.adapt.abilities import compare_abilities, holds_abilities
+from probes.adapt.ability_report import score_screen, verdicts, write_compared
 from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
 from probes.report.blocks import Block, Table, cell, metric_label, number, percent
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 def compare_command(args: CompareArgs) -> int:
     """Print a comparison of runs, and write it to a folder where one is named."""
+    if any(map(holds_abilities, args.runs)):
+        return _compare_abilities(args)
     if args.across:
         return _across(args)
     if args.by_layer:
@@ -43,6 +47,21 @@ def compare_command(args: CompareArgs) -> int:
         write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
         write_comparison(comparison, folder / PAGE)
         show_written(folder, (PAGE, "comparison.md", "curves.csv", *(path.name for path in drawn)))
+    return 0
+
+
+def _compare_abilities(args: CompareArgs) -> int:
+    """Print what decoders can do with text side by side, and write it to a folder where one is named."""
+    for option in ("--head", "--split", "--across", "--by-layer"):
+        if option in args.typed:
+            raise UsageError(f"{option} is for runs, and these are folders of `icecore infill`; leave it out.")
+    compared = compare_abilities(args.runs, n_resamples=args.resamples)
+    Console(markup=False).print(score_screen(compared))
+    show("\n".join(f"{sentence}." for sentence in verdicts(compared)))
+    if args.out:
+        folder = open_output(args.out)
+        drawn = write_compared(folder, compared, formats=args.figures)
+        show_written(folder, (PAGE, "summary.md", "comparison.csv"), drawn)
     return 0
 
 
