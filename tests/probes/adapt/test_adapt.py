@@ -241,3 +241,46 @@ def test_a_tokenizer_without_any_mask_token_is_named(tmp_path: Path) -> None:
     config = pair_config(tmp_path, objectives={"mntp": {"mask_token": "<nothing>"}})
     with pytest.raises(ConfigError, match="the mask token '<nothing>' is no token of this tokenizer"):
         adapt(config, language=language)
+
+
+def write_triples(path: Path) -> Path:
+    rows = [f'{{"anchor": "a{n} b{n}", "positive": "b{n} a{n}", "negative": "a{(n + 1) % 8} b{n}"}}' for n in range(8)]
+    more = [f'{{"anchor": "a{n} a{n}", "positive": "b{n} b{n}", "negative": "b{(n + 3) % 8}"}}' for n in range(8)]
+    path.write_text("\n".join([*rows, *more]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"negative": "negative", "pooling": "mean", "eos": "none", "layers": ["block_01", "final_norm"]},
+        {"negative": "negative"},
+        {},
+    ],
+    ids=["two layers, mean", "eos", "pairs"],
+)
+def test_contrast_brings_pairs_together(tmp_path: Path, options: dict[str, Any]) -> None:
+    files = write_triples(tmp_path / "triples.jsonl")
+    sscl = {"files": str(files), "batch": 4, "length": 8, "instruction": "", **options}
+    config = pair_config(
+        tmp_path,
+        corpus=[],
+        objectives={"sscl": sscl},
+        phases=[{"steps": 20, "weights": {"sscl": 1.0}}],
+        training={"held_out": 4, "learning_rate": 0.01},
+    )
+    adapted = adapt(config, language=pair_language())
+    losses = adapted.losses["sscl"]
+    assert losses[-5:].mean() < losses[:5].mean() - 0.1
+    assert adapted.record["rows"]["contrast"] == 12
+
+
+def test_training_stops_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
+    config = pair_config(
+        tmp_path,
+        phases=[{"steps": 200, "weights": {"mntp": 1.0}}],
+        training={"learning_rate": 2.0, "clip": 0.0, "patience": 2, "schedule": "constant"},
+    )
+    adapted = adapt(config, language=pair_language())
+    assert adapted.record["best_step"] + 10 == len(adapted.losses) < 200
+    assert "did not fall" in adapted.verdict or "fell" in adapted.verdict
