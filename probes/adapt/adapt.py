@@ -21,6 +21,7 @@ from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force
 from probes.adapt.adapt_config import AdaptConfig, SscOptions, plain_config, read_adapt_config
 from probes.adapt.adapt_data import Excluded, read_excluded, read_rows, read_text_rows
+from probes.adapt.infilling import require_no_leak
 from probes.adapt.lora import Lora, add_lora
 from probes.adapt.training import Objectives, StepReport, Texts, Trained, ignore_step, train
 from probes.fitting.saved_fits import UNFINISHED
@@ -154,6 +155,8 @@ def adapt(
             "remove the folder."
         )
     objectives = Objectives(config, language)
+    if "msg" in config.used:
+        require_no_leak(plan, len(decoder.blocks))
     folder.mkdir(parents=True, exist_ok=True)
     with plan_in_force(decoder, plan):
         check_influence(decoder, plan)

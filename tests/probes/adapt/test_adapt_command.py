@@ -59,6 +59,7 @@ def test_the_command_makes_an_adapter_that_a_decoder_takes(desk: Path, capsys: p
     [
         (["--plan", "bidirectional"], "msg generates spans"),
         (["--phases", "[{steps: 5, weights: {mntpp: 1}}]"], "did you mean 'mntp'"),
+        (["--plan", "hybrid:2"], "tokens of a span are seen where they are predicted"),
         (["--objectives.msg.shortest", "0"], "allowed: at least one span"),
         (["--objectives.msg.lenght", "3"], "unknown key 'objectives.msg.lenght'"),
         (["--training.batch", "0"], "training.batch is 0"),
