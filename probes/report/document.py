@@ -519,7 +519,8 @@ def _gain(choice: PlanChoice) -> str:
         return ""
     if gain.over == choice.plan.text:
         return "and is the plan one would take without choosing"
-    return f"where the plan `{gain.over}` has {percent(gain.default)}"
+    name = f"the plan `{gain.over}`"
+    return margin(name, gain.default, choice.lead) if choice.lead else f"where {name} has {percent(gain.default)}"
 
 
 def plan_scores(scores: PlansScores, report: KindReport) -> dict[MaskPlan, float]:
@@ -616,6 +617,7 @@ def _choice(name: str, choice: PlanChoice) -> tuple[str, ...]:
     result, point = choice.result, describe_point(choice.result.chosen)
     test = result.summary.get("test", {}).get(result.metric)
     gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
+    gain = _lead(choice.lead) if choice.lead else gain
     plan = f"`{choice.plan.text}`" + (f", {point}" if point else "")
     return name, plan, percent(result.mean("validation")), percent(result.mean("test")), interval(test), gain
 

@@ -321,11 +321,14 @@ class PlanChoice:
     """The head on it."""
     gain: PlanGain | None = None
     """None where there is nothing to compare with, or no test."""
+    lead: Lead | None = None
+    """The gain with its paired interval; None without a gain, for the default plan itself, and in earlier versions."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
         gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
+        gain |= {} if self.lead is None else {"lead": to_plain(self.lead)}
         return {"plan": self.plan.text, "chosen": dict(self.result.chosen), "summary": summary, **gain}
 
 
@@ -420,6 +423,7 @@ class ChoiceInfo(TypedDict):
 
     plan: str
     gain: NotRequired[PlanGain]
+    lead: NotRequired[Lead]
 
 
 class PlansInfo(TypedDict):
@@ -487,7 +491,7 @@ def read_plans(values: Plain) -> PlansScores:
     chosen = {}
     for name, choice in record["chosen"].items():
         best = by_text[choice["plan"]]
-        chosen[name] = PlanChoice(best.plan, best.heads[name], choice.get("gain"))
+        chosen[name] = PlanChoice(best.plan, best.heads[name], choice.get("gain"), choice.get("lead"))
     header: Header = from_json(Header, values)
     costs = record.get("cost"), record.get("search")
     return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, read_baselines(values))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from extract.decoders.decoder import Decoder, load_decoder
@@ -33,7 +34,7 @@ from probes.report.write import write_plans
 from probes.runs.folder import open_folder
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
 from probes.runs.run import RunResult, check_heads, evaluate_heads, make_context, make_header
-from probes.runs.run_baselines import score_baselines
+from probes.runs.run_baselines import lead_over_plan, score_baselines
 from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.run_task import load_run_task
 from probes.runs.task_kinds import KINDS
@@ -185,6 +186,19 @@ def describe_choices(chosen: Mapping[str, PlanScores], default: PlanScores | Non
     }
 
 
+def with_leads(
+    choices: Mapping[str, PlanChoice], default: PlanScores | None, *, task: Task, config: RunConfig
+) -> dict[str, PlanChoice]:
+    """Add the paired interval of every gain over another plan."""
+    compare = partial(lead_over_plan, task=task, report=KINDS[config.task.kind].report, n_resamples=config.bootstrap)
+    return {
+        name: choice
+        if default is None or choice.gain is None or choice.plan == default.plan
+        else replace(choice, lead=compare(choice.result, default.heads[name]))
+        for name, choice in choices.items()
+    }
+
+
 def _gain(result: HeadResult, head: str, default: PlanScores | None) -> PlanGain | None:
     if default is None or "test" not in result.summary:
         return None
@@ -230,7 +244,9 @@ def run_search(
     search = search_plans(strategy, space, scorer, budget=budget)
     watcher.say(f"{search.chosen.text} was found for {search.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, search, caches, folder)
-    chosen = describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows))
+    default = causal_row(rows)
+    choices = describe_choices(dict.fromkeys(config.heads, rows[0]), default)
+    chosen = with_leads(choices, default, task=task, config=config)
     baselines = _score_baselines(config, task, chosen, watcher)
     described = decoder.description.to_dict()
     scores = PlansScores(
@@ -384,6 +400,7 @@ class _Comparison:
                 heads = [name for name in self.config.heads if plan in (default, chosen[name])]
                 rows[plan] = self._read_test(rows[plan], heads)
         choices = describe_choices({name: rows[plan] for name, plan in chosen.items()}, rows[default])
+        choices = with_leads(choices, rows[default], task=self.task, config=self.config)
         return tuple(rows.values()), choices, test_read
 
     def _score(self, plan: MaskPlan, judged: Task) -> PlanScores:

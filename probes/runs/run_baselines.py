@@ -69,7 +69,7 @@ def score_baselines(
                 values, resampled[0], confidence=resampling.confidence, is_centred=metric in LIFTED
             )
         leads = {
-            head: _lead(result, predicted[split], splits[split], resampling)
+            head: _lead(result, [predicted[split]], splits[split], resampling)
             for head, result in heads.items()
             for split in [result.reported_split]
             if result.metric in metrics
@@ -88,8 +88,17 @@ def leads_over_cosine(
         if (kind := cosine_kind(result)) in kinds:
             split = result.reported_split
             rows = SplitRows(report.inputs(task, split), report.gold(task, split), report.units(task, split))
-            leads[name] = _lead(result, kinds[kind].tolist(), rows, Resampling(n_resamples))
+            leads[name] = _lead(result, [kinds[kind].tolist()], rows, Resampling(n_resamples))
     return leads
+
+
+def lead_over_plan(
+    result: HeadResult, default: HeadResult, *, task: Task, report: KindReport, n_resamples: int
+) -> Lead:
+    """Return the lead of a head under one plan over the same head under another, on test."""
+    rows = SplitRows(report.inputs(task, "test"), report.gold(task, "test"), report.units(task, "test"))
+    over = default.mean("test", result.metric)
+    return _lead(result, _fits(default, "test"), rows, Resampling(n_resamples), over=over)
 
 
 def _named(predicted: NDArray[Any], names: Sequence[str] | None) -> Sequence[object]:
@@ -107,16 +116,31 @@ def _scores(
     return paired_scores(predicted, rows.gold, metric=metric, units=units, sentences=sentences, resampling=resampling)
 
 
-def _lead(result: HeadResult, baseline: Sequence[object], rows: SplitRows, resampling: Resampling) -> Lead:
-    """Return the lead of a head, the mean over its fits, around the difference of the scores."""
-    split = result.reported_split
+def _fits(result: HeadResult, split: str) -> list[Sequence[object]]:
+    """Return the predictions of every fit of a head, numbers or names."""
     fits = result.scored[split] if split in result.scored else result.predictions[split][None]
     names = (*result.names[split], "") if split in result.names else None  # -1 is no prediction
-    values, resampled = _scores([baseline, *(_named(row, names) for row in fits)], rows, result.metric, resampling)
-    if np.isnan(values[0]):
-        values[0] = resampled[0] = 0.0
-    scores = np.array([values[0], values[1:].mean()])
-    draws = np.stack([resampled[0], resampled[1:].mean(axis=0)])
+    return [_named(row, names) for row in fits]
+
+
+def _lead(
+    result: HeadResult,
+    others: Sequence[Sequence[object]],
+    rows: SplitRows,
+    resampling: Resampling,
+    *,
+    over: float | None = None,
+) -> Lead:
+    """Return the lead of a head over other predictions, each the mean over its fits, around the difference of scores.
+
+    `over` is the score of the others where it is on record.
+    """
+    split, n = result.reported_split, len(others)
+    values, resampled = _scores([*others, *_fits(result, split)], rows, result.metric, resampling)
+    if np.isnan(values[:n]).any():
+        values[:n] = resampled[:n] = 0.0
+    scores = np.array([values[:n].mean(), values[n:].mean()])
+    draws = np.stack([resampled[:n].mean(axis=0), resampled[n:].mean(axis=0)])
     gap = difference(scores, draws, 1, 0, n_units=len(set(rows.units or rows.inputs["row"])))
-    value, reach = result.mean(split) - float(values[0]), gap.high - gap.value
+    value, reach = result.mean(split) - (float(scores[0]) if over is None else over), gap.high - gap.value
     return Lead(value, value - reach, value + reach, gap.n_units)

@@ -185,7 +185,7 @@ def _plans(scores: Mapping[str, Any]) -> Numbers:
         found |= _heads(f"{place}/", row["heads"], scores["kind"])
     for name, choice in scores["chosen"].items():
         told = {"point" if key == "chosen" else key: value for key, value in choice.items()}
-        found |= _taken(f"chosen/{name}", told, ("plan", "point", "gain", "summary"), ())
+        found |= _taken(f"chosen/{name}", told, ("plan", "point", "gain", "summary"), ("lead",))
     found |= _flat("cost", scores.get("cost", {}))
     if "search" in scores:
         search = scores["search"]

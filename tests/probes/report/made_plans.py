@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from extract.masks.mask_plan import parse_plan, plans_over_k_and_k0
-from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
+from probes.report.scores import Lead, PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
 from tests.probes.report.made_runs import make_header, make_result
 
 Plans = Sequence[tuple[str, float]]
@@ -23,9 +23,10 @@ def make_plans(plans: Plans, **fields: Any) -> PlansScores:
         for text, score in plans
     )
     gain = PlanGain("accuracy", rows[0].plan.text, plans[0][1], plans[-1][1])
+    lead = Lead(gain.gain, gain.gain - 0.05, gain.gain + 0.05, 60)
     values: dict[str, Any] = {
         "test_read": rows[-1].plan.text,
-        "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
+        "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain, lead)},
         "cost": SweepCost(5, 20, 0.25),
     }
     header = make_header("classes", {"name": "toy", "is_sample": True}, "search" if "search" in fields else "sweep")

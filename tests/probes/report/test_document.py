@@ -56,7 +56,7 @@ from probes.report.scores import (
 )
 from probes.report.style import Album
 from probes.report.write import report_run, without_nan, write_plans, write_pretraining
-from probes.runs.run_baselines import leads_over_cosine
+from probes.runs.run_baselines import lead_over_plan, leads_over_cosine
 from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
@@ -676,8 +676,11 @@ def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
     assert sweep_lead(plans) == (
         "The best of 3 plans is `backward:2`, with the head `head` (final_norm, pooling mean): accuracy 75.0 on "
         "validation; the next plan, `backward:1`, has 60.0. On test it has 75.0 (95 % interval 65.0 to 85.0), "
-        "where the plan `causal` has 50.0."
+        "+25.0 (+20.0 to +30.0, n = 60) over the plan `causal` (50.0)."
     )
+    [(name, choice)] = plans.chosen.items()
+    earlier = sweep_lead(replace(plans, chosen={name: replace(choice, lead=None)}))
+    assert earlier.endswith(" 65.0 to 85.0), where the plan `causal` has 50.0.")
     untouched = PlanChoice(plans.plans[0].plan, make_result("head", 0.9), PlanGain("accuracy", "causal", 0.9, 0.9))
     text = sweep_lead(replace(plans, chosen={"head": untouched}))
     assert text.endswith("), and is the plan one would take without choosing.")
@@ -706,6 +709,23 @@ def sweep_summary(scores: PlansScores, report: KindReport, figures: Mapping[str,
     return summary_text(plans_document(scores, report), figures)
 
 
+def test_the_gain_of_a_plan_has_a_paired_interval_over_rows_and_all_fits(pairs: MadeRun) -> None:
+    """By the library's own paired bootstrap, called by hand; the two plans are played by two heads."""
+    one, other = (pairs.scores.heads[name] for name in ("cosine-mlp", "layer-cosine"))
+    gold = list(pairs.task.splits["test"]["score"])
+    units = list(map(str, pairs.task.units("test") or range(len(gold))))
+    fits = [*one.scored["test"], *other.scored["test"]]
+    values, resampled = paired_scores(fits, gold, metric="pearson", units=units, resampling=Resampling(100))
+    n = len(one.scored["test"])
+    assert n == 2
+    draws = np.stack([resampled[:n].mean(0), resampled[n:].mean(0)])
+    gap = difference(np.array([values[:n].mean(), values[n:].mean()]), draws, 0, 1, n_units=len(set(units)))
+    found = lead_over_plan(one, other, task=pairs.task, report=pairs.kind.report, n_resamples=100)
+    assert found.value == one.mean("test") - other.mean("test")
+    np.testing.assert_allclose((found.value, found.low, found.high), (gap.value, gap.low, gap.high), atol=1e-6)
+    assert found.n_units == gap.n_units
+
+
 def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
     scores = make_plans(OVER_K)
     assert list(plan_scores(scores, REPORTS["pairs"]).values()) == pytest.approx([25, 30, 35, 27.5])
@@ -720,7 +740,7 @@ def test_a_sweep_is_summarised() -> None:
     assert "its scores are no benchmark result" in text
     assert "4 plans, 5 block passes per batch instead of 20 (0.25)." in text
     assert "| head | plan | validation accuracy | test accuracy | 95 % interval | test, chosen - causal |" in text
-    assert "| head | `bidirectional:1`, final_norm | 55.0 | 55.0 | 45.0 to 65.0 | +5.0 |" in text
+    assert "| head | `bidirectional:1`, final_norm | 55.0 | 55.0 | 45.0 to 65.0 | +5.0 (+0.0 to +10.0) |" in text
     assert "Test was read for bidirectional:1, after everything was chosen." in text
     assert "| plan | head accuracy |\n" in text
     assert "| `backward:1` | 60.0 |\n" in text

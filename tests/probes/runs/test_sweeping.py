@@ -53,6 +53,24 @@ def test_a_sweep_reports_every_plan_and_chooses_on_validation(config: Path, caps
     assert scores["chosen"]["layer-cosine"]["plan"] in capsys.readouterr().out
 
 
+def test_the_gain_over_the_first_plan_has_an_interval_where_another_one_is_chosen(config: Path) -> None:
+    found: dict[str, Any] = {}
+    for default, other in (("bidirectional:1", "bidirectional:2"), ("bidirectional:2", "bidirectional:1")):
+        rest = ["--name", default[-1], "--task.pairs", "16", "--heads.layer-cosine.layers", "[final_norm]"]
+        assert main(["sweep", str(config), "--plans", f"{default}; {other}", *rest]) == 0
+        folder = config.parent / "runs" / f"{default[-1]}-sweep"
+        choice = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["chosen"]["layer-cosine"]
+        assert ("lead" in choice) == (choice["plan"] != default)
+        if "lead" in choice:
+            found = choice
+            summary = (folder / "summary.md").read_text(encoding="utf-8")
+            score = f"{100 * choice['gain']['default']:.1f}"
+            assert f", too few rows to tell it from the plan `{default}` ({score}; n = 16)" in summary
+    lead = found["lead"]
+    assert lead["low"] < lead["value"] == found["gain"]["gain"] < lead["high"]
+    assert lead["n_units"] == 16
+
+
 @pytest.mark.long
 def test_a_second_sweep_reuses_every_cache(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["sweep", str(config), "--plans", "causal; backward:3", "--task.pairs", "16"]
