@@ -46,6 +46,28 @@ def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> 
     assert RunFolder(tmp_path).config == config
 
 
+def test_a_list_of_adapters_is_read_and_found_from_the_folder_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read_config([("decoder.adapter", "mine,other")])
+    assert config == read_config([("decoder.adapter", "[mine, other]")])
+    written = config.to_dict()
+    assert written["decoder"]["adapter"] == ["mine", "other"]
+    assert read_config([("decoder.adapter", "mine")]).to_dict()["decoder"]["adapter"] == "mine"
+    folder = tmp_path / "runs" / "demo"
+    folder.mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(written))
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    found = RunFolder(folder)
+    assert [Path(name).resolve() for name in found.decoder.adapters] == [Path("mine").resolve(), tmp_path / "other"]
+    assert found.config.decoder.adapters == ("mine", "../other")
+    merged = {**written, "decoder": {"merge": [{"name": "one", "weight": 1.0, "adapter": ["other", "mine"]}]}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(merged))
+    assert Path(RunFolder(folder).decoder.merge[0].adapters[0]).resolve() == tmp_path / "other"
+
+
 @pytest.mark.parametrize(
     ("merge", "message"),
     [
