@@ -465,11 +465,30 @@ class ExportArgs(Args):
     decoder: str = _decoder()
 
 
-@command("export_commands", examples=("mteb configs/demo.yaml --tasks STSBenchmark --local",))
+@command(
+    "export_commands",
+    examples=(
+        "mteb configs/demo.yaml --tasks STSBenchmark --local",
+        "mteb configs/demo.yaml --tasks lbw --instructions lbw --plans 'causal;nosink-bidirectional:10'",
+        "mteb configs/demo.yaml --tasks c-mteb:STS --instructions instructions.yaml",
+    ),
+)
 class MtebArgs(Configured, Computing):
-    """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves."""
+    """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves.
 
-    tasks: tuple[str, ...] = option((), "names of mteb's tasks with ',' between them", read=_names)
+    A task is one of mteb, perhaps with a subset (STS17:en-en), one of its benchmarks, or a list of a paper: lbw, magnet
+    or c-mteb, perhaps with a type (c-mteb:Clustering).
+    """
+
+    tasks: str = option("", "tasks, benchmarks and lists with ',' between them")
+    plans: str = option(
+        "", "plans with ';' between them, instead of the config's", read=_check_plans, completes="masks"
+    )
+    instructions: str = option(
+        "",
+        "YAML file of texts by task or type of tasks, or lbw or magnet: what goes before the texts",
+        completes="files",
+    )
     local: bool = option(False, "fill the tasks with the rows of the config's task; download nothing")
     out: str = option("mteb", "folder for mteb's results, mteb.csv and the figure", completes="files")
     figures: tuple[str, ...] = _figures()

@@ -189,9 +189,9 @@ def draw_weights(axes: Axes, frame: "pd.DataFrame") -> None:
 
 
 def draw_scores(figure: Figure, frame: "pd.DataFrame") -> None:
-    """Draw the score of every layer, a line per task, split and pooling; names only what tells them apart."""
+    """Draw the score of every layer, a line per task, split, plan and pooling; names only what tells them apart."""
     axes = style.panel(figure)
-    keys = ["task", "split", "pooling"]
+    keys = ["task", "split", "plan", "pooling"]
     telling = [key for key in keys if frame[key].nunique() > 1]
     layers = list(dict.fromkeys(frame["layer"]))
     for (key, rows), colour in style.coloured(list(frame.groupby(keys, sort=False))):
