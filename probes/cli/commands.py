@@ -486,8 +486,8 @@ class ExportArgs(Args):
     "export_commands",
     examples=(
         "mteb configs/demo.yaml --tasks STSBenchmark --local",
-        "mteb configs/demo.yaml --tasks lbw --instructions lbw --plans 'causal;nosink-bidirectional:10'",
-        "mteb configs/demo.yaml --tasks c-mteb:STS --instructions instructions.yaml",
+        "mteb configs/demo.yaml --tasks lbw --instructions lbw",
+        "mteb configs/demo.yaml --tasks c-mteb:STS --plans 'causal;backward:4'",
     ),
 )
 class MtebArgs(Configured, Computing):
