@@ -267,6 +267,8 @@ def _read(hint: object, value: object) -> object:
     for option in options:
         if option is Any or (option is NoneType and value is None) or _is_choice(value, (option,)):
             return value
+        if get_origin(option) is tuple and isinstance(value, list | tuple):
+            return tuple(_read(get_args(option)[0], item) for item in value)
         if get_origin(option) is dict and isinstance(value, Mapping):
             key, item = get_args(option)
             return {_read(key, part): _read(item, inner) for part, inner in value.items()}
@@ -288,8 +290,9 @@ def _own_type(value: object) -> object:
 def _read_text(text: str, options: tuple[object, ...]) -> object:
     """Read a text as YAML unless the annotation takes it as a text."""
     if str in options and not (NoneType in options and text in NULLS):
-        is_mapping = text.lstrip().startswith("{") and any(get_origin(option) is dict for option in options)
-        return load_yaml(text) if is_mapping else text
+        kinds = {"{": dict, "[": tuple}
+        is_nested = any(get_origin(option) is kinds.get(text.lstrip()[:1], str) for option in options)
+        return load_yaml(text) if is_nested else text
     value = load_yaml(text)
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -28,7 +29,8 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
 )
 
 from extract.decoders.decoder_spec import (
@@ -38,6 +40,8 @@ from extract.decoders.decoder_spec import (
     MergePart,
     as_decoder_spec,
     layer_names,
+    list_adapters,
+    short_name,
 )
 from extract.decoders.fetch import Located, locate_decoder
 from extract.errors import DecoderError
@@ -78,7 +82,7 @@ class DecoderDescription:
     name: str  # as asked for, a path shortened to its last part
     source: str  # `folder`, `gguf`, `hub`, `known` or `memory`
     revision: str  # hub commit or wheel version; empty for a local folder
-    adapter: str  # as asked for, or empty
+    adapter: str  # as asked for, several with a comma between them, or empty
     family: str  # `model_type` of the configuration (`llama`, `gpt2` ...)
     n_layers: int  # blocks
     width: int  # dimension `D` of the hidden states
@@ -162,7 +166,7 @@ def wrap_decoder(
     tokenizer: PreTrainedTokenizerBase,
     *,
     located: Located | None = None,
-    adapter: str = "",
+    adapter: str | tuple[str, ...] | None = None,
     merge: tuple[MergePart, ...] = (),
     quantization: dict[str, Any] | None = None,
 ) -> Decoder:
@@ -178,7 +182,7 @@ def wrap_decoder(
         name=located.name,
         source=located.source,
         revision=located.revision,
-        adapter=Path(adapter).name if Path(adapter).exists() else adapter,
+        adapter=",".join(map(short_name, list_adapters(adapter))),
         family=str(config.model_type),
         n_layers=len(blocks),
         width=width,
@@ -210,17 +214,26 @@ def _sizes(config: PreTrainedConfig) -> tuple[PreTrainedConfig, int, int]:
 
 def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Module, ...]:
     """Find the blocks of a decoder, bottom up: its first module list of `n_layers`; DecoderError when there is none."""
-    for child in module.modules():
-        if isinstance(child, nn.ModuleList) and len(child) == n_layers:
-            return tuple(child)
-    raise DecoderError(
-        f"the {family!r} decoder has no list of {n_layers} blocks to read from; "
-        "allowed: causal language models with all blocks in one module list."
-    )
+    lists = [child for child in module.modules() if isinstance(child, nn.ModuleList) and len(child) == n_layers]
+    if not lists:
+        raise DecoderError(
+            f"the {family!r} decoder has no list of {n_layers} blocks to read from; "
+            "allowed: causal language models with all blocks in one module list."
+        )
+    config = getattr(module, "config", None)
+    if config is not None and config.get_text_config() is not config:  # towers beside the text decoder, perhaps as deep
+        inner = set(lists[0].modules())
+        if any(other not in inner for other in lists):
+            raise DecoderError(
+                f"the {family!r} decoder has several lists of {n_layers} blocks, and does not say which is that of its "
+                "text decoder; allowed: models whose get_decoder() returns it."
+            )
+    return tuple(lists[0])
 
 
 def body_of(model: PreTrainedModel) -> PreTrainedModel:
     """Return a causal language model without its head; that of its text decoder where it has several parts."""
+    model = getattr(model, "thinker", model)  # as in `_read_config`
     get_decoder = getattr(model, "get_decoder", None)
     body = get_decoder() if callable(get_decoder) else getattr(model, "base_model", model)
     if getattr(body, "lm_head", None) is not None:  # a model of several parts hands out its text model, head and all
@@ -294,7 +307,7 @@ def load_whole(
         elif not spec.is_placed:
             model = model.to(device)  # type: ignore[arg-type]
     decoder = wrap_decoder(
-        model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge, quantization=spec.quantization
+        model, tokenizer, located=located, adapter=spec.adapter, merge=spec.merge, quantization=spec.quantization
     )
     if cost := describe_offload(decoder.blocks):
         report(cost)
@@ -412,7 +425,7 @@ def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerB
 
 def _read_config(located: Located, spec: DecoderSpec) -> PreTrainedConfig:
     config: PreTrainedConfig = AutoConfig.from_pretrained(located.path, **_options(located, spec))
-    return config
+    return getattr(config, "thinker_config", config)  # of an omni model, the part that reads and writes text
 
 
 def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
@@ -438,12 +451,16 @@ def _read_adapted(
 ) -> PreTrainedModel:
     is_random = located.random_seed is not None
     model = _draw_model(located, spec, device) if is_random else _read(located, spec, device, with_head=with_head)
-    return _merge_adapter(model, spec.adapter) if spec.adapter else model
+    for adapter in spec.adapters:
+        model = _merge_adapter(model, adapter)
+    return model
 
 
 def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_head: bool = False) -> PreTrainedModel:
     dtype, options, config = _load_dtype(spec, device), _options(located, spec), _read_config(located, spec)
     placing = {} if spec.is_made else placing_options(spec, config, dtype)
+    if config.model_type.endswith("_thinker"):
+        options["config"] = config
     model: PreTrainedModel
     model, info = _auto_class(config).from_pretrained(
         located.path, dtype=dtype, output_loading_info=True, **options, **placing
@@ -453,10 +470,15 @@ def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_hea
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
-    """Choose the class that loads a checkpoint: one of images and text is loaded whole, for its text decoder."""
-    is_of_images = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    is_of_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
+    """Choose the class that loads a checkpoint: one of images or sounds is loaded whole, for its text decoder."""
+    kind = str(config.model_type)
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return AutoModelForCausalLM
+    if kind in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES:
+        return AutoModelForMultimodalLM
+    # The text decoder of such a checkpoint, saved alone as an export does, has no head and no class with one.
+    is_alone = kind.endswith("_text") and kind in MODEL_MAPPING_NAMES and not config.is_encoder_decoder
+    return AutoModel if is_alone else AutoModelForCausalLM
 
 
 def _require_whole(
@@ -489,8 +511,10 @@ def _body_path(model: PreTrainedModel) -> str:
 
 def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> PreTrainedModel:
     """Make a decoder of the same configuration with the random weights of a seed."""
-    if spec.adapter:
-        raise DecoderError(f"decoder {spec.name!r} has random weights, which adapter {spec.adapter!r} is not made for.")
+    if spec.adapters:
+        raise DecoderError(
+            f"decoder {spec.name!r} has random weights, which adapter {spec.adapters[0]!r} is not made for."
+        )
     config = _read_config(located, spec)
     make = _auto_class(config).from_config
     with torch.random.fork_rng(devices=[]):
@@ -562,7 +586,10 @@ def _half_applied(adapter: str, verb: str, keys: list[str]) -> DecoderError:
 def _merge(
     spec: DecoderSpec, device: torch.device, report: Callable[[str], None], *, with_head: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Located]:
-    """Merge checkpoints in memory: the first's parameters become the sum; the others are loaded one at a time."""
+    """Merge checkpoints in memory: the first's parameters become the sum; the others are loaded one at a time.
+
+    Outside its body (a head, towers for images or sounds), the first keeps what not all of the others have.
+    """
     merged: PreTrainedModel | None = None
     is_empty = True  # nothing with a weight was added yet
     for part in spec.merge:
@@ -573,12 +600,16 @@ def _merge(
                 first, tokenizer = located.name, _read_tokenizer(located, single)
                 dtype = _plain_dtype(spec, device, _read_config(located, single))
             model = _read_adapted(located, single, torch.device("cpu"), with_head=with_head)
+        added = _parameters_by_body(model)
         if merged is None:
-            merged = model
+            merged, sums = model, added
+            in_body = dict(body_of(model).named_parameters())
+            outside = {key: total.data for key, total in sums.items() if key not in in_body}
         else:
-            _require_alike(merged, model, (first, located.name))
-        added = dict(model.named_parameters())
-        for key, total in merged.named_parameters():
+            _require_alike(merged, model, (first, located.name), report)
+        for key in [key for key in outside if key not in added or added[key].shape != outside[key].shape]:
+            sums.pop(key).data = outside.pop(key)  # as it was
+        for key, total in sums.items():
             if is_empty:
                 total.data = added[key].data.float() * part.weight
             elif part.weight:  # a part that weighs nothing must not turn -0.0 into 0.0
@@ -590,9 +621,18 @@ def _merge(
     return merged, tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
 
 
-def _require_alike(first: PreTrainedModel, other: PreTrainedModel, names: tuple[str, str]) -> None:
-    """Refuse to merge checkpoints whose parameters have other names or shapes, or whose buffers differ."""
-    here, there = ({key: p.shape for key, p in model.named_parameters()} for model in (first, other))
+def _parameters_by_body(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """Return the parameters of a model by their names in its body, or else in the model."""
+    path = _body_path(model)
+    return {key.removeprefix(f"{path}.") if path else key: value for key, value in model.named_parameters()}
+
+
+def _require_alike(
+    first: PreTrainedModel, other: PreTrainedModel, names: tuple[str, str], report: Callable[[str], None]
+) -> None:
+    """Refuse to merge checkpoints whose bodies have parameters of other names or shapes, or other buffers."""
+    bodies = body_of(first), body_of(other)
+    here, there = ({key: p.shape for key, p in body.named_parameters()} for body in bodies)
     unequal = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
     if unequal:
         key = unequal[0]
@@ -601,9 +641,15 @@ def _require_alike(first: PreTrainedModel, other: PreTrainedModel, names: tuple[
             f"shapes, such as {key!r}, which is {_shape(here.get(key))} in the first and {_shape(there.get(key))} in "
             "the other; allowed: checkpoints of one architecture and size."
         )
-    buffers = dict(body_of(other).named_buffers())
-    for key, buffer in body_of(first).named_buffers():
+    buffers = dict(bodies[1].named_buffers())
+    for key, buffer in bodies[0].named_buffers():
         if key not in buffers or not torch.equal(buffer.cpu(), buffers[key].cpu()):
+            if first.config.model_type != other.config.model_type:  # as BidirLM merges Qwen3 with Qwen3-VL
+                report(
+                    f"{names[0]} and {names[1]} differ in {key!r} (such as by another rope_theta); the merge has that "
+                    f"of {names[0]}"
+                )
+                return
             raise DecoderError(
                 f"{names[0]!r} and {names[1]!r} cannot be merged: their {key!r} differ, so they were trained with "
                 "other settings (such as rope_theta); allowed: checkpoints with one configuration."

@@ -21,6 +21,37 @@ WEIGHT_TOLERANCE = 1e-6
 """Of the sum of the weights of a merge."""
 
 
+def read_adapters(adapter: object) -> str | tuple[str, ...] | None:
+    """Read a list of adapters, also from a text with commas; one alone stays a text, and none is None.
+
+    Example:
+        >>> read_adapters("one, other"), read_adapters(["one"]), read_adapters([])
+        (('one', 'other'), 'one', None)
+    """
+    if adapter is None or (isinstance(adapter, str) and "," not in adapter):
+        return adapter
+    names = [name.strip() for name in adapter.split(",")] if isinstance(adapter, str) else adapter
+    if not (isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)):
+        raise DecoderError(f"decoder.adapter is {adapter!r}; allowed: an adapter, or a list of them, as [A, B] or A,B.")
+    is_plain = len(names) == 1 and "," not in names[0]  # a folder with a comma in its name stays a list
+    return names[0] if is_plain else tuple(names) or None
+
+
+def list_adapters(adapter: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return adapters as a list of them, in the order they are merged.
+
+    Example:
+        >>> list_adapters(("one", "other")), list_adapters("one"), list_adapters(None)
+        (('one', 'other'), ('one',), ())
+    """
+    return adapter if isinstance(adapter, tuple) else (adapter,) if adapter else ()
+
+
+def short_name(name: str) -> str:
+    """Shorten a path that exists to its last part; a name of the hub stays as it is."""
+    return Path(name).name if Path(name).exists() else name
+
+
 @dataclass(frozen=True)
 class MergePart:
     """One checkpoint of a merge."""
@@ -31,13 +62,22 @@ class MergePart:
     """What its parameters are multiplied with; the weights of a merge sum to 1."""
     revision: str | None = None
     """As `decoder.revision`."""
-    adapter: str | None = None
+    adapter: str | tuple[str, ...] | None = None
     """As `decoder.adapter`, merged into this checkpoint first."""
+
+    def __post_init__(self) -> None:
+        """Read a list of adapters."""
+        object.__setattr__(self, "adapter", read_adapters(self.adapter))
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters, in the order they are merged."""
+        return list_adapters(self.adapter)
 
     @property
     def label(self) -> str:
-        """The weight and the name, a path shortened to its last part, and of an adapter as well."""
-        parts = [Path(name).name if Path(name).exists() else name for name in (self.name, self.adapter) if name]
+        """The weight and the name, a path shortened to its last part, and of adapters as well."""
+        parts = [short_name(name) for name in (self.name, *self.adapters) if name]
         return f"{self.weight:g}*{'+'.join(parts)}"
 
 
@@ -50,8 +90,9 @@ class DecoderSpec:
     a decoder of the same shape with random weights, as a control."""
     revision: str | None = None
     """Hub revision: branch, tag or commit; the default branch when absent. The commit is recorded."""
-    adapter: str | None = None
-    """PEFT/LoRA adapter (hub id or folder), merged into the frozen weights in memory."""
+    adapter: str | tuple[str, ...] | None = None
+    """PEFT/LoRA adapter (hub id or folder), merged into the frozen weights in memory; or several, as `[A, B]` or `A,B`,
+    each merged after the one before."""
     dtype: ComputeDtype = "auto"
     """Compute dtype; auto: float32 on CPU, on a GPU the checkpoint's own with float16 widened to bfloat16."""
     device: str = "auto"
@@ -78,7 +119,8 @@ class DecoderSpec:
     `BitsAndBytesConfig`. It needs a GPU and is part of what the decoder is."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside the table, and name a merge after its parts."""
+        """Refuse values outside the table, read a list of adapters, and name a merge after its parts."""
+        object.__setattr__(self, "adapter", read_adapters(self.adapter))
         parts = self.merge
         if parts:
             if self.adapter or self.revision:
@@ -96,6 +138,11 @@ class DecoderSpec:
         if self.dtype not in ("auto", *COMPUTE_DTYPES):
             raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
         self._check_placement()
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters, in the order they are merged."""
+        return list_adapters(self.adapter)
 
     @property
     def is_made(self) -> bool:
@@ -171,7 +218,8 @@ def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
-    return DecoderSpec(**{**values, "merge": tuple(map(_read_part, values.get("merge", ())))})
+    adapter = read_adapters(values.get("adapter"))
+    return DecoderSpec(**{**values, "adapter": adapter, "merge": tuple(map(_read_part, values.get("merge", ())))})
 
 
 def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
@@ -187,7 +235,10 @@ def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
 
 def _read_part(values: Any) -> MergePart:
     try:
-        return MergePart(**{**values, "name": str(values["name"]), "weight": float(values["weight"])})
+        adapter = read_adapters(values.get("adapter"))
+        return MergePart(
+            **{**values, "name": str(values["name"]), "weight": float(values["weight"]), "adapter": adapter}
+        )
     except (TypeError, ValueError, KeyError) as error:
         raise DecoderError(
             f"a part of decoder.merge is {values!r}; allowed: name and weight, and perhaps revision and adapter."

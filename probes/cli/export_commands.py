@@ -1,6 +1,7 @@
 """Commands that write for other programs: export, push, mteb."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -11,6 +12,7 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError, printable
 from extract.files import write_file
 from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_plan import parse_plan
 from extract.registry import require_extra
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
@@ -18,7 +20,7 @@ from probes.cli.run_commands import column_of
 from probes.cli.screen import read_lines, show, show_written, watcher_of
 from probes.data.task import read_texts
 from probes.export.hub_export import push_run, stage_run
-from probes.export.mteb import fill_task, run_mteb
+from probes.export.mteb import fill_task, find_tasks, mean_scores, read_instructions, run_mteb, split_tasks
 from probes.export.recipe import why_not_stock
 from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
@@ -30,6 +32,9 @@ from probes.runs.predict import read_run_folder
 from probes.runs.run_caches import open_named
 from probes.runs.run_task import load_run_task
 from probes.runs.task_kinds import KINDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # --- Files and folders ---
 
@@ -152,37 +157,55 @@ def mteb_command(args: MtebArgs) -> int:
     """Evaluate every layer of a configuration's decoder on tasks of mteb; print the best and draw the curves."""
     if not args.tasks:
         raise UsageError("--tasks is missing; give names of mteb's tasks with ',' between them, as STSBenchmark.")
-    mteb = require_extra("mteb")
+    require_extra("mteb")
     config, watcher = args.config, watcher_of(args)
-    tasks = list(args.tasks)
+    tasks = find_tasks(split_tasks(args.tasks))
+    instructions = read_instructions(args.instructions) if args.instructions else None
     if args.local:
         rows = load_run_task(config)
-        tasks = [fill_task(mteb.get_task(name), rows) for name in tasks]
+        tasks = [fill_task(task, rows) for task in tasks]
     decoder = load_decoder(config.decoder, report=watcher.say)
     folder = Path(args.out)
+    plans = [parse_plan(text.strip()) for text in args.plans.split(";") if text.strip()]
     frame = run_mteb(
         decoder,
         config.extraction,
         tasks,
+        plans=plans,
+        instructions=instructions,
         out=folder,
         caches=config.caches,
         report=watcher.say,
         progress=watcher.extraction("texts of mteb"),
     )
-    table = Table(title=printable(f"mteb, {decoder.description.name}, {config.extraction.plan}"), box=SIMPLE)
-    for column in ("task", "split", "pooling", "metric", "best layer", "score x 100", "last layer x 100"):
-        table.add_column(column)
-    for (task, split, pooling), rows_of in frame.groupby(["task", "split", "pooling"], sort=False):
-        best = rows_of.loc[rows_of["score"].idxmax()]
-        last = 100 * rows_of["score"].iloc[-1]
-        table.add_row(task, split, pooling, best["metric"], best["layer"], f"{100 * best['score']:.1f}", f"{last:.1f}")
-    Console(markup=False).print(table)
+    names = list(dict.fromkeys(frame["plan"]))
+    what = f"{decoder.description.name}, {names[0] if len(names) == 1 else f'{len(names)} plans'}"
+    _show_scores(frame, ["task", "split", "metric"], f"mteb, {what}")
+    means = mean_scores(frame)
+    tables, curves, note = {"mteb.csv": frame}, frame, "mteb's main score per split"
+    if frame["task"].nunique() > 1:
+        _show_scores(means, ["mean", "n_tasks"], "means over tasks")
+        tables["mteb_means.csv"] = means
+        curves = means.assign(task=means["mean"], split="", metric="mteb's main score")
+        note = "mean over the tasks of a type, over all tasks, and over the types"
     show("The best layer was chosen on the scores themselves, so its score is optimistic.")
     if args.local:
         show(f"The rows are those of {config.task.name}, not those that mteb downloads: no benchmark result.")
-    write_file(folder / "mteb.csv", write_frame(frame))
+    for name, table in tables.items():
+        write_file(folder / name, write_frame(table))
     album = Album(folder, args.figures)
-    what = f"{decoder.description.name}, {config.extraction.plan}"
-    album.add("mteb", draw_scores, frame, title=f"Scores of mteb by layer, {what}", note="mteb's main score per split")
-    show_written(folder, ("mteb.csv",), album.drawn)
+    album.add("mteb", draw_scores, curves, title=f"Scores of mteb by layer, {what}", note=note)
+    show_written(folder, tuple(tables), album.drawn)
     return 0
+
+
+def _show_scores(frame: "pd.DataFrame", columns: list[str], title: str) -> None:
+    """Print the best layer of every group of scores, and the last one."""
+    keys = [*columns, *(["plan"] if frame["plan"].nunique() > 1 else []), "pooling"]
+    table = Table(title=printable(title), box=SIMPLE)
+    for column in (*keys, "best layer", "score x 100", "last layer x 100"):
+        table.add_column(column.replace("n_tasks", "tasks"))
+    for key, rows in frame.groupby(keys, sort=False):
+        best, last = rows.loc[rows["score"].idxmax()], rows["score"].iloc[-1]
+        table.add_row(*map(str, key), best["layer"], f"{100 * best['score']:.1f}", f"{100 * last:.1f}")
+    Console(markup=False).print(table)

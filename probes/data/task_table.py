@@ -149,6 +149,7 @@ _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "odd-one-out": (
         ("odd-sample", "load_odd_sample", "60 questions of word sense written for this project, no benchmark"),
+        ("sense-files", "read_sense_files", "Chinese questions of word sense as published: C-SEM's SLPWC, ReBA's WSD"),
         ("odd-files", "read_odd_files", "your own questions: sentences with a marked word, one in another sense"),
     ),
 }

@@ -487,6 +487,86 @@ def read_odd_files(
     return build_task(OddOneOutTask, file_rows._replace(rows=questions), name=name, options=options)
 
 
+QUOTED = re.compile(r"[“\"「『](.+?)[”\"」』]")
+"""The word that a question asks about."""
+CHOICES = "ABCD"
+
+
+def check_choice(column: str, value: object) -> int:
+    """Return the position of an answer from A to D.
+
+    Example:
+        >>> check_choice("答案", " b")
+        1
+    """
+    letter = str(value).strip().upper()
+    if len(letter) != 1 or letter not in CHOICES:
+        raise BadRow("answer is not A to D", f"column {column!r} holds {str(value)[:60]!r}, but A, B, C or D is needed")
+    return CHOICES.index(letter)
+
+
+def read_sense_files(
+    files: Files,
+    *,
+    name: str = "sense-files",
+    question: str = "问题",
+    sentences: Sequence[str] | None = None,
+    answer: str = "答案",
+    options: FileOptions = ZERO_SHOT_FILES,
+) -> OddOneOutTask:
+    """Read questions of word sense as C-SEM and ReBA publish them: SLPWC_v1.csv and WSD_v1.csv.
+
+    A row is a question with its word in quotes, four sentences and the letter of the odd one. The word is marked where
+    a sentence has it first, as ReBA's released code reads it.
+
+    Args:
+        files: As for `read_reranking_files`.
+        name: Name of the task in reports.
+        question: Column of the question.
+        sentences: Columns of the sentences A to D; `选项1` to `选项4` when absent.
+        answer: Column of the letter.
+        options: How the files are read and split; options of the task by their own names.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or a sentence does not have the word.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    columns = tuple(sentences or (f"选项{number}" for number in range(1, len(CHOICES) + 1)))
+    if len(columns) != len(CHOICES):
+        raise TaskError(f"`sentences` names {len(columns)} columns; name {len(CHOICES)}, of A to D.")
+    fields: Fields = {
+        "question": (question, check_text),
+        **{letter: (column, check_text) for letter, column in zip(CHOICES, columns, strict=True)},
+        "answer": (answer, check_choice),
+    }
+    file_rows = read_rows(files, fields, options)
+    questions, n_dropped = [], 0
+    for row in file_rows.rows:
+        match = QUOTED.search(row.values["question"])
+        texts = [row.values[letter] for letter in CHOICES]
+        starts = [text.find(match[1]) if match else -1 for text in texts]
+        if min(starts) < 0:
+            if options.bad_rows == "error":
+                where = f"sentence {CHOICES[starts.index(-1)]} lacks {match[1]!r}" if match else "no word is in quotes"
+                raise TaskError(
+                    f"{row.location}: {where} (question {row.values['question'][:60]!r}); correct the row, or set "
+                    "`bad_rows: drop`."
+                )
+            n_dropped += 1
+            continue
+        assert match is not None, "its word was found"
+        values = {
+            "id": row.location,
+            "sentences": texts,
+            "starts": starts,
+            "ends": [start + len(match[1]) for start in starts],
+            "answer": row.values["answer"],
+        }
+        questions.append(CheckedRow(values, row.split, row.location))
+    notes = (*file_rows.notes, *([f"{n_dropped} questions dropped: a sentence lacks the word"] if n_dropped else []))
+    return build_task(OddOneOutTask, file_rows._replace(rows=questions, notes=notes), name=name, options=options)
+
+
 def _by_id(rows: Sequence[CheckedRow]) -> dict[tuple[str | None, str], list[CheckedRow]]:
     """Gather the rows of each question or query, in the order first seen."""
     gathered: dict[tuple[str | None, str], list[CheckedRow]] = {}

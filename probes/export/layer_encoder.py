@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from extract.decoders.decoder import Decoder
 from extract.files import digest_json, digest_rows
 from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_plan import MaskPlan
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
+from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.states import layer_widths
 
@@ -29,7 +32,11 @@ DOCUMENT = "document"
 
 
 class TextCaches:
-    """The cache of every layer for each set of texts, extracted when it is first asked for and shared by all layers."""
+    """The cache of every layer for each set of texts, extracted when it is first asked for and shared by all layers.
+
+    With several `plans`, the texts are extracted under all of them at once, the lower blocks that they share once;
+    `under` says which of them is read.
+    """
 
     def __init__(
         self,
@@ -38,20 +45,34 @@ class TextCaches:
         *,
         folder: str | Path = "caches",
         progress: ExtractionProgress | None = None,
+        plans: Sequence[MaskPlan] = (),
     ) -> None:
         self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
-        self._caches: dict[tuple[str, InputTemplate], LatentCache] = {}
+        self.plans = tuple(plans)
+        self._caches: dict[tuple[str, InputTemplate], dict[MaskPlan, LatentCache]] = {}
+
+    def under(self, plan: MaskPlan) -> "TextCaches":
+        """Return the same caches, of which those of a plan are read."""
+        caches = copy(self)
+        caches.spec = self.spec.with_plan(plan)
+        return caches
 
     def __call__(self, texts: Sequence[str], template: InputTemplate) -> LatentCache:
         """Return the cache of texts as they are read with a template."""
-        unique = unique_texts(texts)
-        key = (digest_rows(digest_texts(unique)), template)
-        if key not in self._caches:
-            spec = replace(self.spec, template=template)
-            self._caches[key] = extract_latents(
-                self.decoder, unique, spec=spec, folder=self.folder, progress=self.progress
-            )
-        return self._caches[key]
+        unique, plan = unique_texts(texts), self.spec.mask_plan
+        caches = self._caches.setdefault((digest_rows(digest_texts(unique)), template), {})
+        if plan not in caches:
+            how: dict[str, Any] = {
+                "spec": replace(self.spec, template=template),
+                "folder": self.folder,
+                "progress": self.progress,
+            }
+            shared = [other for other in self.plans if not other.has_tail]
+            if len(shared) > 1 and plan in shared:
+                caches.update(zip(shared, sweep_latents(self.decoder, unique, shared, **how), strict=True))
+            else:
+                caches[plan] = extract_latents(self.decoder, unique, **how)
+        return caches[plan]
 
     def revision(self, layer: str, pooling: str, instructions: Mapping[str, str]) -> str:
         """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.decoder_spec import split_random
+from extract.decoders.decoder_spec import list_adapters, read_adapters, split_random
 from extract.errors import ConfigWarning
 from extract.records import Values
 
@@ -81,6 +81,9 @@ class ConfigPaths:
             )
         if name in LISTS and isinstance(value, list):
             return [self.read(part, LISTS[name]) if isinstance(part, Mapping) else part for part in value]
+        if name == "decoder.adapter" and isinstance(value, str | list):
+            adapters = [self._path(part, name, is_file=False) for part in list_adapters(read_adapters(value))]
+            return adapters[0] if len(adapters) == 1 else adapters or value
         return self._path(value, name, is_file=is_file) if is_file or key in NAMES.get(section, ()) else value
 
     def _path(self, value: object, name: str, *, is_file: bool) -> Any:

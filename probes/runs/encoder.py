@@ -97,7 +97,7 @@ def _loaded(settings: str, changed: float) -> Decoder:
 
 def _changed(spec: DecoderSpec) -> float:
     """Return when a local decoder was changed last; 0 for others."""
-    names = [spec.name, spec.adapter, *(name for part in spec.merge for name in (part.name, part.adapter))]
+    names = [spec.name, *spec.adapters, *(name for part in spec.merge for name in (part.name, *part.adapters))]
     paths = [Path(name).expanduser() for name in names if name]
     files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
     return max((file.stat().st_mtime for file in files), default=0.0)

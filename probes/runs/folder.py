@@ -11,11 +11,11 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from extract.decoders.decoder_spec import DecoderSpec, read_recorded_decoder, split_random
+from extract.decoders.decoder_spec import DecoderSpec, MergePart, read_recorded_decoder, split_random
 from extract.errors import CacheError, ConfigError, HeadError, first_line, looked_in, printable
 from extract.files import digest_json, read_file, refuse_links, write_file
 from extract.inputs.template import InputTemplate
@@ -43,6 +43,7 @@ from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 if TYPE_CHECKING:  # importing this module loads no torch
     from extract.store.cache import LatentCache
 
+Checkpoint = TypeVar("Checkpoint", DecoderSpec, MergePart)
 CONFIG, SCORES, MANIFESTS = "config.yaml", "scores.json", "manifests"
 CHANGED = "was changed after the run had ended, or is older than its seal; run it again"
 UNNAMED_KEYS = ("caches", "runs")
@@ -335,8 +336,13 @@ class RunFolder:
         """The decoder of the run, found from here or from the run folder."""
         spec = _read_decoder(self.settings["decoder"])
         if spec.merge:
-            return replace(spec, merge=tuple(replace(part, name=self.find(part.name)) for part in spec.merge))
-        return replace(spec, name=self.find(spec.name), adapter=spec.adapter and self.find(spec.adapter))
+            return replace(spec, merge=tuple(map(self._found, spec.merge)))
+        return self._found(spec)
+
+    def _found(self, decoder: Checkpoint) -> Checkpoint:
+        """Find the paths of a decoder, or of a part of a merge."""
+        adapters = tuple(map(self.find, decoder.adapters))
+        return replace(decoder, name=self.find(decoder.name), adapter=adapters or decoder.adapter)
 
     def find(self, name: str) -> str:
         """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
@@ -403,7 +409,7 @@ def read_spec(values: Values) -> ExtractionSpec:
 
 def _read_decoder(values: Plain) -> DecoderSpec:
     spec = read_recorded_decoder(values)
-    for key in ("name", "device", "revision", "adapter"):
+    for key in ("name", "device", "revision"):
         value = getattr(spec, key)
         if not isinstance(value, str) and (value is not None or key in ("name", "device")):
             raise TypeError(f"decoder.{key} is {value!r}, which is no text")

@@ -145,7 +145,7 @@ def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
         return False
     folder = Path(spec.name).expanduser()
     names = {spec.name, folder.name, folder.resolve().name, DECODER_ALIASES.get(spec.name.lower(), spec.name.lower())}
-    adapters = {spec.adapter, Path(spec.adapter).name} if spec.adapter else {""}
+    adapters = {",".join(spec.adapters), ",".join(Path(adapter).name for adapter in spec.adapters)}
     is_as_held = decoder.get("quantization") == spec.quantization and spec.dtype in ("auto", decoder["dtype"])
     return decoder["name"] in names and decoder["adapter"] in adapters and is_as_held
 

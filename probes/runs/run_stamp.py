@@ -158,7 +158,7 @@ def _decoder_files(spec: DecoderSpec) -> list[Path] | None:
     """List the files of a decoder and of its adapters; None where they are not known."""
     names = [part.name for part in spec.merge] or [spec.name]
     listed = [list_decoder_files(name) for name in names]
-    for adapter in filter(None, [spec.adapter, *(part.adapter for part in spec.merge)]):
+    for adapter in (*spec.adapters, *(adapter for part in spec.merge for adapter in part.adapters)):
         folder = Path(adapter).expanduser()
         listed.append(_files_of(folder) or None if folder.is_dir() else None)
     files = [path for paths in listed for path in paths or ()]

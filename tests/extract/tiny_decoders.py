@@ -11,9 +11,15 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
-from extract.decoders.decoder import Decoder, wrap_decoder
+from extract.decoders.decoder import Decoder, quiet_loading, wrap_decoder
 from extract.decoders.decoder_spec import layer_names
 from extract.files import digest_rows
 from extract.inputs.batches import Batch, collate
@@ -61,6 +67,105 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": SIZES,
     "bloom": {"vocab_size": N_VOCABULARY, "hidden_size": 32, "n_layer": 3, "n_head": 4},
     "falcon": {**FULL_HEADS, "new_decoder_architecture": False, "multi_query": False, "alibi": False},
+}
+TOWER = {"hidden_size": 16, "intermediate_size": 16, "patch_size": 14}
+EARS = {"d_model": 16, "encoder_layers": 3, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "num_mel_bins": 16}
+EYES = {"depth": 3, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4}
+SIGNS = {"image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8}
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+# model_type -> configuration of a checkpoint with towers beside its text decoder, most of them as deep as that.
+MULTIMODAL: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "text_config": {**SIZES, "head_dim": 8, "sliding_window": 4},
+        "vision_config": {**TOWER, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
+        "mm_tokens_per_image": 4,
+        "image_token_index": 5,
+    },
+    "llava": {
+        "text_config": {**SIZES, "model_type": "llama"},
+        "vision_config": {
+            **TOWER,
+            "model_type": "clip_vision_model",
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "projection_dim": 16,
+        },
+        "image_token_index": 5,
+    },
+    "qwen2_vl": {
+        "text_config": {**SIZES, "rope_parameters": ROPE},
+        "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "patch_size": 14},
+        **SIGNS,
+    },
+    "qwen3_vl": {
+        "text_config": {**SIZES, "head_dim": 8, "rope_parameters": {**ROPE, "mrope_interleaved": True}},
+        "vision_config": {**EYES, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        **SIGNS,
+    },
+    "qwen3_asr": {
+        "text_config": {**SIZES, "head_dim": 8},
+        "audio_config": {**EARS, "output_dim": 32, "downsample_hidden_size": 8, "n_window": 4, "n_window_infer": 8},
+        "audio_token_id": 5,
+        "timestamp_token_id": 6,
+    },
+    "qwen2_audio": {
+        "text_config": SIZES,
+        "audio_config": {**EARS, "max_source_positions": 16},
+        "audio_token_index": 5,
+    },
+    "voxtral": {
+        "text_config": {**SIZES, "head_dim": 8},
+        "audio_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "num_mel_bins": 16,
+            "max_source_positions": 16,
+        },
+        "audio_token_id": 5,
+    },
+    "granite_speech": {
+        "text_config": SIZES,
+        "encoder_config": {
+            "input_dim": 16,
+            "num_layers": 3,
+            "hidden_dim": 16,
+            "num_heads": 2,
+            "output_dim": 8,
+            "context_size": 4,
+            "max_pos_emb": 8,
+        },
+        "projector_config": {
+            "hidden_size": 16,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+            "encoder_hidden_size": 16,
+        },
+        "audio_token_index": 5,
+        "has_lora_adapter": False,
+    },
+    "qwen2_5_omni": {
+        "thinker_config": {
+            "text_config": {**SIZES, "rope_parameters": ROPE},
+            "audio_config": {**EARS, "output_dim": 32, "max_source_positions": 16, "n_window": 4},
+            "vision_config": EYES,
+        },
+        "enable_audio_output": False,
+    },
+    "qwen3_omni_moe": {
+        "thinker_config": {
+            "text_config": {
+                **{**SIZES, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+                "rope_parameters": {**ROPE, "mrope_interleaved": True},
+            },
+            "audio_config": {**EARS, "output_dim": 32, "max_source_positions": 16, "downsample_hidden_size": 8},
+            "vision_config": {**EYES, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        },
+        "enable_audio_output": False,
+    },
 }
 BLOCKS = {"gpt2": "h", "bloom": "h", "falcon": "h"}  # "layers" elsewhere
 
@@ -128,6 +233,22 @@ def save_decoder(folder: Path, *, family: str = "llama", dtype: torch.dtype = to
     make_model(family, **changes).to(dtype).save_pretrained(folder)
     make_tokenizer(adds_bos=True).save_pretrained(folder)
     return folder
+
+
+def save_multimodal(folder: Path, model_type: str, *, seed: int = 0, **text: Any) -> Any:
+    """Save a tiny checkpoint of images or sounds and text, with changes to its text configuration; return the model."""
+    torch.manual_seed(seed)
+    parts = MULTIMODAL[model_type]
+    changed = {"text_config": {**parts["text_config"], **text}} if text else {}
+    auto: Any = AutoModelForMultimodalLM
+    with quiet_loading():
+        model = auto.from_config(AutoConfig.for_model(model_type, **{**parts, **changed})).eval()
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.15)
+        model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return model
 
 
 def encode_batch(decoder: Decoder, texts: Sequence[str], *, template: InputTemplate | None = None, **how: Any) -> Batch:

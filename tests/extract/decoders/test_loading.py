@@ -11,19 +11,32 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer, quiet_loading
-from extract.decoders.decoder_spec import DecoderSpec
+from extract.decoders.decoder import choose_device, find_blocks, load_decoder, load_tokenizer
+from extract.decoders.decoder_spec import (
+    DecoderSpec,
+    MergePart,
+    as_decoder_spec,
+    plain_decoder,
+    read_plain_decoder,
+)
 from extract.errors import DecoderError, UnknownNameError
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import pool_batch
 from tests.extract.mask_families import drift, id_batch, random_ids, run_layers
-from tests.extract.tiny_decoders import SENTENCES, SIZES, encode_batch, make_decoder, make_tokenizer, save_decoder
+from tests.extract.tiny_decoders import (
+    MULTIMODAL,
+    SENTENCES,
+    encode_batch,
+    make_decoder,
+    make_tokenizer,
+    save_decoder,
+    save_multimodal,
+)
 
-TOWER = {"hidden_size": 16, "intermediate_size": 16, "patch_size": 14}
 KEY, HEAD = "model.layers.1.mlp.up_proj.weight", "lm_head.weight"
 
 
@@ -207,56 +220,41 @@ def test_whatever_loading_raises_is_a_sentence(folder: Path, monkeypatch: pytest
         load_tokenizer(str(folder))
 
 
-TOWERS: dict[str, dict[str, Any]] = {
-    "gemma3": {
-        "vision_config": {**TOWER, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
-        "mm_tokens_per_image": 4,
-        "image_token_index": 5,
-    },
-    "llava": {
-        "vision_config": {
-            **TOWER,
-            "model_type": "clip_vision_model",
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "projection_dim": 16,
-        },
-        "image_token_index": 5,
-    },
-    "qwen2_vl": {
-        "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "patch_size": 14},
-        "image_token_id": 5,
-        "video_token_id": 6,
-        "vision_start_token_id": 7,
-        "vision_end_token_id": 8,
-    },
-}
-TEXTS: dict[str, dict[str, Any]] = {
-    "gemma3": {"head_dim": 8, "sliding_window": 4},
-    "llava": {"model_type": "llama"},
-    "qwen2_vl": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}},
-}
+OFTEN = ("gemma3", "qwen2_vl", "qwen3_vl", "qwen3_asr")
 
 
-@pytest.mark.parametrize("model_type", TOWERS)
-def test_a_checkpoint_of_images_and_text_gives_its_text_decoder(model_type: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, text_config={**SIZES, **TEXTS[model_type]}, **TOWERS[model_type])
-    auto: Any = AutoModelForImageTextToText
-    whole = auto.from_config(config).eval()
-    with quiet_loading():
-        whole.save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    "model_type", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in MULTIMODAL]
+)
+def test_a_checkpoint_of_images_or_sounds_gives_its_text_decoder(model_type: str, tmp_path: Path) -> None:
+    whole = save_multimodal(tmp_path, model_type)
     decoder, (ids,) = load_decoder(str(tmp_path)), random_ids(9)
     with torch.no_grad():
-        expected = whole(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+        text = getattr(whole, "thinker", whole)
+        expected = text(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
     found = run_layers(decoder, id_batch([ids]))
     assert len(decoder.blocks) == 3
     assert drift(torch.stack([*found[:3], found[-1]]), torch.stack(expected)) <= 1e-6
     plan = parse_plan("nosink-bidirectional:2")
     with plan_in_force(decoder, plan):
         assert check_influence(decoder, plan, n_rows=4, n_tokens=12).is_as_planned
+
+
+def test_a_checkpoint_that_writes_no_text_is_a_sentence(tmp_path: Path) -> None:
+    AutoConfig.for_model("wav2vec2").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(DecoderError, match=r"loaded .*Wav2Vec2Config.*AutoModelForCausalLM\. Give a causal LM"):
+        load_decoder(str(tmp_path))
+
+
+def test_towers_as_deep_as_a_text_decoder_that_is_not_named_are_refused() -> None:
+    module: Any = torch.nn.Module()
+    module.tower, module.text = (torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3)) for _ in range(2))
+    module.config = AutoConfig.for_model("qwen3_vl")
+    with pytest.raises(DecoderError, match=r"'mine' decoder has several lists of 3 blocks"):
+        find_blocks(module, 3, family="mine")
+    module.config = module.config.text_config
+    assert find_blocks(module, 3, family="mine") == tuple(module.tower)
 
 
 of_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -352,3 +350,43 @@ def test_an_adapter_without_the_biases_it_trained_is_refused(tmp_path: Path) -> 
     )
     with pytest.raises(DecoderError, match=r"lacks 3 tensors, such as .*q_proj.*bias"):
         load_decoder(DecoderSpec(str(base), adapter=half, device="cpu"))
+
+
+@of_peft
+def test_adapters_are_stacked_in_their_order(folder: Path, adapter: Path, tmp_path: Path) -> None:
+    """DoRA rescales the columns of the weights that it finds, so that two orders are two decoders."""
+    second = str(save_adapter(folder, tmp_path / "dora", target_modules=["q_proj", "down_proj"], use_dora=True))
+    auto: Any = AutoModelForCausalLM
+    for number, place in enumerate([str(adapter), second]):  # one after the other, each saved
+        base = folder if number == 0 else tmp_path / "merged-0"
+        model: Any = peft.PeftModel.from_pretrained(auto.from_pretrained(base), place).merge_and_unload()
+        model.save_pretrained(tmp_path / f"merged-{number}")
+    expected = auto.from_pretrained(tmp_path / "merged-1").base_model.state_dict()
+    stacked, typed, reversed_, alone = (
+        load_decoder(DecoderSpec(str(folder), adapter=names, device="cpu"))
+        for names in ((str(adapter), second), f"{adapter}, {second}", (second, str(adapter)), (second,))
+    )
+    assert stacked.description.adapter == "lora,dora"
+    assert alone.description.adapter == "dora"
+    assert typed.description == stacked.description
+    for name, tensor in stacked.module.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], atol=1e-5, rtol=0)
+    key = "layers.0.self_attn.q_proj.weight"
+    for other in (reversed_, alone):
+        assert drift(other.module.state_dict()[key], expected[key]) > 1e-3
+
+
+def test_a_list_of_adapters_is_written_as_one_and_a_single_one_as_a_text() -> None:
+    one, two = DecoderSpec("tiny", adapter=("a",)), DecoderSpec("tiny", adapter=("a", "b"))
+    assert one == DecoderSpec("tiny", adapter="a")
+    assert plain_decoder(one)["adapter"] == "a"
+    assert plain_decoder(two)["adapter"] == ["a", "b"]
+    assert read_plain_decoder(plain_decoder(two)) == two == DecoderSpec("tiny", adapter="a,b")
+    assert as_decoder_spec({"name": "tiny", "adapter": ["a", "b"]}) == two
+    assert DecoderSpec("tiny", adapter=("a,b",)).adapters == ("a,b",)  # a folder of that name
+    merged = DecoderSpec(merge=(MergePart("tiny", 1.0, adapter=("a", "b")),))
+    assert merged.name == "1*tiny+a+b"
+    assert read_plain_decoder(plain_decoder(merged)) == merged
+    for wrong in ("a,", ["a", 1], 5):
+        with pytest.raises(DecoderError, match=r"decoder\.adapter is .*; allowed: an adapter, or a list of them"):
+            read_plain_decoder({"name": "tiny", "adapter": wrong})

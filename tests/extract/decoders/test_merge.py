@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
 
 from extract.decoders import decoder as loading
 from extract.decoders.decoder import Decoder, compare_weights, load_decoder, load_tokenizer
@@ -17,7 +17,7 @@ from extract.decoders.decoder_spec import DecoderSpec, MergePart, plain_decoder,
 from extract.errors import DecoderError
 from extract.run.extraction import describe_extraction
 from extract.run.extraction_spec import ExtractionSpec
-from tests.extract.tiny_decoders import save_decoder
+from tests.extract.tiny_decoders import MULTIMODAL, ROPE, save_decoder, save_multimodal
 
 KEY = "layers.1.mlp.up_proj.weight"
 
@@ -169,3 +169,67 @@ def test_only_the_part_that_was_changed_differs(folders: list[str], tmp_path: Pa
         compare_weights(
             load_decoder(folders[0]), load_decoder(str(save_decoder(tmp_path / "two", num_hidden_layers=2)))
         )
+
+
+def forms(base: Path, family: str, form: str, **changes: Any) -> tuple[str, str]:
+    """Save a text decoder, and a checkpoint whose body is of the same shape inside another model."""
+    save_decoder(base / "text", family=family, **changes)
+    save_multimodal(base / form, form, seed=1)
+    return str(base / "text"), str(base / form)
+
+
+OFTEN = ("qwen3_vl", "qwen3_asr")
+FORMS = {
+    "qwen3_vl": "qwen3",
+    "qwen3_asr": "qwen3",
+    "qwen2_audio": "qwen2",
+    "voxtral": "llama",
+    "granite_speech": "granite",
+}
+
+
+@pytest.mark.parametrize(
+    "form", [form if form in OFTEN else pytest.param(form, marks=pytest.mark.long) for form in FORMS]
+)
+def test_a_text_decoder_merges_with_the_one_inside_another_model(form: str, tmp_path: Path) -> None:
+    names = forms(tmp_path, FORMS[form], form, **MULTIMODAL[form]["text_config"])
+    alone = [weights_of(load_decoder(name)) for name in names]
+    for order in (0, 1), (1, 0):
+        parts = tuple(MergePart(names[number], 0.5) for number in order)
+        found = load_decoder(DecoderSpec(device="cpu", merge=parts))
+        assert type(found.module) is type(load_decoder(names[order[0]]).module)
+        for key, tensor in weights_of(found).items():
+            torch.testing.assert_close(tensor, (alone[0][key] + alone[1][key]) / 2, atol=1e-6, rtol=1e-6)
+    frame = compare_weights(*map(load_decoder, names)).set_index(["layer", "part"])
+    u, v = (
+        torch.cat([w.flatten() for k, w in side.items() if k.startswith("layers.1.mlp")]).double() for side in alone
+    )
+    assert frame.loc[("block_02", "mlp"), "cosine"] == pytest.approx(float(u @ v / (u.norm() * v.norm())), abs=1e-12)
+
+
+def test_what_is_outside_the_body_is_that_of_the_first(tmp_path: Path) -> None:
+    text, vision = forms(tmp_path, "qwen3", "qwen3_vl", tie_word_embeddings=True)
+    for weights in ((0.5, 0.5), (0.0, 1.0)):
+        spec = DecoderSpec(device="cpu", merge=(MergePart(vision, weights[0]), MergePart(text, weights[1])))
+        model, _, _ = loading._merge(spec, torch.device("cpu"), lambda _: None)
+        auto: Any = AutoModelForMultimodalLM
+        first = dict(auto.from_pretrained(vision).named_parameters())
+        outside = {name for name in first if not name.startswith("model.language_model.")}
+        assert "lm_head.weight" in outside  # the text decoder's is tied
+        for name, tensor in model.named_parameters():
+            assert torch.equal(tensor, first[name]) == (name in outside), name
+
+
+def test_other_rotary_frequencies_inside_another_model_are_reported(tmp_path: Path) -> None:
+    save_decoder(tmp_path / "text", family="qwen3")
+    save_multimodal(
+        tmp_path / "far", "qwen3_vl", rope_parameters={**ROPE, "mrope_interleaved": True, "rope_theta": 5e4}
+    )
+    remarks: list[str] = []
+    parts = tuple(MergePart(str(tmp_path / name), 0.5) for name in ("text", "far"))
+    found = load_decoder(DecoderSpec(device="cpu", merge=parts), report=remarks.append)
+    assert any(line.startswith("text and far differ in 'rotary_emb.inv_freq'") for line in remarks)
+    assert torch.equal(
+        dict(found.module.named_buffers())["rotary_emb.inv_freq"],
+        dict(load_decoder(str(tmp_path / "text")).module.named_buffers())["rotary_emb.inv_freq"],
+    )

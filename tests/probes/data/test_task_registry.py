@@ -41,7 +41,7 @@ KINDS = {
     "clustering": ["clustering-sample", "banking77-clusters", "clustering-files"],
     "pair-classification": ["pair-class-sample", "pair-class-files"],
     "bitext": ["bitext-sample", "bitext-files"],
-    "odd-one-out": ["odd-sample", "odd-files"],
+    "odd-one-out": ["odd-sample", "sense-files", "odd-files"],
 }
 
 
@@ -65,7 +65,7 @@ def test_options_are_named_without_an_import_as_the_loaders_declare_them() -> No
 def test_readers_of_files_share_a_record_of_options(tmp_path: Path) -> None:
     shared = tuple(field.name for field in fields(FileOptions))
     readers = {name for name, entry in TASKS.items() if set(shared) <= set(entry.options())}
-    kinds = ("pair", "class", "number", "reranking", "clustering", "pair-class", "bitext", "odd")
+    kinds = ("pair", "class", "number", "reranking", "clustering", "pair-class", "bitext", "sense", "odd")
     assert readers == {f"{kind}-files" for kind in kinds}
     for name in readers:
         assert "options" not in TASKS[name].options()

@@ -13,6 +13,7 @@ from extract.errors import IcecoreError, TaskError
 from probes.data.pair_task import read_sts_files
 from probes.data.task_table import load_task
 from probes.data.zero_shot_task import (
+    OddOneOutTask,
     check_marked,
     draw_validation,
     read_bitext_files,
@@ -21,6 +22,7 @@ from probes.data.zero_shot_task import (
     read_pair_class_files,
     read_reranking_files,
     read_retrieval_files,
+    read_sense_files,
 )
 
 
@@ -213,3 +215,54 @@ def test_sick_has_its_own_splits(tmp_path: Path) -> None:
     assert task.n_rows() == {"train": 9, "validation": 8, "test": 10}
     assert task.score_range == (1.0, 5.0)
     assert float(task.gold01("test")[4]) == 1.0
+
+
+def sense_rows(n: int) -> list[str]:
+    """Write rows as they are published: a word in quotes, four sentences, and the letter of the odd one."""
+    rows = []
+    for k in range(n):
+        sentences = [f"第{k}句、{text}。" for text in ("教练打了一个球", "他们打球、打鼓", "打门、打窗", "电话打通了")]
+        rows.append(f"{k},以下哪句话中“打”的意思(或用法)与其他句子不同。,{','.join(sentences)},{'ABCD'[k % 4]}")
+    return rows
+
+
+def test_published_questions_of_word_sense_are_read_with_their_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "SLPWC_v1.csv"
+    quoted = '20,"以下哪句话中""东西""的意思(或用法)与其他句子不同。",一些东西,"“东西”,方向",买东西,东西都在,B'
+    lines = [",问题,选项1,选项2,选项3,选项4,答案", *sense_rows(20), quoted]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf")
+    task = load_task("sense-files", files=str(file), name="SLPWC")
+    assert isinstance(task, OddOneOutTask)
+    assert sum(task.n_rows().values()) == 21
+    found = {}
+    for split in task.splits:
+        for question, answer in zip(task.marked(split), task.answers(split).tolist(), strict=True):
+            found[tuple(text.text for text in question)] = (answer, [text.spans[0] for text in question])
+            assert len({text.text[slice(*text.spans[0])] for text in question}) == 1, "the same word in all four"
+    for k, line in enumerate(sense_rows(20)):
+        _, _, *sentences, letter = line.split(",")
+        assert found[tuple(sentences)] == (
+            "ABCD".index(letter),
+            [(s.index("打"), s.index("打") + 1) for s in sentences],
+        )
+        assert letter == "ABCD"[k % 4]
+    assert found["一些东西", "“东西”,方向", "买东西", "东西都在"] == (1, [(2, 4), (1, 3), (1, 3), (0, 2)])
+
+
+def test_a_question_whose_word_is_missing_is_named_or_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "WSD_v1.csv"
+    header = ",问题,选项1,选项2,选项3,选项4,答案"
+    for row, message in {
+        "0,句中“山”的意思,山,水,山,山,B": r"line 22: sentence B lacks '山'",
+        "0,句中山的意思,山,山,山,山,B": r"line 22: no word is in quotes",
+        "0,句中“山”的意思,山,山,山,山,E": r"'答案' holds 'E', but A, B, C or D is needed",
+    }.items():
+        file.write_text("\n".join([header, *sense_rows(20), row]) + "\n", encoding="utf-8")
+        with pytest.raises(TaskError, match=message):
+            read_sense_files(file)
+        task = load_task("sense-files", files=str(file), bad_rows="drop")
+        assert sum(task.n_rows().values()) == 20
+        assert any("dropped" in note or "left out" in note for note in task.notes), task.notes
+    with pytest.raises(TaskError, match="`sentences` names 1 columns; name 4"):
+        read_sense_files(file, sentences=("a",))

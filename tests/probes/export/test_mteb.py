@@ -1,6 +1,7 @@
 """Every layer gets mteb's own scores from one pass over the texts. Needs the extra."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,22 @@ from scipy.stats import spearmanr
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_plan import parse_plan
 from extract.run import extraction
 from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.data.task import Task
 from probes.data.task_table import load_task
-from probes.export.mteb import as_mteb_encoder, fill_task, run_mteb
+from probes.export.mteb import (
+    as_mteb_encoder,
+    fill_task,
+    find_tasks,
+    mean_scores,
+    read_instructions,
+    run_mteb,
+    split_tasks,
+)
 from tests.extract.tiny_decoders import make_decoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -115,7 +126,7 @@ def test_classification_is_evaluated_too(mteb: Any, decoder: Decoder, tmp_path: 
     assert 0 <= frame["score"].item() <= 1
     with pytest.raises(ConfigError, match=r"'STSBenchmark' of mteb is of type STS, .* allowed: STS with pairs"):
         fill_task(mteb.get_task("STSBenchmark"), rows)
-    with pytest.raises(ConfigError, match="mteb has no task 'STSBenchmrk'"):
+    with pytest.raises(ConfigError, match="mteb has no task or benchmark 'STSBenchmrk'"):
         run_mteb(decoder, ExtractionSpec(), ["STSBenchmrk"], out=tmp_path)
     with pytest.raises(ConfigError, match=r"data of task 'STSBenchmark' cannot be loaded .* fill it from local rows"):
         run_mteb(decoder, ExtractionSpec(), ["STSBenchmark"], out=tmp_path)
@@ -144,6 +155,101 @@ def test_retrieval_reads_documents_as_the_template_says(mteb: Any, decoder: Deco
     assert scores["same"][1] != scores["other"][1]
 
 
+def test_lists_benchmarks_types_and_subsets_are_found_offline(mteb: Any) -> None:
+    del mteb
+    lbw, magnet, chinese = (find_tasks([name]) for name in ("lbw", "magnet", "c-mteb"))
+    assert [len(tasks) for tasks in (lbw, magnet, chinese)] == [15, 12, 31]
+    by_name = {task.metadata.name: task for task in lbw}
+    assert list(by_name["MassiveIntentClassification"].hf_subsets) == ["en"]
+    assert list(by_name["STS17"].hf_subsets) == ["en-en"]
+    assert {tuple(task.eval_splits) for task in lbw} == {("test",)}
+    assert {task.metadata.type for task in magnet} == {"STS", "Clustering"}
+    groups = Counter(task.metadata.type for task in chinese)
+    assert [groups[kind] for kind in ("Classification", "Clustering", "PairClassification")] == [6, 4, 2]
+    assert [groups[kind] for kind in ("Reranking", "Retrieval", "STS")] == [4, 8, 7]
+    assert len(find_tasks(["c-mteb:Clustering"])) == len(find_tasks(["MTEB(cmn, v1):Clustering"])) == 4
+    assert find_tasks(split_tasks("BQ, c-mteb:STS"))[0].metadata.name == "BQ"
+    assert len(find_tasks(["BQ", "c-mteb:STS"])) == 7
+    with pytest.raises(ConfigError, match=r"no subset 'en'; allowed: .*en-en"):
+        find_tasks(["STS17:en"])
+    with pytest.raises(ConfigError, match="no tasks of type 'Sts'; allowed: Classification, Clustering"):
+        find_tasks(["c-mteb:Sts"])
+    with pytest.raises(ConfigError, match=r"no task or benchmark 'lbv' .*lbw, magnet, c-mteb"):
+        find_tasks(["lbv"])
+
+
+def test_instructions_are_read_by_task_and_by_type(mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path) -> None:
+    of_lbw, of_magnet = read_instructions("lbw"), read_instructions("magnet")
+    assert of_lbw["STS"] == "Instruct: Retrieve semantically similar text.\nQuery: "
+    assert set(of_lbw) - {"STS"} <= {task.metadata.name for task in find_tasks(["lbw"])}
+    assert of_magnet["MedrxivClusteringS2S"] == "Identify the main category of Medrxiv papers based on the titles: "
+    file = tmp_path / "instructions.yaml"
+    file.write_text("format: 'Instruct: {task}. '\nSTS: Find the same\nSICK-R: Compare\n", encoding="utf-8")
+    instructions = read_instructions(str(file))
+    assert instructions == {"STS": "Instruct: Find the same. ", "SICK-R": "Instruct: Compare. "}
+    spec = ExtractionSpec(layers=("block_02",))
+    how: dict[str, Any] = {"out": tmp_path / "mteb", "caches": tmp_path / "caches"}
+
+    def scores(given: Any) -> list[float]:
+        tasks = [fill_task(mteb.get_task(name), pairs) for name in ("STSBenchmark", "SICK-R")]
+        found: list[float] = run_mteb(decoder, spec, tasks, instructions=given, **how)["score"].tolist()
+        return found
+
+    plain, told = scores(None), scores(instructions)
+    assert plain[0] == plain[1], "the same rows"
+    assert len({plain[0], *told}) == 3, "an instruction for each of them"
+    apart = [scores({"STSBenchmark": instructions["STS"]})[0], scores({"STS": instructions["SICK-R"]})[1]]
+    assert told == pytest.approx(apart, abs=1e-5)  # mteb rounds
+    with pytest.raises(ConfigError, match="instruction for 'STSBenchmrk', which is no task and no type"):
+        scores({"STSBenchmrk": "Find the same: "})
+    file.write_text("STS: [1]\n", encoding="utf-8")
+    for source, message in {
+        str(file): "holds no instructions",
+        "c-mteb": "has no",
+        "gone.yaml": "allowed: a YAML file, or lbw",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            read_instructions(source)
+
+
+def test_several_plans_share_what_they_have_in_common(mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path) -> None:
+    spec, plans = ExtractionSpec(), [parse_plan(text) for text in ("causal", "backward:1", "bidirectional:1")]
+    alone = [
+        run_mteb(
+            decoder,
+            spec.with_plan(plan),
+            [fill_task(mteb.get_task("STSBenchmark"), pairs)],
+            out=tmp_path / f"mteb-{number}",
+            caches=tmp_path / f"caches-{number}",
+        )
+        for number, plan in enumerate(plans)
+    ]
+    task = fill_task(mteb.get_task("STSBenchmark"), pairs)
+    frame = run_mteb(decoder, spec, [task], plans=plans, out=tmp_path / "mteb", caches=tmp_path / "caches")
+    caches = [LatentCache(path) for path in (tmp_path / "caches").glob("*.h5")]
+    assert len(caches) == 2 * len(plans), "a cache for each side of the pairs and plan"
+    assert {cache.certificate["swept_with"] for cache in caches} == {len(plans)}
+    assert frame["plan"].unique().tolist() == [plan.text for plan in plans]
+    together = pd.concat(alone).reset_index(drop=True)
+    pd.testing.assert_frame_equal(frame, together, atol=1e-4, rtol=0)
+
+
+def test_means_are_over_tasks_and_over_types() -> None:
+    keys = {"plan": "causal", "pooling": "mean", "layer": "block_01"}
+    scores = {
+        ("a", "STS", "test"): 0.2,
+        ("a", "STS", "validation"): 0.4,
+        ("b", "STS", "test"): 0.5,
+        ("c", "Clustering", "test"): 0.9,
+    }
+    frame = pd.DataFrame([{"task": t, "type": k, "split": s, **keys, "score": v} for (t, k, s), v in scores.items()])
+    means = mean_scores(frame).set_index("mean")
+    assert means["score"].to_dict() == pytest.approx(
+        {"STS": 0.4, "Clustering": 0.9, "all tasks": (0.3 + 0.5 + 0.9) / 3, "all types": 0.65}
+    )
+    assert means["n_tasks"].to_dict() == {"STS": 2, "Clustering": 1, "all tasks": 3, "all types": 3}
+
+
 def test_the_command_scores_local_rows_and_draws_the_curve(
     mteb: Any, decoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,3 +265,9 @@ def test_the_command_scores_local_rows_and_draws_the_curve(
     assert Path("mteb/mteb.svg").is_file()
     assert main(["mteb", "--local", *options]) == 2
     assert "--tasks is missing" in capsys.readouterr().err
+    plans = ["--plans", "causal;bidirectional:1", "--instructions", "lbw", "--out", "both"]
+    assert main(["mteb", "--tasks", "STSBenchmark,SICK-R", "--local", *plans, "--figures", "svg", *options]) == 0
+    means = pd.read_csv("both/mteb_means.csv")
+    assert set(means["mean"]) == {"STS", "all tasks", "all types"}
+    assert set(means["plan"]) == {"causal", "bidirectional:1"}
+    assert "all tasks" in capsys.readouterr().out

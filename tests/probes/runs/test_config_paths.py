@@ -107,6 +107,10 @@ def test_files_by_split_folders_decoders_and_sections_of_other_files(project: Pa
     Path("configs/merge.yaml").write_text(merge, encoding="utf-8")
     parts = read_config([], file="configs/merge.yaml").decoder.merge
     assert [part.name for part in parts] == ["configs/decoders/tiny", "gpt2"]
+    for adapters in ("[decoders/tiny, me/lora]", "'decoders/tiny,me/lora'"):
+        stacked = f"decoder: {{name: gpt2, adapter: {adapters}}}\n"
+        Path("configs/stacked.yaml").write_text(stacked, encoding="utf-8")
+        assert read_config([], file="configs/stacked.yaml").decoder.adapter == ("configs/decoders/tiny", "me/lora")
     Path("configs/part.yaml").write_text("name: decoders/tiny\n", encoding="utf-8")
     assert read_config([("decoder", "configs/part.yaml")]).decoder.name == "configs/decoders/tiny"
     Path("configs/gone.yaml").write_text("decoder: {name: ./models/gone}\n", encoding="utf-8")

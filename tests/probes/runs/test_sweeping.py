@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
+from extract.decoders.decoder import load_decoder
 from extract.errors import ConfigError
 from extract.masks.mask_plan import parse_plan
 from probes.cli.commands import SweepArgs
@@ -172,3 +174,49 @@ def test_a_head_that_needs_autoencoders_is_refused_before_anything_is_extracted(
     )
     with pytest.raises(ConfigError, match="head 'siamese-cosine' has start 'pretrained', but a sweep fits no auto"):
         run_sweep(config, [parse_plan("causal")])
+
+
+@pytest.mark.usefixtures("rendered_figures")
+def test_a_merge_is_run_at_every_ratio(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = save_decoder(config.parent / "other", seed=1)
+    names = [str(config.parent / "decoder"), str(other)]
+    merge = f"[{{name: {names[0]}, weight: 0.5}}, {{name: {names[1]}, weight: 0.5}}]"
+    runs = ["--runs", str(tmp_path), "--task.pairs", "16"]
+    merged = ["sweep", str(config), "--decoder.merge", merge, "--ratios", "0,0.5,1", *runs, "--figures", "svg"]
+    assert main(merged) == 0
+    frame = pd.read_csv(tmp_path / "tiny-ratios" / "ratios.csv")
+    assert frame["ratio"].unique().tolist() == [0, 0.5, 1]
+    assert (tmp_path / "tiny-ratios" / "ratios.svg").is_file()
+    scores = {
+        ratio: json.loads((tmp_path / f"tiny-ratio-{ratio}" / "scores.json").read_text(encoding="utf-8"))
+        for ratio in ("0", "0.5", "1")
+    }
+    for ratio, name in {"0": names[0], "1": names[1]}.items():  # the ends of the curve are the checkpoints
+        digest = load_decoder(name).description.weight_digest
+        assert scores[ratio]["decoder"]["weight_digest"] == digest
+    for ratio, record in scores.items():
+        summary = record["heads"]["layer-cosine"]["summary"]
+        rows = frame[frame["ratio"] == float(ratio)].set_index("split")["score"]
+        metric = record["heads"]["layer-cosine"]["metric"]
+        assert {split: summary[split][metric]["mean"] for split in summary} == pytest.approx(rows.to_dict())
+    selection = {ratio: record["heads"]["layer-cosine"]["selection_score"] for ratio, record in scores.items()}
+    assert frame[frame["is_chosen"]]["ratio"].unique().tolist() == [float(max(selection, key=lambda r: selection[r]))]
+    shown = capsys.readouterr().out
+    assert "Every run has read test" in shown
+    assert main([*merged, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "0.5*decoder+0.5*other"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ratios", "0,1"], "decoder.merge has 0 parts, and ratios are between two"),
+        (["--ratios", "0,x"], "--ratios is '0,x'; allowed: numbers"),
+        (["--ratios", "0,1", "--plans", "causal"], "--plans"),
+    ],
+)
+def test_ratios_without_a_merge_of_two_are_refused(
+    words: list[str], message: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", str(config), *words]) != 0
+    assert message in capsys.readouterr().err
