@@ -235,6 +235,8 @@ def test_a_checkpoint_of_images_or_sounds_gives_its_text_decoder(model_type: str
     found = run_layers(decoder, id_batch([ids]))
     assert len(decoder.blocks) == 3
     assert drift(torch.stack([*found[:3], found[-1]]), torch.stack(expected)) <= 1e-6
+    in_memory = load_decoder(whole, make_tokenizer())
+    assert in_memory.description.weight_digest == decoder.description.weight_digest
     plan = parse_plan("nosink-bidirectional:2")
     with plan_in_force(decoder, plan):
         assert check_influence(decoder, plan, n_rows=4, n_tokens=12).is_as_planned
