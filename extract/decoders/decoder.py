@@ -588,7 +588,7 @@ def _merge(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Located]:
     """Merge checkpoints in memory: the first's parameters become the sum; the others are loaded one at a time.
 
-    Outside its body (a head, towers for images or sounds), the first keeps what not all of the others have.
+    Outside its body (towers for images or sounds), the first keeps what not all of the others have.
     """
     merged: PreTrainedModel | None = None
     is_empty = True  # nothing with a weight was added yet
@@ -602,7 +602,7 @@ def _merge(
             model = _read_adapted(located, single, torch.device("cpu"), with_head=with_head)
         added = _parameters_by_body(model)
         if merged is None:
-            merged, sums = model, added
+            merged, sums = model, _parameters_by_body(model, once=True)
             in_body = dict(body_of(model).named_parameters())
             outside = {key: total.data for key, total in sums.items() if key not in in_body}
         else:
@@ -621,10 +621,10 @@ def _merge(
     return merged, tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
 
 
-def _parameters_by_body(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Return the parameters of a model by their names in its body, or else in the model."""
-    path = _body_path(model)
-    return {key.removeprefix(f"{path}.") if path else key: value for key, value in model.named_parameters()}
+def _parameters_by_body(model: PreTrainedModel, *, once: bool = False) -> dict[str, nn.Parameter]:
+    """Return the parameters of a model by their names in its body, or else in the model; tied ones by each name."""
+    prefix = f"{_body_path(model)}."
+    return {key.removeprefix(prefix): value for key, value in model.named_parameters(remove_duplicate=once)}
 
 
 def _require_alike(

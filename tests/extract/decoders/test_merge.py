@@ -207,17 +207,20 @@ def test_a_text_decoder_merges_with_the_one_inside_another_model(form: str, tmp_
     assert frame.loc[("block_02", "mlp"), "cosine"] == pytest.approx(float(u @ v / (u.norm() * v.norm())), abs=1e-12)
 
 
-def test_what_is_outside_the_body_is_that_of_the_first(tmp_path: Path) -> None:
+def test_a_tower_stays_that_of_the_first_and_a_tied_head_counts_as_one(tmp_path: Path) -> None:
     text, vision = forms(tmp_path, "qwen3", "qwen3_vl", tie_word_embeddings=True)
+    auto: Any = AutoModelForMultimodalLM
+    first = dict(auto.from_pretrained(vision).named_parameters())
+    embedding = weights_of(load_decoder(text))["embed_tokens.weight"]
     for weights in ((0.5, 0.5), (0.0, 1.0)):
         spec = DecoderSpec(device="cpu", merge=(MergePart(vision, weights[0]), MergePart(text, weights[1])))
         model, _, _ = loading._merge(spec, torch.device("cpu"), lambda _: None)
-        auto: Any = AutoModelForMultimodalLM
-        first = dict(auto.from_pretrained(vision).named_parameters())
-        outside = {name for name in first if not name.startswith("model.language_model.")}
-        assert "lm_head.weight" in outside  # the text decoder's is tied
-        for name, tensor in model.named_parameters():
-            assert torch.equal(tensor, first[name]) == (name in outside), name
+        found = dict(model.named_parameters())
+        head = weights[0] * first["lm_head.weight"] + weights[1] * embedding
+        torch.testing.assert_close(found["lm_head.weight"], head, atol=1e-6, rtol=1e-6)
+        tower = [name for name in first if name.startswith("model.visual.")]
+        assert len(tower) > 10
+        assert all(torch.equal(found[name], first[name]) for name in tower)
 
 
 def test_other_rotary_frequencies_inside_another_model_are_reported(tmp_path: Path) -> None:
