@@ -1,4 +1,7 @@
-"""Commands that only read finished runs import neither torch nor Lightning, which take most of ten seconds."""
+"""Commands that only read finished runs import neither torch nor Lightning, which take most of ten seconds.
+
+Lightning is imported only where a head is fitted by its loop.
+"""
 
 import json
 import shutil
@@ -7,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.probes.finished_run import Finished
 
 WATCHED = ("torch", "lightning", "transformers")
 PROGRAM = f"""
@@ -60,3 +65,24 @@ def test_the_program_notices_an_import(tmp_path: Path) -> None:
         timeout=120,
     )
     assert json.loads(done.stderr.splitlines()[-1]) == [0, ["torch"]]
+
+
+@pytest.mark.parametrize("head", ["", "siamese-cosine"], ids=["all fits are there", "one is missing"])
+def test_lightning_is_imported_only_where_a_head_is_fitted(head: str, finished: Finished, tmp_path: Path) -> None:
+    base = shutil.copytree(finished.base, tmp_path / "base")
+    config = base / finished.config.name
+    config.write_text(config.read_text(encoding="utf-8").replace(str(finished.base), str(base)), encoding="utf-8")
+    (base / "runs" / "tiny" / "stamp.json").unlink()
+    if head:
+        shutil.rmtree(base / "runs" / "tiny" / "heads" / head)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "run", str(config), "--figures", ""],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    code, imported = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    assert ("torch" in imported, "lightning" in imported) == (True, bool(head))
