@@ -69,14 +69,12 @@ def test_the_program_notices_an_import(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", ["", "siamese-cosine"], ids=["all fits are there", "one is missing"])
 def test_lightning_is_imported_only_where_a_head_is_fitted(head: str, finished: Finished, tmp_path: Path) -> None:
-    base = shutil.copytree(finished.base, tmp_path / "base")
-    config = base / finished.config.name
-    config.write_text(config.read_text(encoding="utf-8").replace(str(finished.base), str(base)), encoding="utf-8")
-    (base / "runs" / "tiny" / "stamp.json").unlink()
+    folder = shutil.copytree(finished.folder, tmp_path / "runs" / "tiny")
+    (folder / "stamp.json").unlink()
     if head:
-        shutil.rmtree(base / "runs" / "tiny" / "heads" / head)
+        shutil.rmtree(folder / "heads" / head)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "run", str(config), "--figures", ""],
+        [sys.executable, "-c", PROGRAM, "run", str(finished.config), "--runs", "runs"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
