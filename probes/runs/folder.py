@@ -149,7 +149,10 @@ def _describe_differences(folder: Path, settings: Values) -> str:
 
 
 def _without_display(settings: Values) -> Plain:
-    return {key: value for key, value in settings.items() if key not in DISPLAY_KEYS}
+    shown = {key: value for key, value in settings.items() if key not in DISPLAY_KEYS}
+    if isinstance(extraction := shown.get("extraction"), Mapping):  # of texts beside the cache, the same run
+        shown["extraction"] = {key: value for key, value in extraction.items() if key != "store_texts"}
+    return shown
 
 
 def _as_yaml(settings: object) -> str:
