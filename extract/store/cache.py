@@ -278,12 +278,13 @@ class LatentCache:
 
         Texts that are kept are compared with the digests in the rows.
         """
-        require_sound(self.path)
-        self._verify_texts()
+        self.verify_latents()
+        if (texts := self._read_texts()) is not None:
+            self.with_texts(texts).texts  # noqa: B018 - compared
 
-    def _verify_texts(self) -> None:
-        if self.keeps_texts:
-            self.with_texts(self._read_texts() or ()).texts  # noqa: B018 - read and compared
+    def verify_latents(self) -> None:
+        """Do so without the texts, which decide no number."""
+        require_sound(self.path)
 
     @property
     def certificate(self) -> Plain:
@@ -589,10 +590,10 @@ class MeanCache(LatentCache):
         """Whether every part is whole."""
         return all(part.is_complete for part in self.parts)
 
-    def verify(self) -> None:
+    def verify_latents(self) -> None:
         """Compare every part with its checksums; raises as `LatentCache.verify`."""
         for part in self.parts:
-            part.verify()
+            part.verify_latents()
 
     @property
     def certificate(self) -> Plain:
@@ -724,11 +725,10 @@ class ShardedCache(LatentCache):
         """The certificate of the first shard, and the number of shards, which all have one."""
         return {**super().certificate, "n_shards": self.n_shards}
 
-    def verify(self) -> None:
+    def verify_latents(self) -> None:
         """Compare the SHA-256 of every shard with the index: `CacheError` names one that is not what was written."""
         for shard in self.index.shards:
             require_shard(self._file.files, shard, self.index, where=str(self.path))
-        self._verify_texts()
 
 
 def describe_shard(path: Path, *, window: int, expected: CacheIdentity | None = None) -> Shard:
@@ -783,7 +783,7 @@ def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
     for cache in whole_caches(folder, first=Manifest(identity).short_id):
         if _covers(cache.identity, identity):
             with passing_over(cache.path):
-                cache.verify()
+                cache.verify_latents()
                 return cache.shown_as(identity)
     return None
 

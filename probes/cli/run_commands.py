@@ -144,7 +144,7 @@ def _sources(config: RunConfig, task: Task) -> list[tuple[RunConfig, Task | Corp
 
 def _open_named(name: str) -> LatentCache:
     cache = open_cache(name)
-    cache.verify()
+    cache.verify_latents()
     return cache
 
 
