@@ -144,7 +144,7 @@ class LatentCache:
         """Return latents `(L, N, D)` in float32, of the texts that were extracted in their order, or of their words.
 
         Raises:
-            CacheError: A cache that was opened from a file, which holds its rows in an order of its own and no texts;
+            CacheError: A cache that was opened from a file, which holds its rows in an order of its own, without kept texts;
                 one of several poolings; or layers that differ in width.
             ValueError: `copy=False`: latents are gathered into new memory.
         """
@@ -464,7 +464,8 @@ class LatentCache:
         and `is_shared`.
 
         Args:
-            texts: Describe these texts, in their order, with a column `text` (and `word`); a cache holds no texts.
+            texts: Describe these texts, in their order, with a column `text` (and `word`); those that are kept
+                beside the cache (`store_texts`), if there are any, when absent.
         """
         import pandas as pd
 

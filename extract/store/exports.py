@@ -34,7 +34,8 @@ SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": 
 class Selection:
     """The part of a cache that goes into a table or file: of some layers and poolings (all when empty).
 
-    With `texts`, their latents in this order, and a column `text`, as a cache holds digests alone; else all latents.
+    With `texts`, their latents in this order, and a column `text`; else all latents, with a column `text` where the
+    cache keeps its texts.
     """
 
     cache: "LatentCache"
