@@ -144,7 +144,7 @@ class LatentCache:
         """Return latents `(L, N, D)` in float32, of the texts that were extracted in their order, or of their words.
 
         Raises:
-            CacheError: A cache that was opened from a file, which has its rows in an order of its own, without its texts;
+            CacheError: A cache that was opened from a file, which has rows in an order of its own and no texts;
                 one of several poolings; or layers that differ in width.
             ValueError: `copy=False`: latents are gathered into new memory.
         """
