@@ -1,4 +1,7 @@
-"""Lightning's loop around plain modules, data and hooks; no other module imports Lightning, which takes seconds."""
+"""Lightning's loop around plain modules, data and hooks.
+
+Lightning takes seconds to import, so what loads a fitted head imports neither it nor this module.
+"""
 
 import logging
 import signal
@@ -108,22 +111,27 @@ class _Hooks(Callback):
         return self.hooks.state_key
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        self.hooks.on_train_start(trainer, pl_module.module)
+        self.hooks.on_train_start(trainer, _inside(pl_module))
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        self.hooks.on_train_epoch_end(trainer, pl_module.module)
+        self.hooks.on_train_epoch_end(trainer, _inside(pl_module))
 
     def on_save_checkpoint(self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self.hooks.on_save_checkpoint(trainer, pl_module.module, checkpoint)
+        self.hooks.on_save_checkpoint(trainer, _inside(pl_module), checkpoint)
 
     def on_load_checkpoint(self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self.hooks.on_load_checkpoint(trainer, pl_module.module, checkpoint)
+        self.hooks.on_load_checkpoint(trainer, _inside(pl_module), checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         return self.hooks.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.hooks.load_state_dict(state_dict)
+
+
+def _inside(module: lightning.LightningModule) -> Any:
+    """Return the module that is fitted."""
+    return module.module if isinstance(module, Loop) else module
 
 
 class _Files(TorchCheckpointIO):
@@ -142,23 +150,25 @@ class _Files(TorchCheckpointIO):
 
 
 def run_trainer(
-    module: TrainedModule,
+    module: TrainedModule | lightning.LightningModule,
     data: Any,
     *,
     seed: int,
     device: str,
-    hooks: Sequence[FitHooks] = (),
+    hooks: Sequence[FitHooks | Callback] = (),
     unfinished: Unfinished | None = None,
     **options: Any,
 ) -> None:
     """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt.
 
     `data` has loaders (`train_dataloader`, and `val_dataloader` where rows are held out), `state_dict` and
-    `load_state_dict`.
+    `load_state_dict`. Modules, data and hooks that are Lightning's own are used as they are.
     """
     kind, _, index = device.partition(":")
     keep_blocks()  # every step makes the same intermediate results
-    loop = Loop(module).train()
+    loop = module if isinstance(module, lightning.LightningModule) else Loop(module)
+    datamodule = data if isinstance(data, lightning.LightningDataModule) else _data(data)
+    calls = (*hooks, *([unfinished] if unfinished else []))
     try:
         with torch.random.fork_rng(), quiet_lightning(), _interruptible():
             torch.manual_seed(seed)
@@ -170,13 +180,15 @@ def run_trainer(
                 enable_progress_bar=False,
                 enable_model_summary=False,
                 num_sanity_val_steps=0,
-                callbacks=[_Hooks(part) for part in (*hooks, *([unfinished] if unfinished else []))],
+                callbacks=[call if isinstance(call, Callback) else _Hooks(call) for call in calls],
                 plugins=[_Files(unfinished)] if unfinished else None,
                 **options,
             )
-            trainer.fit(loop, datamodule=_data(data), ckpt_path=unfinished.find() if unfinished else None)
+            trainer.fit(loop.train(), datamodule=datamodule, ckpt_path=unfinished.find() if unfinished else None)
     finally:
-        module.loop = None  # a trainer holds on to its loaders, and with them to their buffers
+        loop.trainer = datamodule.trainer = None  # it holds on to its loaders, and with them to their buffers
+        if isinstance(module, TrainedModule):
+            module.loop = None
 
 
 @contextmanager

@@ -250,8 +250,9 @@ class Unfinished(FitHooks):
         """Add the generators and the time."""
         del trainer
         generators = {"cpu": torch.get_rng_state()}
-        if module.mean.device.type == "cuda":
-            generators["cuda"] = torch.cuda.get_rng_state(module.mean.device)
+        device = next(module.parameters()).device
+        if device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(device)
         seconds = self.seconds_before + time.monotonic() - self._began
         threads = torch.get_num_threads()
         checkpoint[_KEY] = {"generators": generators, "seconds": seconds, "identity": self.identity, "threads": threads}
@@ -263,7 +264,7 @@ class Unfinished(FitHooks):
         if self._generators:
             torch.set_rng_state(self._generators["cpu"])
             if "cuda" in self._generators:
-                torch.cuda.set_rng_state(self._generators["cuda"], module.mean.device)
+                torch.cuda.set_rng_state(self._generators["cuda"], next(module.parameters()).device)
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Write the state, if the last one is old enough and training continues."""
