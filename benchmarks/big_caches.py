@@ -34,8 +34,9 @@ from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
 from extract.store.shard_index import ShardIndex, shard_file, shared_identity
 from extract.store.writer import StoreWriter
-from probes.fitting.fit import fit_layers, run_trainer
+from probes.fitting.fit import fit_layers
 from probes.fitting.fit_options import FitOptions
+from probes.fitting.loop import run_trainer
 from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import WordLatents

@@ -30,7 +30,7 @@ from extract.masks.truth import require_reading
 from extract.poolings.memory import HostCopy
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
 from extract.poolings.poolings import Joiner, require_no_padding
-from extract.records import to_plain
+from extract.records import to_plain, with_values
 from extract.registry import describe_own
 from extract.run.encode import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
@@ -38,6 +38,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.format import StoredArray, create_store, require_locks
+from extract.store.kept_texts import keep_texts
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter, name_latent, read_report, refuse_latent, round_latents
@@ -90,6 +91,7 @@ def extract_latents(
     folder: str | Path = "caches",
     progress: ExtractionProgress | None = None,
     workers: Workers = Workers(),
+    store_texts: bool = False,
 ) -> LatentCache:
     """Extract latents of texts, or of their words, into a cache, unless a cache already holds them.
 
@@ -101,6 +103,7 @@ def extract_latents(
             one is resumed.
         progress: Progress callback; silent by default.
         workers: The position of this process in a group that writes one store together.
+        store_texts: Keep the texts beside the cache, as `spec.store_texts` says too; also beside one that is there.
 
     Returns:
         The whole cache; a `MeanCache` of several where the template's name is that of several. `numpy.asarray` of it
@@ -116,6 +119,7 @@ def extract_latents(
     """
     texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
+    spec = with_values(spec, store_texts=True) if store_texts else spec
     decoder = load_decoder(decoder)
     manifest = describe_extraction(decoder, unique, spec)
     if len(spec.members) > 1:
@@ -134,6 +138,8 @@ def extract_latents(
             Extraction(decoder, unique, spec, writer, session, workers).run()
         cache = LatentCache(path, expected=manifest.identity)
     if workers.rank == 0:
+        if spec.store_texts:
+            keep_texts(cache.path, unique)
         warn_truncated(cache)
     return cache.with_texts(texts)
 

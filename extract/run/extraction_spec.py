@@ -70,6 +70,9 @@ class ExtractionSpec:
     """How latents are stored: `float32`, `float16` or `bfloat16`."""
     batch_tokens: int | None = None
     """Most tokens per batch, padding included; chosen for the device when absent."""
+    store_texts: bool = False
+    """Keep the texts beside the cache, so that it gives them back (`LatentCache.texts`); it holds digests alone
+    otherwise. Also of a cache that is there already."""
 
     @property
     def looks_inside(self) -> bool:

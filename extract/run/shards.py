@@ -30,6 +30,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.session import Session
 from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
+from extract.store.kept_texts import keep_texts, move_texts
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import LocalFiles, require_shard
 from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
@@ -99,7 +100,7 @@ def extract_shards(
     write = partial(write_shard, decoder=decoder, spec=spec, progress=progress)
     progress.start(n_rows=len(source) if isinstance(source, Sized) else 0, n_done=index.n_rows)
     try:
-        for _ in map_windows(write, chain([first], windows), ledger):
+        for _ in map_windows(write, chain([first], windows), ledger, stores_texts=spec.store_texts):
             pass
     except BaseException:
         abandon_empty(ledger.folder)
@@ -189,6 +190,8 @@ def write_shard(
             Extraction(decoder, window.texts, spec, writer, session).run()
     except (InputError, NonFiniteLatentError) as error:
         raise type(error)(f"in {window}, counted in it: {error}") from error
+    if spec.store_texts:
+        keep_texts(draft, window.texts)
     return describe_shard(draft, window=window.number, expected=manifest.identity), draft
 
 
@@ -205,7 +208,11 @@ class _ClaimProgress(ExtractionProgress):
 
 
 def map_windows(
-    write: Callable[[Window, Claim], tuple[Shard, Path]], windows: Iterable[Window], ledger: "Ledger"
+    write: Callable[[Window, Claim], tuple[Shard, Path]],
+    windows: Iterable[Window],
+    ledger: "Ledger",
+    *,
+    stores_texts: bool = False,
 ) -> Iterator[Shard]:
     """Compute the windows that no process has computed, and yield their shards when they are listed; end when all are.
 
@@ -217,6 +224,8 @@ def map_windows(
         todo, waiting = [*waiting, *([] if next_window is None else [next_window])], []
         for window in todo:
             if ledger.has(window):
+                if stores_texts:
+                    ledger.keep_texts(window)
                 continue
             with ledger.claimed(window) as claim:
                 if claim is None:
@@ -298,6 +307,11 @@ class Ledger:
             self._unread.remove(window.number)
         return True
 
+    def keep_texts(self, window: Window) -> None:
+        """Write the texts of a window beside its shard, which is listed, unless they are there."""
+        if (shard := self.index.find(window.number)) is not None:
+            keep_texts(self.folder / shard.file, window.texts)
+
     @contextmanager
     def claimed(self, window: Window) -> Iterator[Claim | None]:
         """Hold the claim to a window until the `with` block or the process ends; None where another is at work on it.
@@ -318,6 +332,7 @@ class Ledger:
             if listed is not None:  # its file is gone, and another one comes
                 index = index.without(shard.window)
                 index.write(self.folder)
+            move_texts(draft, self.folder / shard.file)
             draft.replace(self.folder / shard.file)
             index = index.with_shard(shard)
             index.write(self.folder)

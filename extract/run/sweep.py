@@ -31,6 +31,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
+from extract.store.kept_texts import keep_texts
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force
 from extract.wiring.tree import Route, count_blocks, route_of, walk_plans
@@ -130,6 +131,9 @@ def sweep_latents(
         or extract_latents(decoder, unique, spec=specs[plan], folder=folder)
         for plan in plans
     ]
+    if spec.store_texts:
+        for cache in caches:
+            keep_texts(cache.path, unique)
     warn_truncated(caches[0])
     return caches
 

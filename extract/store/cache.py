@@ -28,9 +28,10 @@ from extract.errors import (
     printable,
     unknown_name,
 )
-from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces, row_keys
+from extract.store.kept_texts import read_kept
 from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
 from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
 from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
@@ -100,22 +101,57 @@ class LatentCache:
         """Return this cache with its texts beside it, in whose order `numpy.asarray` gives its latents."""
         shown = copy.copy(self)
         shown._texts = texts
+        vars(shown).pop("texts", None)
         return shown
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_texts": None}  # not sent to every worker
+        return {**{key: value for key, value in vars(self).items() if key != "texts"}, "_texts": None}  # for workers
+
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether its texts are kept beside it (`store_texts`)."""
+        return self._read_texts() is not None
+
+    @cached_property
+    def texts(self) -> tuple[str | JoinedText, ...]:
+        """The text of every row, in the order of the rows, where they were kept (`store_texts`) or just extracted.
+
+        Raises:
+            CacheError: Texts that were not kept, or a file of texts that is damaged.
+        """
+        texts = self._read_texts() if self._texts is None else list(self._texts)
+        if texts is None:
+            raise CacheError(
+                f"cache {self._file.name!r} holds digests of its texts and not the texts; extract it again with "
+                "store_texts (--extraction.store_texts true), which adds them and computes nothing, or use "
+                "cache.with_texts(texts)."
+            )
+        numbers = {digest.tobytes(): number for number, digest in enumerate(digest_texts(texts))}
+        rows = [numbers.get(key.tobytes()) for key in row_keys(self._file)]
+        if missing := rows.count(None):
+            raise CacheError(
+                f"the texts that are kept beside cache {self._file.name!r} lack those of {missing} of {len(self)} "
+                "rows: they are damaged, or of another cache; extract again with store_texts to write them anew."
+            )
+        return tuple(texts[number] for number in rows if number is not None)
+
+    def _read_texts(self) -> list[str | JoinedText] | None:
+        """Read the texts that are kept, in the order of the extraction; None where there are none of some shard."""
+        kept = [read_kept(self._file.files, name) for name in self._file.names]
+        return None if None in kept else [text for texts in kept for text in texts or ()]
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Return latents `(L, N, D)` in float32, of the texts that were extracted in their order, or of their words.
 
         Raises:
-            CacheError: A cache that was opened from a file, which holds its rows in an order of its own and no texts;
+            CacheError: A cache that was opened from a file, which has rows in an order of its own and no texts;
                 one of several poolings; or layers that differ in width.
             ValueError: `copy=False`: latents are gathered into new memory.
         """
         if copy is False:
             raise ValueError("latents of a cache are gathered into new memory; leave copy=False out.")
-        if self._texts is None:
+        texts = self._read_texts() if self._texts is None else self._texts
+        if texts is None:
             raise CacheError(
                 f"cache {self.path.name!r} was opened from its file, which holds no texts and its rows in an order of "
                 "its own; use cache.gather(cache.rows_of(texts), pooling), or cache.with_texts(texts) first."
@@ -125,7 +161,7 @@ class LatentCache:
                 f"cache {self.path.name!r} has the poolings {', '.join(self.poolings)}, which are no single array; use "
                 "cache.gather(cache.rows_of(texts), pooling)."
             )
-        latents = self.gather(self.items.positions_of(self._texts), self.poolings[0]).numpy()
+        latents = self.gather(self.items.positions_of(texts), self.poolings[0]).numpy()
         return latents if dtype is None else latents.astype(dtype)
 
     def __repr__(self) -> str:
@@ -238,7 +274,16 @@ class LatentCache:
         return f"{CHECKSUMS}/blocks" in self._file.layouts[0]
 
     def verify(self) -> None:
-        """Compare every finished row with its checksums, if it carries any: `CacheError` where one does not match."""
+        """Compare every finished row with its checksums, if it carries any: `CacheError` where one does not match.
+
+        Texts that are kept are compared with the digests in the rows.
+        """
+        self.verify_latents()
+        if (texts := self._read_texts()) is not None:
+            self.with_texts(texts).texts  # noqa: B018 - compared
+
+    def verify_latents(self) -> None:
+        """Do so without the texts, which decide no number."""
         require_sound(self.path)
 
     @property
@@ -419,7 +464,8 @@ class LatentCache:
         and `is_shared`.
 
         Args:
-            texts: Describe these texts, in their order, with a column `text` (and `word`); a cache holds no texts.
+            texts: Describe these texts, in their order, with a column `text` (and `word`); those that are kept
+                beside the cache (`store_texts`), if there are any, when absent.
         """
         import pandas as pd
 
@@ -545,10 +591,10 @@ class MeanCache(LatentCache):
         """Whether every part is whole."""
         return all(part.is_complete for part in self.parts)
 
-    def verify(self) -> None:
+    def verify_latents(self) -> None:
         """Compare every part with its checksums; raises as `LatentCache.verify`."""
         for part in self.parts:
-            part.verify()
+            part.verify_latents()
 
     @property
     def certificate(self) -> Plain:
@@ -680,7 +726,7 @@ class ShardedCache(LatentCache):
         """The certificate of the first shard, and the number of shards, which all have one."""
         return {**super().certificate, "n_shards": self.n_shards}
 
-    def verify(self) -> None:
+    def verify_latents(self) -> None:
         """Compare the SHA-256 of every shard with the index: `CacheError` names one that is not what was written."""
         for shard in self.index.shards:
             require_shard(self._file.files, shard, self.index, where=str(self.path))
@@ -738,7 +784,7 @@ def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
     for cache in whole_caches(folder, first=Manifest(identity).short_id):
         if _covers(cache.identity, identity):
             with passing_over(cache.path):
-                cache.verify()
+                cache.verify_latents()
                 return cache.shown_as(identity)
     return None
 

@@ -14,6 +14,7 @@ from extract.errors import CacheError
 from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache, cache_path
 from extract.store.format import create_store
+from extract.store.kept_texts import keep_texts
 from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.writer import StoreWriter
 
@@ -60,6 +61,8 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+    if all(part.cache.keeps_texts for part in parts):
+        keep_texts(path, [text for part in parts for text in part.texts])
     return LatentCache(path, expected=manifest.identity)
 
 

@@ -34,7 +34,8 @@ SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": 
 class Selection:
     """The part of a cache that goes into a table or file: of some layers and poolings (all when empty).
 
-    With `texts`, their latents in this order, and a column `text`, as a cache holds digests alone; else all latents.
+    With `texts`, their latents in this order, and a column `text`; else all latents, with a column `text` where the
+    cache keeps its texts.
     """
 
     cache: "LatentCache"
@@ -68,12 +69,26 @@ class Selection:
         rows = items.row_of_latent[chosen]
         ids = np.ascontiguousarray(items.keys[chosen, :2]).view(np.uint8).reshape(-1, 16)
         return {
-            **({} if self.texts is None else items.text_columns(self.texts)),
+            **self._text_columns(rows),
             "text_id": [digest.tobytes().hex() for digest in ids],
             **items.columns(chosen),
             "n_tokens": self.cache.n_tokens[rows],
             "is_truncated": self.cache.is_truncated[rows],
         }
+
+    def _text_columns(self, rows: Int64[np.ndarray, " P"]) -> Columns:
+        """Write the texts of all latents into columns: those that were given, or else that the cache keeps."""
+        cache = self.cache
+        if self.texts is not None:
+            return cache.items.text_columns(self.texts)
+        if not cache.keeps_texts:
+            return {}
+        texts = [cache.texts[row] for row in rows.tolist()]
+        columns: Columns = {"text": [text if isinstance(text, str) else text.text for text in texts]}
+        if cache.is_words:
+            of_words = zip(texts, cache.items.keys[:, 2].tolist(), strict=True)
+            columns["word"] = [_word(text, number) for text, number in of_words]
+        return columns
 
     def read(self, start: int, stop: int, pooling: str, layer: str) -> Tensor:
         """Read some of the latents of one layer into memory, `(stop - start, D)` in the stored dtype."""
@@ -93,6 +108,13 @@ class Selection:
     def metadata(self) -> dict[str, str]:
         """The identity of the cache as metadata of a file."""
         return {METADATA: json.dumps(self.cache.identity.to_plain(), sort_keys=True)}
+
+
+def _word(text: str | JoinedText, number: int) -> str:
+    if isinstance(text, str):
+        return ""
+    start, end = text.spans[number]
+    return text.text[start:end]
 
 
 def arrow_table(chosen: Selection) -> "pa.Table":

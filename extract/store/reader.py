@@ -41,7 +41,7 @@ class StoreReader:
     ) -> None:
         self.files, self.manifest, self.name = files, manifest, str(name)
         self.layouts = list(layouts.values())
-        self._names = list(layouts)
+        self.names = list(layouts)
         self._rows = np.cumsum([0, *(layout["/rows/digest"].shape[0] for layout in self.layouts)])
         n_words = (layout["/words/flags"].shape[0] if "/words/flags" in layout else 0 for layout in self.layouts)
         self._words = np.cumsum([0, *n_words])
@@ -60,7 +60,7 @@ class StoreReader:
     @property
     def shard_of_row(self) -> Int[np.ndarray, " N"]:
         """Which shard each row is in."""
-        return np.repeat(np.arange(len(self._names), dtype=np.int32), np.diff(self._rows))
+        return np.repeat(np.arange(len(self.names), dtype=np.int32), np.diff(self._rows))
 
     def n_rows_of(self, name: str) -> int:
         """Length of the first axis of an array over all shards."""
@@ -74,7 +74,7 @@ class StoreReader:
         if name in self._maps:
             return self._maps[name]
         if len(self.layouts) == 1 and isinstance(self.files, LocalFiles):
-            array = self.files.map(self._names[0], self.layouts[0][name])
+            array = self.files.map(self.names[0], self.layouts[0][name])
         else:
             array = self.read(name)
             if name == "/rows/first_word":
@@ -101,7 +101,7 @@ class StoreReader:
                 break
             array = self.layouts[k][name]
             view = buffer[start - first : stop - first].view(np.uint8).reshape(-1).data
-            self.files.read_into(self._names[k], array.offset + (start - int(starts[k])) * array.row_bytes, view)
+            self.files.read_into(self.names[k], array.offset + (start - int(starts[k])) * array.row_bytes, view)
 
     def take(self, names: Sequence[str], rows: Int[np.ndarray, " B"]) -> StoredArray:
         """Gather rows of arrays of one width into new memory `(L, B, D)` of the stored dtype, in any order."""
@@ -111,7 +111,7 @@ class StoreReader:
             shards = np.searchsorted(starts, rows, side="right") - 1
             first = np.array([[layout[name].offset for layout in self.layouts] for name in names])
             offsets = first[:, shards] + (rows - starts[shards]) * array.row_bytes
-            self.files.take(self._names, shards, offsets, taken)
+            self.files.take(self.names, shards, offsets, taken)
         return taken
 
     def _first(self, name: str) -> ArrayPlace:

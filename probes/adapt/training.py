@@ -26,7 +26,8 @@ from probes.adapt.mntp import MaskedTokens, find_mask_id
 from probes.adapt.msg import MissingSpans
 from probes.adapt.sscl import Contrast, ContrastBatch
 from probes.adapt.token_rows import TokenBatch, TokenObjective, mark_rows
-from probes.fitting.fit import KeepBest, Look, run_trainer
+from probes.fitting.fit import KeepBest, Look
+from probes.fitting.loop import run_trainer
 from probes.fitting.saved_fits import Unfinished
 
 TOKEN_OBJECTIVES = ("msg", "mntp", "mtp")
@@ -385,7 +386,7 @@ def train(
             data,
             seed=config.seed,
             device=str(device),
-            callbacks=[_Steps(config, report), keeper],
+            hooks=[_Steps(config, report), keeper],
             unfinished=unfinished,
             max_epochs=n_looks,
             reload_dataloaders_every_n_epochs=1,

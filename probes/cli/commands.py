@@ -176,7 +176,7 @@ class ExtractArgs(Configured, Computing):
 
 
 @command(
-    "run_commands",
+    "whole_run",
     examples=(
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
@@ -189,6 +189,7 @@ class SweepArgs(Configured, Computing):
     Or run a config whose decoder is a merge of two checkpoints at several ratios, and compare those.
     """
 
+    checks_heads: ClassVar[bool] = False
     fits_heads: ClassVar[bool] = True
     ratios: tuple[float, ...] = option(
         (),

@@ -17,10 +17,11 @@ from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
 from probes.report.blocks import Block, Table, cell, metric_label, number, percent
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
+from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
-from probes.runs.compare import compare, note_on_settings
+from probes.runs.compare import Comparison, compare, note_on_settings
 from probes.runs.results import centres_of_gravity, layers_across, rank_systems
 from probes.runs.run_pages import write_comparison, write_report
 
@@ -40,13 +41,7 @@ def compare_command(args: CompareArgs) -> int:
     Console(markup=False).print(comparison.to_screen())
     show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
     if args.out:
-        folder = open_output(args.out)
-        write_file(folder / "curves.csv", write_frame(comparison.curves))
-        drawn = comparison.draw(folder, formats=args.figures)
-        pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
-        write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
-        write_comparison(comparison, folder / PAGE)
-        show_written(folder, (PAGE, "comparison.md", "curves.csv", *(path.name for path in drawn)))
+        _write_comparison(comparison, open_output(args.out), args)
     return 0
 
 
@@ -63,6 +58,24 @@ def _compare_abilities(args: CompareArgs) -> int:
         drawn = write_compared(folder, compared, formats=args.figures)
         show_written(folder, (PAGE, "summary.md", "comparison.csv"), drawn)
     return 0
+
+
+def _write_comparison(comparison: Comparison, folder: Path, args: CompareArgs) -> None:
+    """Write a comparison as tables, a figure and a page, unless they are there and nothing of them has changed."""
+    options = (args.head, args.split, args.resamples, list(args.figures), *(run.label for run in comparison.runs))
+    source = digest_source([run.folder.path for run in comparison.runs], *options)
+    page = folder / PAGE
+    if is_drawn(page, "comparison", source):
+        show(f"{page} is of the same scores: nothing is drawn")
+        return
+    write_file(folder / "curves.csv", write_frame(comparison.curves))
+    drawn = comparison.draw(folder, formats=args.figures)
+    pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
+    write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
+    write_comparison(comparison, page)
+    files = (PAGE, "comparison.md", "curves.csv", *(path.name for path in drawn))
+    note_drawn(page, "comparison", source, files)
+    show_written(folder, files)
 
 
 def _across(args: CompareArgs) -> int:

@@ -1,4 +1,4 @@
-"""Commands that extract and fit: extract, fit, sweep, embed."""
+"""Commands that extract and fit: extract, fit, embed."""
 
 import io
 import sys
@@ -16,25 +16,16 @@ from extract.files import write_file
 from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText
 from extract.linear import bfloat16_gain
-from extract.masks.mask_plan import (
-    MaskPlan,
-    parse_counts,
-    parse_plan,
-    plans_over_k,
-    plans_over_k_and_k0,
-    plans_over_windows,
-)
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
 from extract.store.cache import LatentCache, open_cache
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, SweepArgs
-from probes.cli.screen import open_output, read_lines, show, show_run, show_written, watcher_of
+from probes.cli.screen import open_output, read_lines, show, show_run, show_task, show_written, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
-from probes.report.scores import PlansScores
 from probes.runs.folder import command_line
 from probes.runs.ratio_runs import merge_at, run_ratios
-from probes.runs.run import RunResult, check_heads, find_sides, obtain_cache, obtain_shards, pretrain, run
+from probes.runs.run import check_heads, find_sides, obtain_cache, obtain_shards, pretrain, run
 from probes.runs.run_config import RunConfig
 from probes.runs.run_task import load_run_task, obtain_corpus
 from probes.runs.watcher import Watcher
@@ -153,16 +144,22 @@ def _sources(config: RunConfig, task: Task) -> list[tuple[RunConfig, Task | Corp
 
 def _open_named(name: str) -> LatentCache:
     cache = open_cache(name)
-    cache.verify()
+    cache.verify_latents()
     return cache
 
 
-def estimate(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunConfig, Task | Corpus]] = ()) -> int:
-    """Estimate an extraction: of the sources, or where there are none of what a run extracts."""
-    notes: list[str] = []
+def estimate(
+    config: RunConfig,
+    watcher: Watcher,
+    sources: Sequence[tuple[RunConfig, Task | Corpus]] = (),
+    *,
+    task: Task | None = None,
+) -> int:
+    """Estimate an extraction: of the sources, or where there are none of what a run extracts; `task` was shown."""
     if not sources:
-        task = load_run_task(config)
-        notes = [f"note      {note}" for note in task.notes]
+        if task is None:
+            task = load_run_task(config)
+            show_task(task)
         sources = _sources(config, task)
         check_heads(config, task)  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=watcher.say)
@@ -179,7 +176,7 @@ def estimate(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunCon
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.layers))]
     if len(estimates) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
-    show("\n".join([*lines, *_faster_line(decoder), *notes]))
+    show("\n".join([*lines, *_faster_line(decoder)]))
     return 0
 
 
@@ -228,40 +225,15 @@ def _time_line(estimates: "Sequence[Estimate]") -> str:
     return f"time      about {minutes} min {rest} s at {rate:,.0f} tokens/s"
 
 
-# --- Sweeps ---
+# --- Sweeps over ratios of a merge ---
 
 
-def sweep_command(args: SweepArgs) -> int:
-    """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
-    if args.ratios:
-        return _sweep_ratios(args)
-    plans = choose_plans(args)
-    if args.dry_run:
-        sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
-        return 0
-    from probes.runs.plan_runs import run_search, run_sweep
-
-    watcher = watcher_of(args)
-    if args.search:
-        if args.test != "chosen":
-            raise ConfigError(
-                f"--test is {args.test!r}, but a search reads test for what it chose and for causal; leave --test or "
-                "--search out."
-            )
-        result = run_search(
-            args.config, plans, strategy=args.search, budget=args.budget, watcher=watcher, command=command_line()
-        )
-    else:
-        result = run_sweep(args.config, plans, test=args.test, watcher=watcher, command=command_line())
-    _show_plans(result)
-    return 0
-
-
-def _sweep_ratios(args: SweepArgs) -> int:
+def sweep_ratios(args: SweepArgs) -> int:
     """Run a merge at several ratios; print a table, and write a frame and a figure."""
+    config = args.config.check_heads()
     if args.dry_run:
         for ratio in args.ratios:
-            show(merge_at(args.config.decoder, ratio).name)
+            show(merge_at(config.decoder, ratio).name)
         return 0
     from rich.box import SIMPLE
     from rich.console import Console
@@ -271,8 +243,8 @@ def _sweep_ratios(args: SweepArgs) -> int:
     from probes.report.safe_csv import write_frame
     from probes.report.style import Album, on_panel
 
-    folder, frame = run_ratios(args.config, args.ratios, watcher=watcher_of(args), command=command_line())
-    table = Table(title=printable(f"{args.config.name}, ratio of the second checkpoint"), box=SIMPLE)
+    folder, frame = run_ratios(config, args.ratios, watcher=watcher_of(args), command=command_line())
+    table = Table(title=printable(f"{config.name}, ratio of the second checkpoint"), box=SIMPLE)
     scored = frame[frame["split"] != "train"]
     splits = list(dict.fromkeys(scored["split"]))
     for column in ("head", "ratio", *(f"{split} x 100" for split in splits), "layer", "best on validation"):
@@ -286,52 +258,13 @@ def _sweep_ratios(args: SweepArgs) -> int:
         table.add_row(head, f"{ratio:g}", *cells, by_split["layer"].iloc[0], "*" * bool(rows["is_chosen"].any()))
     Console(markup=False).print(table)
     show("Every run has read test; only the ratio that is best on validation was chosen without it.")
-    album = Album(open_output(folder), args.config.figures)
+    album = Album(open_output(folder), config.figures)
     write_file(folder / "ratios.csv", write_frame(frame))
-    names = " and ".join(part.label.partition("*")[2] for part in args.config.decoder.merge)
-    note = f"{args.config.task.name}, plan {args.config.extraction.plan}; bands: intervals of the runs; ring: chosen"
+    names = " and ".join(part.label.partition("*")[2] for part in config.decoder.merge)
+    note = f"{config.task.name}, plan {config.extraction.plan}; bands: intervals of the runs; ring: chosen"
     album.add("ratios", on_panel(draw_ratios), scored, title=f"Merges of {names}", note=note)
     show_written(folder, ("ratios.csv",), album.drawn)
     return 0
-
-
-def _show_plans(result: RunResult[PlansScores]) -> None:
-    scores = result.record
-    for name, choice in scores.chosen.items():
-        best = choice.result
-        point = f" ({best.chosen['layer']})" if "layer" in best.chosen else ""
-        line = f"{name}: best on validation {choice.plan.text}{point}"
-        line += "".join(
-            f", {split} {best.metric} {100 * best.mean(split):.1f}"
-            for split in ("validation", "test")
-            if split in best.summary
-        )
-        if choice.gain is not None:
-            line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
-        show(line)
-    show(f"{result.folder}/report.html holds every plan and the figures, summary.md the same as Markdown.")
-
-
-def choose_plans(args: SweepArgs) -> list[MaskPlan]:
-    """Work out the plans, each once, that the flags of the command ask for; refuse flags that do not say which."""
-    kinds = [kind.strip() for kind in args.kinds.split(",") if kind.strip()]
-    if args.plans:
-        return list(dict.fromkeys(parse_plan(text) for text in args.plans.split(";") if text.strip()))
-    if args.windows and args.read and kinds:
-        sizes, reads = parse_counts(args.windows), parse_counts(args.read)
-        plans = [plan for kind in kinds for plan in plans_over_windows(kind, sizes, reads)]
-    elif args.k0 and args.k:
-        plans = plans_over_k_and_k0(parse_counts(args.k), parse_counts(args.k0))
-    elif kinds and args.k:
-        plans = plans_over_k(kinds, parse_counts(args.k))
-    else:
-        raise ConfigError(
-            "the sweep does not say its plans; allowed: --kinds with --k, --k with --k0, --kinds with --windows and "
-            "--read, or --plans 'PLAN;PLAN'."
-        )
-    if not plans:
-        raise ConfigError("the sweep has no plan left: every k0 is above k, or every window larger than its block.")
-    return plans
 
 
 # --- Latents of a file ---

@@ -11,6 +11,7 @@ from rich.console import Console
 from extract.errors import ConfigError, InputError, first_line, looked_in, printable
 from extract.run.progress import BarProgress, short_time
 from probes.cli.arguments import Watched
+from probes.data.task import Task
 from probes.fitting.epoch_report import EpochReport
 from probes.report.blocks import plain_text
 from probes.report.document import run_lead, screen_table
@@ -21,6 +22,8 @@ from probes.runs.watcher import SILENT, Watcher
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this
 BAR = 10  # characters
+MOST_NAMES = 20
+"""Classes or tags that a dry run names."""
 _LABELS = {
     "validation_span-f1": "validation span F1 of the best layer",
     "validation_accuracy": "validation accuracy of the best layer",
@@ -50,6 +53,20 @@ def show_run(folder: Path, scores: RunScores) -> None:
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
     show(f"{folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
+
+
+def show_task(task: Task) -> None:
+    """Print what a dry run says of a task: rows of each split, classes or tags, range, and what was dropped."""
+    info = task.describe()
+    rows = ", ".join(f"{split} {n:,}" for split, n in info.n_rows.items())
+    lines = [f"task      {info.name} ({info.kind}): {rows} rows"]
+    for key, label in (("class_names", "classes"), ("tags", "tags")):
+        if isinstance(names := info.of_kind.get(key), list) and names:
+            more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
+            lines.append(f"{label:10}{len(names)}: {', '.join(map(str, names[:MOST_NAMES]))}{more}")
+    if isinstance(ends := info.of_kind.get("score_range"), list):
+        lines.append(f"range     {ends[0]:g} to {ends[1]:g}")
+    show("\n".join([*lines, *(f"note      {note}" for note in info.notes)]))
 
 
 def read_lines(name: str) -> list[str]:

@@ -1,22 +1,38 @@
-"""`icecore run`: says what it is about to do, finds a finished run without torch, and computes what is missing."""
+"""`icecore run` and `icecore sweep`: find what is finished without torch, and compute what is missing."""
 
+import sys
+from pathlib import Path
+
+from extract.errors import ConfigError
 from extract.files import write_file
-from probes.cli.commands import RunArgs
+from extract.masks.mask_plan import (
+    MaskPlan,
+    parse_counts,
+    parse_plan,
+    plans_over_k,
+    plans_over_k_and_k0,
+    plans_over_windows,
+)
+from probes.cli.commands import RunArgs, SweepArgs
 from probes.cli.main import leave_at_once, stop_signals
-from probes.cli.screen import show_run, watcher_of
+from probes.cli.screen import show, show_run, show_task, watcher_of
+from probes.report.scores import PlansScores, read_plans
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line
 from probes.runs.run_stamp import find_finished
+from probes.runs.run_task import load_run_task
 
 
 def run_command(args: RunArgs) -> int:
     """Extract what is missing, fit every head, report."""
     watcher = watcher_of(args)
     if args.dry_run:
+        task = load_run_task(args.config)
+        show_task(task)  # before torch and the decoder are loaded
         with stop_signals(leave_at_once):
             from probes.cli.run_commands import estimate
 
-        return estimate(args.config.check_heads(), watcher)
+        return estimate(args.config.check_heads(), watcher, task=task)
     finished = find_finished(args.config)
     if finished is not None:
         folder, scores = finished.path, finished.scores
@@ -32,3 +48,78 @@ def run_command(args: RunArgs) -> int:
         write_file(path, dump_config(args.data, path))
     show_run(folder, scores)
     return 0
+
+
+def sweep_command(args: SweepArgs) -> int:
+    """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
+    if args.ratios:
+        with stop_signals(leave_at_once):
+            from probes.cli.run_commands import sweep_ratios
+
+        return sweep_ratios(args)
+    plans = choose_plans(args)
+    if args.dry_run:
+        args.config.check_heads()
+        sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
+        return 0
+    watcher = watcher_of(args)
+    if args.search and args.test != "chosen":
+        raise ConfigError(
+            f"--test is {args.test!r}, but a search reads test for what it chose and for causal; leave --test or "
+            "--search out."
+        )
+    finished = None if args.search else find_finished(args.config, [plan.text for plan in plans], test=args.test)
+    if finished is not None:
+        watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
+        _show_plans(finished.path, read_plans(finished.values))
+        return 0
+    with stop_signals(leave_at_once):
+        from probes.runs.plan_runs import run_search, run_sweep
+
+    config = args.config.check_heads()
+    if args.search:
+        result = run_search(
+            config, plans, strategy=args.search, budget=args.budget, watcher=watcher, command=command_line()
+        )
+    else:
+        result = run_sweep(config, plans, test=args.test, watcher=watcher, command=command_line())
+    _show_plans(result.folder, result.record)
+    return 0
+
+
+def _show_plans(folder: Path, scores: PlansScores) -> None:
+    for name, choice in scores.chosen.items():
+        best = choice.result
+        point = f" ({best.chosen['layer']})" if "layer" in best.chosen else ""
+        line = f"{name}: best on validation {choice.plan.text}{point}"
+        line += "".join(
+            f", {split} {best.metric} {100 * best.mean(split):.1f}"
+            for split in ("validation", "test")
+            if split in best.summary
+        )
+        if choice.gain is not None:
+            line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
+        show(line)
+    show(f"{folder}/report.html holds every plan and the figures, summary.md the same as Markdown.")
+
+
+def choose_plans(args: SweepArgs) -> list[MaskPlan]:
+    """Work out the plans, each once, that the flags of the command ask for; refuse flags that do not say which."""
+    kinds = [kind.strip() for kind in args.kinds.split(",") if kind.strip()]
+    if args.plans:
+        return list(dict.fromkeys(parse_plan(text) for text in args.plans.split(";") if text.strip()))
+    if args.windows and args.read and kinds:
+        sizes, reads = parse_counts(args.windows), parse_counts(args.read)
+        plans = [plan for kind in kinds for plan in plans_over_windows(kind, sizes, reads)]
+    elif args.k0 and args.k:
+        plans = plans_over_k_and_k0(parse_counts(args.k), parse_counts(args.k0))
+    elif kinds and args.k:
+        plans = plans_over_k(kinds, parse_counts(args.k))
+    else:
+        raise ConfigError(
+            "the sweep does not say its plans; allowed: --kinds with --k, --k with --k0, --kinds with --windows and "
+            "--read, or --plans 'PLAN;PLAN'."
+        )
+    if not plans:
+        raise ConfigError("the sweep has no plan left: every k0 is above k, or every window larger than its block.")
+    return plans

@@ -57,16 +57,20 @@ def inner_suffix(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix == PACKED else suffix
 
 
-def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = None) -> str:
+def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = None, escapes_bytes: bool = False) -> str:
     """Read a text file, with or without a byte order mark, its line ends unchanged; .gz is unpacked.
 
-    A file in another encoding is read by the `fallback`; without one it is rejected, with the line and the byte.
+    A file in another encoding is read by the `fallback`; without one it is rejected, with the line and the byte. With
+    `escapes_bytes`, single bytes of another encoding become halves of characters, which `escaped_byte` finds.
     """
     data = read_bytes(path)
     if not data.strip():
         raise TaskError(f"{path} is empty: it has no rows to read.")
     try:
-        return data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        errors = "surrogateescape" if escapes_bytes else "strict"
+        text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors)
+        n_lines, n_bad = text.count("\n") + 1, len(_ESCAPED_LINE.findall(text)) if escapes_bytes else 0
+        return text if n_bad <= max(1, MOST_ESCAPED * n_lines) else data.decode("utf-8-sig")
     except LookupError as error:
         raise unknown_name("encoding", encoding, ("utf-8", "utf-16", "cp1252", "latin-1")) from error
     except UnicodeDecodeError as error:
@@ -77,6 +81,30 @@ def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = Non
         raise TaskError(
             f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not {name}: {advice}."
         ) from error
+
+
+MOST_ESCAPED = 0.1
+"""Share of the lines of a file with bytes that are not of its encoding; with more it is in another one."""
+MOST_BROKEN = 100
+"""Rows with an open quote that are passed over in a file."""
+_ESCAPED = re.compile("[\udc80-\udcff]")
+_ESCAPED_LINE = re.compile("[^\n]*[\udc80-\udcff][^\n]*")
+
+
+def escaped_byte(text: str) -> str:
+    r"""Name the first byte that `read_text` escaped in a text; empty where there is none.
+
+    Example:
+        >>> escaped_byte(b"caf\xe9".decode("utf-8", "surrogateescape")), escaped_byte("café")
+        ('0xe9', '')
+    """
+    match = _ESCAPED.search(text)
+    return f"0x{ord(match[0]) - 0xDC00:02x}" if match else ""
+
+
+def without_escapes(text: str) -> str:
+    """Put a replacement character where `read_text` escaped a byte."""
+    return _ESCAPED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def split_lines(text: str) -> list[str]:
@@ -206,8 +234,12 @@ class FileOptions:
 DEFAULT_FILES = FileOptions()
 
 
-def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
-    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz)."""
+def read_raw(path: Path, options: FileOptions = DEFAULT_FILES, *, goes_on: bool = False) -> RawTable:
+    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
+
+    Where it `goes_on`, a row with an open quote or with a byte of another encoding has a problem, and does not stop
+    the file.
+    """
     require_file(path, "a CSV, TSV, JSON Lines or Parquet file")
     suffix = path.suffix.lower()
     if path.stat().st_size == 0:
@@ -217,9 +249,9 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES) -> RawTable:
         rows = [RawRow(number, row) for number, row in enumerate(values, start=1)]
         table = RawTable(str(path), "row", columns, rows)
     elif inner_suffix(path) in JSON_SUFFIXES:
-        table = _read_json(path)
+        table = _read_json(path, goes_on=goes_on)
     elif suffix in DELIMITERS or options.delimiter is not None:
-        table = _read_delimited(path, options)
+        table = _read_delimited(path, options, goes_on=goes_on)
     else:
         suffixes = [*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES]
         hint = f"{path} can be read as delimited text if `delimiter` is given."
@@ -248,34 +280,68 @@ def split_records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[
                 yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
-        raise TaskError(
-            f"{path}, line {start}: the row that starts here cannot be split at {delimiter!r} ({error}): close the "
-            "quote, or set `quoting: false` if quotes are plain characters in this file."
-        ) from error
+        raise _unsplit(path, start, delimiter, error) from error
 
 
-def _read_delimited(path: Path, options: FileOptions) -> RawTable:
-    records = split_records(path, options)
+def _records_that_go_on(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str], str]]:
+    """Yield records as `split_records` does, each with its problem; one with an open quote ends with its line."""
+    lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=True))
+    delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
+    start, n_broken, problem = 1, 0, ""
+    while start <= len(lines):
+        first = start
+        reader = csv.reader(lines[first - 1 :], delimiter=delimiter, quoting=quoting, strict=True)
+        try:
+            for fields in reader:
+                if fields:
+                    byte = next(filter(None, map(escaped_byte, fields)), "")
+                    problem = f"byte {byte} is not {options.encoding.upper()}" if byte else ""
+                    yield start, list(map(without_escapes, fields)) if byte else fields, problem
+                start = first + reader.line_num
+            return
+        except csv.Error as error:
+            n_broken += 1
+            if start == 1 or n_broken > MOST_BROKEN:
+                raise _unsplit(path, start, delimiter, error) from error
+            yield start, [], f"the row cannot be split at {delimiter!r} ({error}): close its quote"
+            start += 1
+
+
+def _unsplit(path: Path, line: int, delimiter: str, error: csv.Error) -> TaskError:
+    return TaskError(
+        f"{path}, line {line}: the row that starts here cannot be split at {delimiter!r} ({error}): close the "
+        "quote, or set `quoting: false` if quotes are plain characters in this file."
+    )
+
+
+def _read_delimited(path: Path, options: FileOptions, *, goes_on: bool) -> RawTable:
+    records = (
+        _records_that_go_on(path, options)
+        if goes_on
+        else ((line, fields, "") for line, fields in split_records(path, options))
+    )
     if options.header:
-        columns = tuple(field.strip() for field in next(records, (0, []))[1])
+        columns = tuple(field.strip() for field in next(records, (0, [], ""))[1])
     elif options.columns is not None:
         columns = tuple(options.columns)
     else:
         raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
     rows = []
-    for line, fields in records:
-        problem = ""
-        if len(fields) != len(columns):
+    for line, fields, found in records:
+        problem = found
+        if len(fields) != len(columns) and not found:
             problem = f"wrong number of columns: {len(fields)} instead of {len(columns)} in {shorten(fields)}"
-        rows.append(RawRow(line, {} if problem else dict(zip(columns, fields, strict=True)), problem))
+        is_split = len(fields) == len(columns)
+        rows.append(RawRow(line, dict(zip(columns, fields, strict=True)) if is_split else {}, problem))
     return RawTable(str(path), "line", columns, rows, is_delimited=True)
 
 
 # JSON is read by the json module, not by the JSON builder of `datasets` (5.2): that one turns a column of dates into
 # timestamps ("2012-01-01T10:00:00Z" comes back as "2012-01-01 10:00:00", even when a string column is asked for), the
 # number 1e5 into the text "100000", and a missing key into a null without a line.
-def _read_json(path: Path) -> RawTable:
-    text = read_text(path)
+def _read_json(path: Path, *, goes_on: bool) -> RawTable:
+    text = read_text(path, escapes_bytes=goes_on)
     is_list = text.lstrip().startswith("[")
     values = enumerate(parse_json(path, text), start=1) if is_list else _json_lines(text)
     rows = []
@@ -308,6 +374,9 @@ class _NoJson:
 
 def _json_lines(text: str) -> Iterator[tuple[int, object]]:
     for number, line in numbered_lines(text):
+        if byte := escaped_byte(line):
+            yield number, _NoJson(f"byte {byte} is not UTF-8")
+            continue
         try:
             yield number, json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -501,7 +501,8 @@ def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, gold_
         for key, values in islice(several.items(), MOST_LISTED)
     )
     more = ", ..." * (len(several) > MOST_LISTED)
-    return len(several), f"{len(several)} {noun}s occur more than once with different {gold_noun} ({listed}{more})"
+    verb = f"{noun} occurs" if len(several) == 1 else f"{noun}s occur"
+    return len(several), f"{len(several)} {verb} more than once with different {gold_noun} ({listed}{more})"
 
 
 def _quote(key: object) -> str:

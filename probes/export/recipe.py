@@ -72,12 +72,13 @@ class Recipe:
 
     def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain values."""
+        extraction = {key: value for key, value in asdict(self.spec).items() if key != "store_texts"}
         return {
             "schema": self.SCHEMA,
             "is_stock": self.is_stock,
             "normalise": self.normalise,
             "decoder": dict(self.decoder),
-            "extraction": json.loads(json.dumps(asdict(self.spec))),
+            "extraction": json.loads(json.dumps(extraction)),
         }
 
     @classmethod

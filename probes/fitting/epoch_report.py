@@ -1,6 +1,7 @@
-"""What a caller may watch of a fit; loads no torch."""
+"""What a caller may watch of a fit, and what is called while it runs; loads no torch."""
 
 from collections.abc import Callable
+from typing import Any
 
 EpochReport = Callable[[int, dict[str, float]], None]
 LIMITS = ("max_epochs", "patience", "patience_left")
@@ -10,3 +11,31 @@ stops, and how many of these are left."""
 
 def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
     """Report nothing. Another report receives the epoch's number and, by name, the logged values and `LIMITS`."""
+
+
+class FitHooks:
+    """What Lightning's loop calls while a head is fitted, with its trainer and the module; by default nothing."""
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in the checkpoint of an unfinished fit."""
+        return type(self).__qualname__
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Begin the first epoch of this process."""
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Look at the epoch that has ended."""
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Add to the state of an unfinished fit."""
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Read that back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it needs to be resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""

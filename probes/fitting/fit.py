@@ -1,26 +1,18 @@
 """Fitting one head with one seed by Lightning's loop: the best validation epoch is kept, test is never read."""
 
-import logging
-import signal
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32
-from lightning.fabric.utilities import disable_possible_user_warnings
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from extract.errors import HeadError
-from extract.poolings.memory import keep_blocks
-from probes.fitting.epoch_report import EpochReport, ignore_epoch
+from probes.fitting.epoch_report import EpochReport, FitHooks, ignore_epoch
 from probes.fitting.fit_options import EpochOptions, FitOptions
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
@@ -45,7 +37,7 @@ Part = tuple[Tensor, Sequence[int] | None]
 """A tensor, and the stack of each entry of its first axis; None for a tensor of the only stack."""
 
 
-class KeepBest(Callback):
+class KeepBest(FitHooks):
     """Keeps the weights of the best epoch of every stack of layers that are trained together; a pair head is one stack.
 
     A stack is done after `patience` epochs without a better one, and training stops when all are done.
@@ -64,7 +56,7 @@ class KeepBest(Callback):
         n_stacks: int,
         *,
         parts: Callable[[Any], Iterable[Part]],
-        look: Callable[[int, lightning.Trainer, Any, Bool[np.ndarray, " S"]], Look],
+        look: Callable[[int, Any, Any, Bool[np.ndarray, " S"]], Look],
         patience: int,
         report: EpochReport = ignore_epoch,
     ) -> None:
@@ -76,17 +68,17 @@ class KeepBest(Callback):
         self.history: list[EpochLog] = []
         self.best: list[Tensor] = []
 
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, module: Any) -> None:
         """Begin with the initial weights, unless the fit is resumed."""
         del trainer
-        self.best = self.best or [tensor.detach().cpu().clone() for tensor, _ in self.parts(pl_module)]
+        self.best = self.best or [tensor.detach().cpu().clone() for tensor, _ in self.parts(module)]
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Look at the epoch that has ended."""
         epoch = len(self.history) + 1
-        look = self.look(epoch, trainer, pl_module, self.is_done)
+        look = self.look(epoch, trainer, module, self.is_done)
         is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done
-        for (tensor, stacks), best in zip(self.parts(pl_module), self.best, strict=True):
+        for (tensor, stacks), best in zip(self.parts(module), self.best, strict=True):
             if stacks is None and is_better.all():
                 best.copy_(tensor.detach())
             elif stacks is not None:
@@ -118,7 +110,7 @@ class KeepBest(Callback):
             setattr(self, name, state_dict[name].numpy())
 
     @torch.no_grad()
-    def restore(self, module: lightning.LightningModule) -> None:
+    def restore(self, module: Any) -> None:
         """Put the best weights back."""
         for (tensor, _), best in zip(self.parts(module), self.best, strict=True):
             tensor.copy_(best)
@@ -159,6 +151,8 @@ def fit_head(
     if not head.is_trained:
         head.eval()
         return FitResult(seed, 0, (), time.monotonic() - started)
+    from probes.fitting.loop import run_trainer  # imports Lightning, which takes seconds
+
     metric = f"{data.selection}_pearson" if options.keep == "best" else ""
     every = min(options.every, options.max_epochs)
     keeper = _keep(metric, every=every, patience=options.patience if metric else options.max_epochs, report=report)
@@ -169,7 +163,7 @@ def fit_head(
         device=device,
         unfinished=unfinished,
         max_epochs=options.max_epochs,
-        callbacks=[keeper],
+        hooks=[keeper],
         check_val_every_n_epoch=every,
     )
     [best_epoch] = keeper.best_epochs.tolist()
@@ -187,7 +181,7 @@ def fit_head(
 def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
     """Keep the epoch with the highest value of a logged metric; without one, the last epoch of finite loss."""
 
-    def look(epoch: int, trainer: lightning.Trainer, _: object, __: object) -> Look:
+    def look(epoch: int, trainer: Any, _: object, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if epoch % every:  # what was logged before is of an earlier epoch
             values = {key: value for key, value in values.items() if key.startswith("train_")}
@@ -212,69 +206,6 @@ def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.n
     with torch.no_grad():
         scores = [head(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
     return torch.cat(scores).float().numpy()
-
-
-def run_trainer(
-    module: lightning.LightningModule,
-    data: lightning.LightningDataModule,
-    *,
-    seed: int,
-    device: str,
-    callbacks: Sequence[Callback] = (),
-    unfinished: Unfinished | None = None,
-    **options: Any,
-) -> None:
-    """Run Lightning's loop, quietly; global generators are left alone, and Ctrl-C raises KeyboardInterrupt."""
-    kind, _, index = device.partition(":")
-    keep_blocks()  # every step makes the same intermediate results
-    with torch.random.fork_rng(), quiet_lightning(), _interruptible():
-        torch.manual_seed(seed)
-        trainer = lightning.Trainer(
-            accelerator={"cuda": "gpu"}.get(kind, kind),
-            devices=[int(index)] if index else 1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            callbacks=[*callbacks, *([unfinished] if unfinished else [])],
-            plugins=[unfinished.files] if unfinished else None,
-            **options,
-        )
-        trainer.fit(module.train(), datamodule=data, ckpt_path=unfinished.find() if unfinished else None)
-    module.trainer = data.trainer = None  # a trainer holds on to its loaders, and with them to their buffers
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt: Lightning answers it with `sys.exit(1)` and ignores every further one."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit as stop:
-        if not isinstance(stop.__context__, KeyboardInterrupt):
-            raise
-        signal.signal(signal.SIGINT, handler)
-        raise KeyboardInterrupt from stop
-
-
-@contextmanager
-def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's greetings and its advice on workers inside the block; other warnings pass."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        # Its advice: workers (a batch is gathered in one call from a mapped file; workers would only copy it again),
-        # and modules in eval mode (frozen encoders are left there on purpose).
-        disable_possible_user_warnings()
-        warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\b")  # its use of torch
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -303,10 +234,12 @@ def fit_layers(
     unfinished: Unfinished | None = None,
 ) -> LayerFit:
     """Fit fresh autoencoders together, each layer's best epoch kept as if alone; they end in eval mode, on the CPU."""
+    from probes.fitting.loop import run_trainer
+
     started = time.monotonic()
     module.prepare(data.standardiser())
 
-    def look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: object) -> Look:
+    def look(_: int, trainer: Any, module: LayerAutoencoder, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
         return Look(-losses, values, values)
@@ -319,7 +252,7 @@ def fit_layers(
         report=report,
     )
     run_trainer(
-        module, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, callbacks=[keeper]
+        module, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, hooks=[keeper]
     )
     module.cpu()
     broken = [name for name, epoch in zip(data.channels.names, keeper.best_epochs, strict=True) if not epoch]

@@ -7,13 +7,11 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
-import lightning
 import torch
-from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -22,6 +20,7 @@ from extract.files import digest_bytes, digest_json, read_file, refuse_links, re
 from extract.records import Values
 from extract.store.cache import LatentCache
 from extract.threads import keep_threads
+from probes.fitting.epoch_report import FitHooks
 
 SCHEMA = 4
 READABLE = (1, 2, 3, SCHEMA)
@@ -208,7 +207,7 @@ _KEY = "icecore"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
-class Unfinished(Callback):
+class Unfinished(FitHooks):
     """Saves the state of a fit in the folder of its head, and resumes the fit from the state that a killed one left.
 
     The state is Lightning's checkpoint, with the order of rows (the data module's state) and torch's generators, so
@@ -221,7 +220,7 @@ class Unfinished(Callback):
     """
 
     def __init__(self, folder: Path, fit_id: str) -> None:
-        versions = [str(torch.__version__), str(lightning.__version__)]
+        versions = [str(torch.__version__), version("lightning")]
         self.identity = digest_json([fit_id, versions])
         self.path = folder / UNFINISHED.format(self.identity[:16])
         self.files = _SealedFiles()
@@ -241,38 +240,35 @@ class Unfinished(Callback):
             return None
         return self.path
 
-    def on_load_checkpoint(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         """Read the generators and the time."""
-        del trainer, pl_module
+        del trainer, module
         self._generators, self.seconds_before = checkpoint[_KEY]["generators"], checkpoint[_KEY]["seconds"]
         keep_threads(checkpoint[_KEY].get("threads"))  # early versions did not say
 
-    def on_save_checkpoint(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the generators and the time."""
         del trainer
         generators = {"cpu": torch.get_rng_state()}
-        if pl_module.device.type == "cuda":
-            generators["cuda"] = torch.cuda.get_rng_state(pl_module.device)
+        device = next(module.parameters()).device
+        if device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(device)
         seconds = self.seconds_before + time.monotonic() - self._began
         threads = torch.get_num_threads()
         checkpoint[_KEY] = {"generators": generators, "seconds": seconds, "identity": self.identity, "threads": threads}
 
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: Any, module: Any) -> None:
         """Set torch's generators to where the next epoch begins; the order of rows is the data's own state."""
         del trainer
         self._began = self._written = time.monotonic()
         if self._generators:
             torch.set_rng_state(self._generators["cpu"])
             if "cuda" in self._generators:
-                torch.cuda.set_rng_state(self._generators["cuda"], pl_module.device)
+                torch.cuda.set_rng_state(self._generators["cuda"], next(module.parameters()).device)
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Write the state, if the last one is old enough and training continues."""
-        del pl_module
+        del module
         now = time.monotonic()
         is_due = now - self._written >= max(PAUSE_SECONDS, self._cost / LARGEST_SHARE)
         if not (is_due and self._is_possible) or trainer.should_stop:
@@ -300,16 +296,15 @@ class _Digesting(io.RawIOBase):
         return self.file.write(content)
 
 
-class _SealedFiles(TorchCheckpointIO):
+class _SealedFiles:
     """Checkpoints that are written whole, end in their digest, and hold tensors and plain values."""
 
     def __init__(self) -> None:
         self._opened: dict[str, Any] | None = None
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Write a checkpoint in place of the last one."""
-        del storage_options
-        with replacing_file(Path(path)) as file:
+        with replacing_file(path) as file:
             through: Any = _Digesting(file)
             torch.save(checkpoint, through)
             file.write(through.digest.digest())
@@ -325,9 +320,8 @@ class _SealedFiles(TorchCheckpointIO):
             raise ValueError("it is the state of another fit")
         self._opened = checkpoint
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(self) -> dict[str, Any]:
         """Return the checkpoint that was opened."""
-        del path, map_location, weights_only
         if self._opened is None:
             raise RuntimeError("no checkpoint was opened")
         opened, self._opened = self._opened, None

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import lightning
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int
-from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import HeadError, unknown_name
 from probes.data.word_task import usual_tags
-from probes.fitting.epoch_report import EpochReport, ignore_epoch
-from probes.fitting.fit import EpochLog, KeepBest, Look, Part, run_trainer
+from probes.fitting.epoch_report import EpochReport, FitHooks, ignore_epoch
+from probes.fitting.fit import EpochLog, KeepBest, Look, Part
 from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
@@ -469,7 +467,7 @@ def _keep_best(
     def parts(module: TokenHead) -> Iterator[Part]:
         return ((parameter, range(module.n_probes)) for parameter in module.parameters())
 
-    def look(_: int, trainer: lightning.Trainer, module: TokenHead, is_done: Bool[np.ndarray, " P"]) -> Look:
+    def look(_: int, trainer: Any, module: TokenHead, is_done: Bool[np.ndarray, " P"]) -> Look:
         scores = score_probes(module, data, scorer, split="validation")
         is_kept = np.isfinite(scores) & ~is_done
         loss = float(trainer.callback_metrics["train_loss"])
@@ -480,19 +478,19 @@ def _keep_best(
     return KeepBest(head.n_probes, parts=parts, look=look, patience=options.patience, report=report)
 
 
-class _Report(Callback):
+class _Report(FitHooks):
     """Remembers and reports the loss of every epoch."""
 
     state_key = "_Tell"
-    """The name that the state of an unfinished fit has in a checkpoint."""
+    """As early versions wrote it."""
 
     def __init__(self, report: EpochReport) -> None:
         self.report = report
         self.history: list[EpochLog] = []
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Report the epoch that has ended."""
-        del pl_module
+        del module
         self.history.append({"train_loss": float(trainer.callback_metrics["train_loss"])})
         self.report(len(self.history), dict(self.history[-1]))
 
@@ -515,6 +513,8 @@ def fit_token_head(
     unfinished: Unfinished | None = None,
 ) -> TokenFit:
     """Fit a fresh head on train; it ends with the weights that are kept, in eval mode, on the CPU."""
+    from probes.fitting.loop import run_trainer  # imports Lightning, which takes seconds
+
     started = time.monotonic()
     if options.is_standardised:
         head.set_standardiser(data.standardiser)
@@ -536,7 +536,7 @@ def fit_token_head(
         data,
         seed=head.seed,
         device=device,
-        callbacks=[keeper],
+        hooks=[keeper],
         unfinished=unfinished,
         limit_val_batches=0,
         **length,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import lightning
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -168,14 +167,13 @@ def in_order(rows: Dataset[B]) -> DataLoader[B]:
     return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=as_is, generator=torch.Generator())
 
 
-class Shuffling(lightning.LightningDataModule):
-    """A data module whose training rows come in an order of the seed's; Lightning keeps it with the state of a fit."""
+class Shuffling:
+    """Data whose training rows come in an order of the seed's, which is kept with the state of a fit."""
 
     batch_size: int
     seed: int
 
     def __init__(self) -> None:
-        super().__init__()
         self._generator = torch.Generator()
         self._next: Tensor | None = None
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple, TypeVar
 
-import lightning
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -314,7 +313,7 @@ class GoldTags:
     ids: Int[np.ndarray, " W"]
 
 
-class WordLatents(lightning.LightningDataModule):
+class WordLatents:
     """Words of a task with their latents, streamed: memory does not grow with the cache.
 
     The tags of a split are read only when they are asked for, so that those of test stay unseen until then. A training
@@ -332,7 +331,6 @@ class WordLatents(lightning.LightningDataModule):
         seed: int = 0,
         streaming: Streaming = Streaming(),
     ) -> None:
-        super().__init__()
         if not cache.is_words:
             raise CacheError(
                 f"cache {str(cache.path)!r} holds latents of whole texts, but task {task.name!r} asks for words; "
@@ -416,7 +414,7 @@ class WordLatents(lightning.LightningDataModule):
         return loader
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many orders training sentences have had; Lightning keeps it with the state of a fit."""
+        """Return how many orders training sentences have had; it is kept with the state of a fit."""
         loader = self._training() if self._training else None
         return {"passes": loader.n_begun if loader else 0}
 

@@ -1,9 +1,9 @@
 """Layer-wise modules: one small network per layer, all layers of one width in one batched computation."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import lightning
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,6 +21,41 @@ ENCODERS = {
 }
 XAVIER_GAIN = 0.5
 """Gain of the Xavier uniform weights that FREEZE's autoencoders begin with; their biases begin at 0."""
+
+
+class TrainedModule(nn.Module):
+    """A module with the steps that a training loop calls; plain torch, so that loading one imports no Lightning."""
+
+    loop: Any = None
+    """The LightningModule that calls the steps while the module is fitted: it logs, and knows the other processes."""
+
+    @abstractmethod
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        """Compute the loss of a batch."""
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        """Look at a held-out batch."""
+
+    def on_validation_epoch_end(self) -> None:
+        """Log what the held-out batches gave."""
+
+    @abstractmethod
+    def configure_optimizers(self) -> Any:
+        """Make the optimiser, and the schedule of its learning rate if there is one."""
+
+    def on_fit_start(self) -> None:
+        """Start a fit, or continue one whose state was loaded."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add to the state of a fit what weights and optimiser do not hold."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Read that back."""
+
+
+def arguments_of(names: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor from its `locals()` at its beginning."""
+    return {name: value for name, value in names.items() if name not in ("self", "__class__")}
 
 
 class LayerwiseLinear(nn.Module):
@@ -217,7 +252,7 @@ class LayerwiseAdamW(torch.optim.AdamW):
 # Layer-wise autoencoders: one per layer, trained together on the latents of any texts (FREEZE section 4.2.3).
 
 
-class LayerAutoencoder(lightning.LightningModule):
+class LayerAutoencoder(TrainedModule):
     """`L` autoencoders, `D -> (D + H) // 2 -> H` and back; no layer sees another.
 
     The loss of a layer is the mean squared error of its standardised latents, so 1 is what predicting the mean
@@ -250,8 +285,9 @@ class LayerAutoencoder(lightning.LightningModule):
         learning_rate: float = 3e-4,
         weight_decay: float = 0.01,
     ) -> None:
+        arguments = arguments_of(locals())
         super().__init__()
-        self.save_hyperparameters()
+        self._arguments = arguments
         self.n_layers, self.width, self.kind = n_layers, width, encoder
         self.standardises_latents = standardises_latents
         self.codes = code_widths(bottleneck, n_layers, width=width)
@@ -291,7 +327,7 @@ class LayerAutoencoder(lightning.LightningModule):
     def training_step(self, latents: Float[Tensor, "L B D"], _: int) -> Tensor:
         """Sum the losses of the layers: no gradient of one reaches another."""
         losses = self.losses(latents)
-        self.log("train_loss", losses.mean(), on_step=False, on_epoch=True, batch_size=latents.shape[1])
+        self.loop.log("train_loss", losses.mean(), on_step=False, on_epoch=True, batch_size=latents.shape[1])
         return losses.sum()
 
     def validation_step(self, latents: Float[Tensor, "L B D"], _: int) -> None:
@@ -303,9 +339,9 @@ class LayerAutoencoder(lightning.LightningModule):
         n_rows = sum(n for _, n in self._seen)
         of_layers = torch.stack([losses * n for losses, n in self._seen]).sum(0) / n_rows
         self._seen.clear()
-        self.log("held_out_loss", of_layers.mean())
+        self.loop.log("held_out_loss", of_layers.mean())
         for k, loss in enumerate(of_layers):
-            self.log(f"held_out_loss_{k}", loss)
+            self.loop.log(f"held_out_loss_{k}", loss)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW with a learning rate per layer."""
@@ -318,4 +354,4 @@ class LayerAutoencoder(lightning.LightningModule):
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values, to build the module again."""
-        return dict(self.hparams)
+        return dict(self._arguments)

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import lightning
 import numpy as np
 import torch
 from jaxtyping import Float, Float32
@@ -21,11 +20,11 @@ from probes.latents.text_latents import (
     fit_transform,
 )
 from probes.metrics.correlation import correlations, pearson, spearman
-from probes.networks.layerwise_networks import LayerGroups, LayerwiseLinear, adamw
+from probes.networks.layerwise_networks import LayerGroups, LayerwiseLinear, TrainedModule, adamw, arguments_of
 from probes.networks.network_options import LOSSES, Widths, code_widths
 
 
-class PairHead(lightning.LightningModule, ABC):
+class PairHead(TrainedModule, ABC):
     """A head that scores pairs of texts from their latents: `L` similarities, then one prediction.
 
     Args:
@@ -55,6 +54,7 @@ class PairHead(lightning.LightningModule, ABC):
         self.selection = "validation"
         """The split that Lightning's validation loop reads; names what is logged."""
         self._collected: list[tuple[Tensor, Tensor]] = []
+        self._arguments: dict[str, Any] = {}
 
     @property
     def has_fixed_similarities(self) -> bool:
@@ -106,7 +106,7 @@ class PairHead(lightning.LightningModule, ABC):
         if self._n_processes() > 1:  # a variance, and a ranking, is of the whole batch, not of each device's share
             predicted, gold = self._from_all(predicted, has_gradient=True), self._from_all(gold)
         loss: Tensor = LOSSES[self.loss_name][0](predicted, gold)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.gold))
+        self.loop.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.gold))
         return loss
 
     def validation_step(self, batch: PairBatch | SimilarityBatch, _: int) -> None:
@@ -118,17 +118,16 @@ class PairHead(lightning.LightningModule, ABC):
         predicted, gold = (torch.cat([pair[k].float() for pair in self._collected]) for k in (0, 1))
         self._collected.clear()
         if self._n_processes() > 1:
-            predicted, gold = (self._from_all(values.to(self.device)).cpu() for values in (predicted, gold))
+            predicted, gold = (self._from_all(values.to(self.mean.device)).cpu() for values in (predicted, gold))
         for metric, value in correlations(predicted.numpy(), gold.numpy()).items():
-            self.log(f"{self.selection}_{metric}", value)
+            self.loop.log(f"{self.selection}_{metric}", value)
 
     def _n_processes(self) -> int:
-        trainer = self._trainer
-        return 1 if trainer is None else trainer.world_size
+        return 1 if self.loop is None else int(self.loop.trainer.world_size)
 
     def _from_all(self, values: Tensor, *, has_gradient: bool = False) -> Tensor:
         """Join `(B,)` values of every process to `(processes * B,)`."""
-        joined: Any = self.all_gather(values, sync_grads=has_gradient)
+        joined: Any = self.loop.all_gather(values, sync_grads=has_gradient)
         flat: Tensor = joined.reshape(-1)
         return flat
 
@@ -138,7 +137,7 @@ class PairHead(lightning.LightningModule, ABC):
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values, to build the head again."""
-        return dict(self.hparams)
+        return dict(self._arguments)
 
 
 def cosine(a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
@@ -362,6 +361,7 @@ class CosineMLP(CosineHead):
         learning_rate: float = 3e-4,
         weight_decay: float = 0.01,
     ) -> None:
+        arguments = arguments_of(locals())
         fit = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
         super().__init__(
             n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **fit
@@ -369,7 +369,7 @@ class CosineMLP(CosineHead):
         if activation not in ACTIVATIONS:
             raise unknown_name("activation", activation, ACTIVATIONS)
         self.network = nn.Sequential(nn.Linear(n_layers, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, 1))
-        self.save_hyperparameters()
+        self._arguments = arguments
 
 
 class CosineLinear(CosineHead):
@@ -401,6 +401,7 @@ class CosineLinear(CosineHead):
         learning_rate: float = 3e-3,
         weight_decay: float = 0.01,
     ) -> None:
+        arguments = arguments_of(locals())
         fit = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
         super().__init__(
             n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **fit
@@ -408,7 +409,7 @@ class CosineLinear(CosineHead):
         self.network = nn.Linear(n_layers, 1)
         nn.init.zeros_(self.network.weight)  # few weights and many similar layers: random initial weights would remain
         nn.init.zeros_(self.network.bias)
-        self.save_hyperparameters()
+        self._arguments = arguments
 
     def weights(self) -> Float[Tensor, " L"]:
         """Weight of each layer's scaled cosine before the sigmoid; by default, per standard deviation of it."""
@@ -473,8 +474,9 @@ class SiameseCosine(PairHead):
         encoder_learning_rate: float | None = None,
         weight_decay: float = 0.0,
     ) -> None:
+        arguments = arguments_of(locals())
         super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
-        self.save_hyperparameters()
+        self._arguments = arguments
         if start not in STARTS:
             raise unknown_name("start", start, STARTS)
         if start == "frozen" and encoder_learning_rate is not None:

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import lightning
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +17,7 @@ from extract.errors import HeadError, unknown_name
 from extract.linear import multiply_layers
 from probes.latents.text_latents import Standardiser
 from probes.latents.word_latents import WordBatch
-from probes.networks.layerwise_networks import adamw
+from probes.networks.layerwise_networks import TrainedModule, adamw
 
 SCHEDULES = {
     "constant": "the learning rate stays as it is",
@@ -47,7 +46,7 @@ class Preparation:
                 layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
 
 
-class TokenHead(lightning.LightningModule, ABC):
+class TokenHead(TrainedModule, ABC):
     """A linear classifier of words from their latents; `P` independent probes at once.
 
     Args:
@@ -162,7 +161,7 @@ class TokenHead(lightning.LightningModule, ABC):
         if batch.labels is None:
             raise HeadError("a batch without labels cannot be trained on; use the training loader.")
         losses = self.losses(self.logits(self._drop(batch.latents)), batch.labels)
-        self.log("train_loss", losses.mean(), on_step=False, on_epoch=True, batch_size=len(batch.labels))
+        self.loop.log("train_loss", losses.mean(), on_step=False, on_epoch=True, batch_size=len(batch.labels))
         return losses.sum()
 
     def _drop(self, latents: Float[Tensor, "L W D"]) -> Float[Tensor, "L W D"]:
@@ -179,7 +178,7 @@ class TokenHead(lightning.LightningModule, ABC):
         optimiser = adamw(self.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay)
         if self.schedule == "constant":
             return optimiser
-        n_steps = int(self.trainer.estimated_stepping_batches)
+        n_steps = int(self.loop.trainer.estimated_stepping_batches)
         falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: max(0.0, 1 - step / n_steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": falling, "interval": "step"}}
 

@@ -18,6 +18,7 @@ from probes.data.task import Task
 from probes.heads.result import HeadResult, Residuals
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores
 from probes.metrics.class_metrics import NO_PREDICTION
+from probes.metrics.correlation import CORRELATIONS
 from probes.report.blocks import (
     NOTHING,
     Block,
@@ -297,6 +298,8 @@ def baseline_blocks(baselines: Mapping[str, BaselineScores]) -> Iterator[Block]:
 
 def _lead(gap: Lead) -> str:
     """Write a difference with its interval, times 100."""
+    if math.isnan(gap.value):
+        return NOTHING
     return f"{percent(gap.value, sign='+')} ({percent(gap.low, sign='+')} to {percent(gap.high, sign='+')})"
 
 
@@ -310,8 +313,15 @@ def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -
     def score(name: str, on: str) -> float:
         return baselines[name].summary[on][result.metric].mean
 
-    best = max(names, key=lambda name: score(name, chosen if chosen in baselines[name].summary else split))
+    def rank(name: str) -> float:
+        value = score(name, chosen if chosen in baselines[name].summary else split)
+        return -math.inf if math.isnan(value) else value
+
+    best = max(names, key=rank)
     gap, other = baselines[best].leads[result.name], f"the best baseline, `{best}` ({percent(score(best, split))})"
+    if math.isnan(gap.value):
+        whose = "it" if math.isnan(result.summary[split][result.metric].mean) else "that one"
+        return f"It cannot be compared with {other}, as {whose} has no score."
     if gap.n_units < FEW_UNITS:
         return f"There are too few rows ({gap.n_units:,}) to tell it from {other}."
     if gap.low > 0 or gap.high < 0:
@@ -424,6 +434,8 @@ def _difference(
 
 def margin(other: str, score: float, gap: Difference | Lead) -> str:
     """Compare with another system: whether the difference is one, its interval and the number of rows."""
+    if math.isnan(gap.value):
+        return f"{other}, has {'no score' if math.isnan(score) else percent(score)}"
     signed = [percent(value, sign="+") for value in (gap.value, gap.low, gap.high)]
     if gap.n_units < FEW_UNITS:
         return f"too few rows to tell it from {other} ({percent(score)}; n = {gap.n_units:,})"
@@ -460,7 +472,9 @@ def _chosen_score(result: HeadResult) -> str:
 def _worth(result: HeadResult, compared: str) -> str:
     split, score = result.reported_split, result.summary[result.reported_split][result.metric]
     if math.isnan(score.mean):
-        return f"On {split} it has no score."
+        is_correlation = result.metric in CORRELATIONS
+        reason = ": a correlation is undefined where all predictions, or all gold values, are the same" * is_correlation
+        return f"On {split} it has no score{reason}."
     ends = "" if math.isnan(score.low) else f" (95 % interval {interval(score)})"
     parts = [f"On {split} it has {spread(score)}{ends}", compared]
     return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from extract.files import write_file
+from extract.errors import IcecoreError
+from extract.files import read_file, write_file
 from probes.data.task import Task
 from probes.report.blocks import Document
 from probes.report.document import (
@@ -17,11 +18,16 @@ from probes.report.document import (
     run_document,
     summary_text,
 )
+from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.page import PAGE, Pictures, run_page, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import Album
+
+SUMMARY, SCORES = "summary.md", "scores.json"
+UNTOLD = ("seconds", "command", "commit", "sha256")
+"""Keys of scores.json that differ between runs of the same numbers."""
 
 
 def write_run(
@@ -43,12 +49,17 @@ def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, format
 
 
 def _write_report(folder: Path, values: Plain, formats: Sequence[str], draw: Callable[[Album], Document]) -> None:
-    """Draw, and write the page, and the summary last, which says that all is there."""
+    """Draw, and write the page, and the summary last, which says that all is there; nothing where all is as it was."""
+    page, source, of_figures = folder / PAGE, digest_source([folder]), digest_source([folder], list(formats))
+    if is_drawn(page, "page", source) and is_drawn(page, "figures", of_figures):
+        return
     pictures = Pictures()
     album = Album(folder, formats, pictures.keep)
     document = draw(album)
-    write_page(folder / PAGE, run_page(folder, document, pictures, values), pictures.classes)
-    write_file(folder / "summary.md", summary_text(document, album.drawn))
+    write_page(page, run_page(folder, document, pictures, values), pictures.classes)
+    write_file(folder / SUMMARY, summary_text(document, album.drawn))
+    note_drawn(page, "page", source, [PAGE])
+    note_drawn(page, "figures", of_figures, [SUMMARY, *(file for files in album.drawn.values() for file in files)])
 
 
 def report_run(album: Album, context: Context) -> Document:
@@ -71,15 +82,31 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
     _write_scores(folder, scores)
     album = Album(folder, formats)
     draw_autoencoders(album, scores.pretraining, plan=scores.cache["plan"])
-    write_file(folder / "summary.md", summary_text(pretraining_document(scores), album.drawn))
+    write_file(folder / SUMMARY, summary_text(pretraining_document(scores), album.drawn))
 
 
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> Plain:
-    """Write scores.json (docs/scores_format.md), and return its content."""
+    """Write scores.json (docs/scores_format.md), and return its content; one that says the same stays."""
     values = without_nan(scores.to_dict())
     sealed = {**values, "sha256": seal_scores(values)}
-    write_file(folder / "scores.json", json.dumps(sealed, indent=1, allow_nan=False) + "\n")
+    written = _read_scores(folder)
+    if written is not None and _told(written) == _told(json.loads(json.dumps(sealed))):
+        return written
+    write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")
     return sealed
+
+
+def _read_scores(folder: Path) -> Plain | None:
+    """Read the scores that are in a folder; None where there are none, or they were changed."""
+    try:
+        values: Plain = json.loads(read_file(folder / SCORES))
+        return values if values["sha256"] == seal_scores(values) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, IcecoreError):
+        return None
+
+
+def _told(values: Plain) -> Plain:
+    return {key: value for key, value in values.items() if key not in UNTOLD}
 
 
 def without_nan(value: Any) -> Any:

@@ -653,6 +653,11 @@ def _verdict(label: str, first: str, gain: Difference, metric: str, p_value: flo
     by = f"{percent(abs(gain.value))} {metric_label(metric)}"
     p_text = f"p {number(p_value, 3)}, corrected for {n_tests} runs; " * (n_tests > 1)
     reach = f"({_ends(gain)}; {p_text}n = {gain.n_units:,})"
+    if math.isnan(gain.value):
+        return (
+            f"{label} cannot be compared with {first}: one of them has no {metric_label(metric)}, which is undefined "
+            "where all predictions are the same"
+        )
     if gain.n_units < FEW_UNITS:
         return f"{label} against {first}: too few rows to tell, {percent(gain.value, sign='+')} {reach}"
     if p_value < LEVEL if n_tests > 1 else gain.low > 0 or gain.high < 0:

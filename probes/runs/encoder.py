@@ -124,10 +124,10 @@ def reuse_latents(
             if of_all_texts(cache.identity) == of_all_texts(manifest.identity):
                 is_here = cache.holds(plain)
                 if is_here.all():
-                    cache.verify()
+                    cache.verify_latents()
                     return cache.with_texts(texts)
                 if (is_new := is_here & is_missing).any():
-                    cache.verify()
+                    cache.verify_latents()
                     parts.append(CachePart(cache, [plain[k] for k in np.flatnonzero(is_new)]))
                     is_missing &= ~is_new
     if not parts:

@@ -91,6 +91,12 @@ def open_folder(
     return folder
 
 
+def name_plans(config: RunConfig, what: str, plans: Sequence[str], **settings: object) -> tuple[str, Plain]:
+    """Name the folder of a `sweep` or a `search`, and give its settings with those the configuration does not hold."""
+    name = f"{config.name.removesuffix(f'-{what}')}-{what}"
+    return name, {**config.to_dict(), **settings, "plans": list(plans)}
+
+
 def choose_folder(runs: str, name: str, settings: Values, cache_id: str) -> Path:
     """Name the folder of a run of these settings on this cache; it may be there already, or not."""
     portable = without_absolute_paths(settings)
@@ -143,7 +149,10 @@ def _describe_differences(folder: Path, settings: Values) -> str:
 
 
 def _without_display(settings: Values) -> Plain:
-    return {key: value for key, value in settings.items() if key not in DISPLAY_KEYS}
+    shown = {key: value for key, value in settings.items() if key not in DISPLAY_KEYS}
+    if isinstance(extraction := shown.get("extraction"), Mapping):  # of texts beside the cache, the same run
+        shown["extraction"] = {key: value for key, value in extraction.items() if key != "store_texts"}
+    return shown
 
 
 def _as_yaml(settings: object) -> str:

@@ -22,8 +22,8 @@ from probes.data.table_files import (
     PARQUET_SUFFIXES,
     FileOptions,
     RawTable,
+    escaped_byte,
     inner_suffix,
-    read_lines,
     read_raw,
     read_text,
     split_lines,
@@ -126,7 +126,8 @@ class RowReader:
             raise InputError(
                 f"--columns names columns of a table, but {str(name)!r} is none; allowed: {', '.join(TABLES)}."
             )
-        return self.read_lines(read_lines(Path(name)), str(name))
+        text = read_text(Path(name), escapes_bytes=True)
+        return self.read_lines([line.rstrip("\r\n") for line in split_lines(text)], str(name))
 
     def read_lines(self, lines: Sequence[str], name: str) -> list[NewRow]:
         """Read rows out of lines: a text each, or a word with its sentences parted by blank lines."""
@@ -195,7 +196,7 @@ class RowReader:
         problem: Exception | None = None
         for options in dict.fromkeys(self._possible_options(path)):
             try:
-                table = read_raw(path, options)
+                table = read_raw(path, options, goes_on=True)
                 return table, self.find_columns(table.columns, named, where=str(path))
             except (InputError, TaskError, UnknownNameError) as error:
                 problem = problem or error
@@ -218,6 +219,8 @@ class RowReader:
     def _read_line(self, line: str, number: int, name: str) -> NewRow:
         cells = line.split("\t") if self.n_texts > 1 else [line]
         where = f"line {number} of {name!r}"
+        if byte := escaped_byte(line):
+            return NewRow(None, {}, where, f"{where}: byte {byte} is not UTF-8.")
         if len(cells) != self.n_texts or not all(map(_is_text, cells)):
             tab = " with one tab between them" if self.n_texts > 1 else ""
             return NewRow(None, {}, where, f"{where} is {cells!r}; allowed: {count_texts(self.n_texts)}{tab}.")
@@ -235,7 +238,10 @@ class RowReader:
             if len(cells) > index and cells[0].strip() != DOCUMENT_START:
                 words.append(cells[index].strip())
             elif words and not cells:
-                yield NewRow(words, {}, f"the sentence before line {number} of {name!r}")
+                where, byte = f"the sentence before line {number} of {name!r}", escaped_byte(" ".join(words))
+                yield (
+                    NewRow(None, {}, where, f"{where}: byte {byte} is not UTF-8.") if byte else NewRow(words, {}, where)
+                )
                 words = []
 
 
@@ -247,7 +253,7 @@ def _is_text(value: object) -> bool:
 def _first_width(path: Path, options: FileOptions) -> int:
     delimiter = options.delimiter or DELIMITERS[inner_suffix(path)]
     quoting: Any = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
-    lines = split_lines(read_text(path, encoding=options.encoding))
+    lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=True))
     return len(next((row for row in csv.reader(lines, delimiter=delimiter, quoting=quoting) if row), []))
 
 

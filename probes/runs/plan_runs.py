@@ -31,11 +31,12 @@ from probes.report.scores import (
     SweepCost,
 )
 from probes.report.write import write_plans
-from probes.runs.folder import open_folder
+from probes.runs.folder import name_plans, open_folder
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
 from probes.runs.run import RunResult, check_heads, evaluate_heads, make_context, make_header
 from probes.runs.run_baselines import lead_over_plan, score_baselines
 from probes.runs.run_config import RunConfig, describe_sources
+from probes.runs.run_stamp import SWEEP, describe_inputs, write_stamp
 from probes.runs.run_task import load_run_task
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
@@ -129,9 +130,8 @@ def require_unread_test(config: RunConfig) -> None:
 
 def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: object) -> Path:
     """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
-    settings = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
-    name = f"{config.name.removesuffix(f'-{what}')}-{what}"
-    return open_folder(config.runs, name, settings, sources=describe_sources(config))
+    name, values = name_plans(config, what, [plan.text for plan in plans], **settings)
+    return open_folder(config.runs, name, values, sources=describe_sources(config))
 
 
 def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
@@ -346,6 +346,7 @@ def run_sweep(
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the plans that test is read for.")
     if test == "chosen":
         require_unread_test(config)
+    inputs = describe_inputs(config, SWEEP, test)
     task = load_for_plans(config)
     decoder = load_decoder(config.decoder, report=watcher.say)
     cost = sweep_cost(plans, decoder.description.n_layers)
@@ -356,13 +357,13 @@ def run_sweep(
     )
     progress = watcher.extraction(f"sweeping {task.name}")
     caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
-    folder = open_plans_folder(config, "sweep", plans)
+    folder = open_plans_folder(config, SWEEP, plans)
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
     rows, chosen, test_read = comparison.compare(reads_all=test == "all")
     baselines = _score_baselines(config, task, chosen, watcher)
     described = decoder.description.to_dict()
     scores = PlansScores(
-        make_header(config, "sweep", folder, command=command, decoder=described, task=task.describe()),
+        make_header(config, SWEEP, folder, command=command, decoder=described, task=task.describe()),
         test_read=test_read,
         plans=rows,
         chosen=chosen,
@@ -370,6 +371,8 @@ def run_sweep(
         baselines=baselines,
     )
     write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
+    if inputs is not None:
+        write_stamp(folder, inputs, task=task, caches=caches, cache_id="")
     return RunResult(folder, scores)
 
 

@@ -38,7 +38,7 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
         match = show_as(cache, config.extraction) if _is_from(cache, config.decoder) else None
         if match is not None and _has_texts(match, texts):
             with passing_over(cache.path):
-                match.verify()
+                match.verify_latents()
                 matches.append(match)
     if len(matches) > 1:  # of several that hold these texts, the one that holds no others
         digest = digest_rows(digest_texts(unique_texts(texts)))
@@ -74,7 +74,7 @@ def open_named(source: str | Path, caches: str | Path = "") -> LatentCache:
     if is_run(Path(source)):
         return RunFolder(Path(source)).cache(caches)
     cache = open_cache(source)
-    cache.verify()
+    cache.verify_latents()
     return cache
 
 
@@ -122,6 +122,7 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
             reba=RebaOptions(**(identity.reba or {})),
             storage_dtype=identity.storage_dtype,
             batch_tokens=typed.batch_tokens,
+            store_texts=typed.store_texts,
             **poolings,
         )
     )

@@ -264,6 +264,8 @@ class RunConfig:
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
         if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]
+        if not self.extraction.store_texts:
+            del extraction["store_texts"]
         if not self.random_decoder:  # as do those from before there was this
             del values["random_decoder"]
         return values | {"extraction": extraction}

@@ -9,6 +9,7 @@ from extract.errors import HeadError, first_line
 from extract.registry import import_own, require_recorded
 from probes.report.blocks import Document
 from probes.report.document import Context
+from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.page import PAGE, Page, Part, Pictures, run_page, write_page
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import read_plans
@@ -47,12 +48,24 @@ def write_report(runs: Runs, out: str | Path = "", *, allow_code: str | Iterable
     folders = open_runs(runs)
     if not folders:
         raise HeadError("a report takes a run folder, as runs/demo, or several.")
+    path = Path(out) if out else (folders[0].path if len(folders) == 1 else Path()) / PAGE
+    source = _source(folders)
+    if is_drawn(path, "page", source):
+        return path
     pictures = Pictures()
     with gate.allow_code(allow_code):
         page = page_of(folders[0], pictures) if len(folders) == 1 else _page_of_several(folders, pictures)
-    path = Path(out) if out else (folders[0].path if len(folders) == 1 else Path()) / PAGE
     write_page(path, page, pictures.classes)
+    note_drawn(path, "page", source, [path.name])
     return path
+
+
+def _source(folders: Sequence[RunFolder]) -> str:
+    """Digest what decides a page of runs; empty where a plan is of somebody's own code, which may not be allowed."""
+    if any(folder.values.get("own") for folder in folders):
+        return ""
+    paths = [folder.path for folder in folders]
+    return digest_source(paths, *(unique_names(paths) if len(paths) > 1 else ()))
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:

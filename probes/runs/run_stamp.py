@@ -8,12 +8,9 @@ difference counts as a change: then the run goes the whole way, where every part
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,17 +18,18 @@ from extract import registry
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.decoders.fetch import list_decoder_files
 from extract.errors import IcecoreError
-from extract.files import digest_bytes, digest_json, read_file, write_file
+from extract.files import digest_json, read_file, write_file
 from extract.records import Values, to_plain
 from probes.data.task import ROW, Task
-from probes.runs.folder import RunFolder, choose_folder, without_absolute_paths
+from probes.report.drawn import digest_code, package_versions
+from probes.runs.folder import RunFolder, choose_folder, name_plans, without_absolute_paths
 from probes.runs.run_config import RunConfig
 from probes.runs.run_task import load_run_task
 
 if TYPE_CHECKING:
     from extract.store.cache import LatentCache
 
-STAMP = "stamp.json"
+STAMP, SWEEP = "stamp.json", "sweep"
 SCHEMA = 1
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Variables that decide which device `auto` stands for."""
@@ -54,44 +52,51 @@ class Inputs:
     """State of the files of the decoder and of its adapters."""
 
 
-def describe_inputs(config: RunConfig) -> Inputs | None:
-    """Digest what decides a run; None where that is not known without computing."""
+def describe_inputs(config: RunConfig, *beside: str) -> Inputs | None:
+    """Digest what decides a run, or a sweep with what is set beside its configuration; None where it is not known."""
     files = _decoder_files(config.decoder)
     if files is None or registry.ADDED or config.pretraining.corpus:
         return None
     settings = {**config.to_dict(), "template": config.extraction.template.to_dict()}
     for key in ("caches", "runs", "name"):  # where it goes; the state of what is there is compared by itself
         del settings[key]
+    settings |= {"beside": list(beside)} if beside else {}
     devices = [*sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))), *map(os.environ.get, DEVICE_VARIABLES)]
     return Inputs(
         config=digest_json(without_absolute_paths(to_plain(settings))),
-        code=_digest_code(),
-        packages=digest_json([platform.python_version(), *_versions()]),
+        code=digest_code(),
+        packages=digest_json(list(package_versions())),
         machine=digest_json([sys.platform, platform.machine(), *devices]),
         decoder=digest_json(_states(files, Path("/"))),
     )
 
 
-def write_stamp(folder: Path, inputs: Inputs, *, task: Task, caches: Sequence["LatentCache"]) -> None:
-    """Write the stamp of a run that has just ended; `inputs` are from before it began, its main cache is the first."""
+def write_stamp(
+    folder: Path, inputs: Inputs, *, task: Task, caches: Sequence["LatentCache"], cache_id: str | None = None
+) -> None:
+    """Write the stamp of a run that has just ended; `inputs` are from before it began.
+
+    The folder belongs to the cache `cache_id`, the first by default; that of a sweep to none.
+    """
     values = {
         "schema": SCHEMA,
         "inputs": asdict(inputs),
         "rows": _digest_rows(task),
-        "cache": caches[0].manifest.id,
+        "cache": caches[0].manifest.id if cache_id is None else cache_id,
         "caches": _states((path for cache in caches for path in cache.files), folder),
         "files": _states(_files_of(folder), folder),
     }
     write_file(folder / STAMP, json.dumps(values, indent=1) + "\n")
 
 
-def find_finished(config: RunConfig) -> RunFolder | None:
+def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "") -> RunFolder | None:
     """Find the folder of a finished run of a configuration of which nothing has changed; None where it is to be run.
 
-    Its task is loaded as in a run, wherever its rows come from.
+    With plans, that of a sweep over them which read `test` for some. The task is loaded as in a run, wherever its rows
+    come from.
     """
     stamps = [(path.parent, stamp) for path in _stamp_files(config) if (stamp := _read_stamp(path))]
-    inputs = describe_inputs(config) if stamps else None
+    inputs = describe_inputs(config, *((SWEEP, test) if plans else ())) if stamps else None
     stamps = [
         (folder, stamp)
         for folder, stamp in stamps
@@ -100,14 +105,15 @@ def find_finished(config: RunConfig) -> RunFolder | None:
     if not stamps:
         return None
     task = load_run_task(config)
-    settings = config.to_dict()
-    settings["task"]["options"] = {**config.task.options, **task.inferred_options()}
+    name, settings = name_plans(config, SWEEP, plans) if plans else (config.name, config.to_dict())
+    if not plans:
+        settings["task"]["options"] = {**config.task.options, **task.inferred_options()}
     rows = _digest_rows(task)
     for folder, stamp in stamps:
-        if stamp["rows"] == rows and choose_folder(config.runs, config.name, settings, stamp["cache"]) == folder:
+        if stamp["rows"] == rows and choose_folder(config.runs, name, settings, stamp["cache"]) == folder:
             run = RunFolder(folder)
             try:
-                run.scores  # noqa: B018 - read and checked
+                run.values if plans else run.scores  # noqa: B018 - read and checked
             except IcecoreError:
                 return None
             return run
@@ -169,24 +175,3 @@ def _digest_rows(task: Task) -> str:
     """Digest all that a run reads of its task."""
     places = [list(rows[ROW]) for rows in task.splits.values() if ROW in rows.column_names]
     return digest_json(json.loads(json.dumps([task.describe().to_plain(), task.inferred_options(), places])))
-
-
-def _digest_code() -> str:
-    """Digest every file of this library that decides what a run writes."""
-    parts: dict[str, str] = {}
-    for package in ("extract", "probes"):
-        with resources.as_file(resources.files(package)) as root:
-            for path in sorted(root.rglob("*")):
-                if path.suffix in (".py", ".css", ".js", ".html", ".txt"):
-                    parts[f"{package}/{path.relative_to(root)}"] = digest_bytes(path.read_bytes())
-    return digest_json(parts)
-
-
-def _versions() -> Iterable[str]:
-    """Name the packages that this library needs, extras too where they are there, with their versions."""
-    names = sorted({re.split(r"[^A-Za-z0-9._-]", text)[0] for text in requires("icecore") or ()})
-    for name in ["icecore", "tokenizers", *names]:
-        try:
-            yield f"{name} {version(name)}"
-        except PackageNotFoundError:
-            yield f"{name} none"

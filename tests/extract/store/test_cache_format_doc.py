@@ -17,6 +17,7 @@ from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache, ShardedCache
 from extract.store.format import CERTIFICATE_BYTES, array_shapes, checked_arrays
+from extract.store.kept_texts import keep_texts
 from extract.store.manifest import SCHEMA, flatten
 from tests.extract.tiny_decoders import make_manifest, write_cache, write_shards
 from tests.extract.word_stores import make_word_manifest, write_word_cache
@@ -34,7 +35,7 @@ WORD_TEXTS = [
 ]
 PIECES = [(1, 3, 2), (0, 0, 3), (1, 0, 3), (2, 0, 2)]
 FLAGS = np.array([0, 1, 0, 0, 2, 0, 4, 0, 0, 3], np.uint8)
-ALLOWED_IMPORTS = {"hashlib", "json", "h5py", "numpy", "zlib"}
+ALLOWED_IMPORTS = {"gzip", "hashlib", "json", "h5py", "numpy", "zlib"}
 
 
 def blocks() -> list[str]:
@@ -54,6 +55,7 @@ def write_example(folder: Path, **changes: Any) -> None:
     """Write the caches that the page reads."""
     (folder / FILE.parent).mkdir()
     write_cache(folder / FILE, TEXTS, **changes)
+    keep_texts(folder / FILE, TEXTS)
     write_shards(folder / SHARDS, TEXTS, window=3, **changes)
     write_word_cache(folder / WORDS_FILE, WORD_TEXTS, PIECES, flags=FLAGS, **changes)
 
@@ -92,6 +94,7 @@ def test_the_page_reads_what_the_library_reads(tmp_path: Path, monkeypatch: pyte
     assert set(names["index"]["shards"][0]) == set(described("field of a shard"))
     assert {*names["index"], "digest"} == set(described("field", after="## Shards"))
     assert names["certificate"] == cache.certificate
+    assert [names["text_of_row"][row] for row in range(len(cache))] == list(cache.texts)
     assert hashlib.sha256(names["canonical"].encode()).hexdigest() == cache.manifest.id
 
 

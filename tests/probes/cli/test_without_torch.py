@@ -1,4 +1,7 @@
-"""Commands that only read finished runs import neither torch nor Lightning, which take most of ten seconds."""
+"""Commands that only read finished runs import neither torch nor Lightning, which take most of ten seconds.
+
+Lightning is imported only where a head is fitted by its loop.
+"""
 
 import json
 import shutil
@@ -7,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from tests.probes.finished_run import Finished
 
 WATCHED = ("torch", "lightning", "transformers")
 PROGRAM = f"""
@@ -60,3 +66,21 @@ def test_the_program_notices_an_import(tmp_path: Path) -> None:
         timeout=120,
     )
     assert json.loads(done.stderr.splitlines()[-1]) == [0, ["torch"]]
+
+
+def test_lightning_is_imported_only_where_a_head_is_fitted(finished: Finished, tmp_path: Path) -> None:
+    config = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
+    heads = {"layer-cosine": {}, "siamese-cosine": {"max_epochs": 1, "batch_size": 16, "hidden": 8, "bottleneck": 4}}
+    config |= {"heads": heads, "seeds": [0], "runs": str(tmp_path), "figures": ["svg"]}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    def run() -> tuple[bool, bool]:
+        command = [sys.executable, "-c", PROGRAM, "run", "tiny.yaml"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        code, imported = json.loads(done.stderr.splitlines()[-1])
+        assert code == 0, done.stderr
+        return "torch" in imported, "lightning" in imported
+
+    assert run() == (True, True)
+    (tmp_path / "tiny" / "stamp.json").unlink()  # so that it goes the whole way
+    assert run() == (True, False)

@@ -326,8 +326,12 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def test_there_are_sixty() -> None:
-    assert len(RIGHT) + len(ASKED) >= 60
+def test_there_are_sixty_and_the_page_counts_them() -> None:
+    n_right, n_asked = len(RIGHT), len(ASKED)
+    assert n_right + n_asked >= 60
+    page = (Path(__file__).parents[3] / "docs" / "cookbook" / "file.md").read_text(encoding="utf-8")
+    assert f"against {n_right + n_asked} files of the forms" in page
+    assert f"{n_right} are read so, for {n_asked} the user is asked" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -39,7 +39,7 @@ def test_pairs_are_compared_in_either_order() -> None:
     assert text_keys(rows, ("text1", "text2")) == [("a", "b"), ("a", "b"), ("a", "c")]
     assert class_notes({"test": rows}, ("no", "yes")) == (
         "test: 1 of 3 rows repeat the pairs of an earlier row",
-        "test: 1 pairs occur more than once with different labels ('a' / 'b': no, yes)",
+        "test: 1 pair occurs more than once with different labels ('a' / 'b': no, yes)",
     )
 
 

@@ -238,7 +238,7 @@ def test_duplicates_with_conflicting_labels_are_reported(tmp_path: Path) -> None
     notes = read_class_files(files).notes
     assert notes == (
         "train: 2 of 42 rows repeat the texts of an earlier row",
-        "train: 1 texts occur more than once with different labels ('text 0': even, odd)",
+        "train: 1 text occurs more than once with different labels ('text 0': even, odd)",
         "validation: the text of 1 of 2 rows is also in train",
     )
 

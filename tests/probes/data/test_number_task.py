@@ -52,7 +52,7 @@ def test_repeats_are_counted_and_groups_are_in_the_digest() -> None:
     columns = {"text": [f"text {i % 9}" for i in range(10)], "number": range(10)}
     assert number_task({"train": columns}).audit() == (
         "train: 1 of 10 rows repeat an earlier text",
-        "train: 1 texts occur more than once with different numbers ('text 0': 0, 9)",
+        "train: 1 text occurs more than once with different numbers ('text 0': 0, 9)",
     )
     assert number_task({"train": columns}).digest() != number_task({"train": {**columns, "group": ["g"] * 10}}).digest()
     assert make_number_task().digest() != make_number_task(shuffled=("test",)).digest()

@@ -44,7 +44,7 @@ def test_overlap_between_splits() -> None:
 def test_notes_hold_every_count_and_leave_zeros_out() -> None:
     assert audit_notes({"train": TRAIN, "test": TEST}) == (
         "train: 3 of 6 rows repeat an earlier pair (in either order)",
-        "train: 1 pairs occur more than once with different gold ('a' / 'b': 1, 2)",
+        "train: 1 pair occurs more than once with different gold ('a' / 'b': 1, 2)",
         "test: 1 of 3 pairs are also in train",
         "test: 2 of 3 rows share a sentence with train",
     )
@@ -82,7 +82,7 @@ def test_known_facts_about_stsb(icecore_data: Path) -> None:
         "validation: 3 of 1500 rows repeat an earlier pair (in either order)",
         "validation: the texts of 129 of 1500 rows end in different punctuation",
         "test: 2 of 1379 rows repeat an earlier pair (in either order)",
-        "test: 1 pairs occur more than once with different gold",
+        "test: 1 pair occurs more than once with different gold",
         "test: the texts of 102 of 1379 rows end in different punctuation",
         "validation: 7 of 1500 pairs are also in train",
         "validation: 252 of 1500 rows share a sentence with train",

@@ -124,7 +124,7 @@ def test_sentences_with_conflicting_tags_are_counted_and_listed() -> None:
     test = table(*(sentence(f"core {i}", f"{tag} NN") for i in range(12) for tag in ("NN", "VB")))
     task = build_task({"train": train, "test": test}, name="x", source="")
     assert task.notes[0] == (
-        "train: 1 sentences occur more than once with different tags ('Ice in Oslo': Ice/NN Oslo/NN, "
+        "train: 1 sentence occurs more than once with different tags ('Ice in Oslo': Ice/NN Oslo/NN, "
         "Ice/NN Oslo/NNP, Ice/VB Oslo/NN)"
     )
     listed = next(note for note in task.notes if note.startswith("test: 12 sentences occur more than once"))

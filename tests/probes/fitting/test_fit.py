@@ -38,7 +38,7 @@ class Scripted(CosineMLP):
     def on_validation_epoch_end(self) -> None:
         self._collected.clear()
         self.seen.append(self.state_dict()["network.0.weight"].clone())
-        self.log("validation_pearson", next(self.script))
+        self.loop.log("validation_pearson", next(self.script))
 
 
 @pytest.mark.parametrize(

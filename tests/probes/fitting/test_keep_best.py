@@ -1,10 +1,12 @@
 """Each stack keeps its own best epoch, and a finished one is left alone."""
 
-import lightning
+from types import SimpleNamespace
+
 import numpy as np
 import torch
+from torch import nn
 
-from probes.fitting.fit import KeepBest, Look, quiet_lightning
+from probes.fitting.fit import KeepBest, Look
 
 NAN = float("nan")
 
@@ -12,9 +14,7 @@ NAN = float("nan")
 def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.Tensor, int]:
     """Set the weights to the number of the epoch, and score each stack by the script."""
     weights = torch.zeros(len(script[0]), 2)
-    with quiet_lightning():
-        trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    module = lightning.LightningModule()
+    trainer, module = SimpleNamespace(should_stop=False, max_epochs=1000), nn.Module()
     keeper = KeepBest(
         len(script[0]),
         parts=lambda _: [(weights, range(len(weights)))],

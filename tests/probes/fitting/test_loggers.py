@@ -103,6 +103,7 @@ def test_a_logged_fit_is_the_same_fit(finished: Finished, tmp_path: Path, capsys
     assert not list((finished.folder / "heads").rglob("log"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not find_spec("wandb"), reason="the extra package wandb is not installed")
 def test_wandb_keeps_epochs_scores_table_and_figures_offline(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

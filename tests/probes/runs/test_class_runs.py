@@ -91,6 +91,7 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     ]
     whole = [
         "config.yaml",
+        "report.drawn.json",
         "report.html",
         "scores.json",
         "stamp.json",

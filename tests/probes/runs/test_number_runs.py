@@ -42,6 +42,7 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     [manifest] = [name for name in listing(folder) if name.startswith("manifests/")]
     files = [
         "config.yaml",
+        "report.drawn.json",
         "report.html",
         "scores.json",
         "stamp.json",

@@ -94,6 +94,7 @@ def test_the_page_of_a_sweep_or_a_search_is_made_again(what: str, tmp_path: Path
     scores = make_plans(OVER_K, **found)
     write_plans(tmp_path, scores, KINDS["classes"].report)
     written = (tmp_path / PAGE).read_bytes()
+    (tmp_path / PAGE).unlink()
     assert write_report(tmp_path) == tmp_path / PAGE
     assert (tmp_path / PAGE).read_bytes() == written
     values = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))

@@ -86,6 +86,10 @@ def test_the_sentence_names_the_baseline_that_is_best_where_the_head_was_chosen(
         head, {best: replace(scores, leads={head.name: replace(tied, n_units=5)})}
     )
     assert over_baseline(head, {}) == ""
+    nan = replace(lead, value=float("nan"), low=float("nan"), high=float("nan"))
+    without = over_baseline(head, {best: replace(scores, leads={head.name: nan})})
+    assert without.endswith("as that one has no score.")
+    assert "tied" not in without
 
 
 def test_the_best_head_on_random_weights_is_a_baseline_on_request(decoder_folder: Path, tmp_path: Path) -> None:

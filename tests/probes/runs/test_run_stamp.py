@@ -15,6 +15,7 @@ import yaml
 
 from extract import registry
 from probes.cli.main import main
+from probes.report.drawn import digest_code
 from probes.runs import run_stamp
 from probes.runs.config_file import read_config
 from probes.runs.run_stamp import STAMP, describe_inputs, find_finished
@@ -153,7 +154,7 @@ def test_other_rows_are_computed_and_the_old_rows_are_found_again(
         (there / "rows.csv").write_bytes(before)
 
 
-@pytest.mark.parametrize("name", ["_digest_code", "_versions"])
+@pytest.mark.parametrize("name", ["digest_code", "package_versions"])
 @pytest.mark.usefixtures("there")
 def test_other_code_or_packages_count_as_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_stamp, name, lambda: ["other"])
@@ -165,10 +166,10 @@ def test_the_digest_of_the_code_sees_one_byte(tmp_path: Path, monkeypatch: pytes
         (tmp_path / package).mkdir()
         (tmp_path / package / "code.py").write_text("x = 1\n", encoding="utf-8")
     monkeypatch.setattr(resources, "files", lambda package: tmp_path / package)
-    before = run_stamp._digest_code()
-    assert run_stamp._digest_code() == before
+    before = digest_code.__wrapped__()
+    assert digest_code.__wrapped__() == before
     (tmp_path / "probes" / "code.py").write_text("x = 2\n", encoding="utf-8")
-    assert run_stamp._digest_code() != before
+    assert digest_code.__wrapped__() != before
 
 
 @pytest.mark.usefixtures("there")
@@ -193,3 +194,33 @@ def test_a_forged_stamp_of_a_folder_without_scores_is_none(there: Path) -> None:
     del stamp["files"]["scores.json"]
     (there / "runs/r" / STAMP).write_text(json.dumps(stamp), encoding="utf-8")
     assert find() is None
+
+
+def test_a_finished_sweep_is_found_without_torch_and_another_one_is_computed(there: Path) -> None:
+    program = (
+        "import sys; from probes.cli.main import main; code = main(sys.argv[1:]); "
+        "print(code, *{'torch', 'lightning'} & {*sys.modules}, file=sys.stderr)"
+    )
+
+    def sweep(*options: str) -> tuple[str, str]:
+        command = [sys.executable, "-c", program, "sweep", "config.yaml", "--plans", "causal;backward", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        return done.stdout, done.stderr
+
+    first, said = sweep()
+    assert SAME not in said
+    before = {path: path.stat().st_mtime_ns for path in (there / "runs/r-sweep").rglob("*") if path.is_file()}
+    again, said = sweep()
+    assert said.splitlines()[-2:] == [
+        "runs/r-sweep is finished, and nothing that decides it has changed: nothing is computed",
+        "0",
+    ]
+    assert again == first
+    assert {path: path.stat().st_mtime_ns for path in (there / "runs/r-sweep").rglob("*") if path.is_file()} == before
+    assert find() == Path("runs/r")
+    config = read_config([], file="config.yaml", checks_heads=False)
+    assert find_finished(config, ["causal", "backward"], test="chosen") is not None
+    assert find_finished(config, ["causal", "backward"], test="all") is None
+    assert find_finished(config, ["causal"], test="chosen") is None
+    next((there / "runs/r-sweep").rglob("head.json")).unlink()
+    assert find_finished(config, ["causal", "backward"], test="chosen") is None

@@ -46,6 +46,7 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
         "config.yaml",
         "predictions.csv",
         "predictions_scored.csv",
+        "report.drawn.json",
         "report.html",
         "scores.json",
         "stamp.json",

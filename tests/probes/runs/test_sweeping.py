@@ -13,7 +13,7 @@ from extract.errors import ConfigError
 from extract.masks.mask_plan import parse_plan
 from probes.cli.commands import SweepArgs
 from probes.cli.main import main
-from probes.cli.run_commands import choose_plans
+from probes.cli.whole_run import choose_plans
 from probes.runs.plan_runs import run_sweep
 from probes.runs.run_config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder

@@ -109,7 +109,15 @@ def test_a_run_writes_everything(finished: WordRun, listing: Callable[[Path], li
         *(f"figures/token_classifier_{kind}.png" for kind in ("confusion", "history", "layers", "rows")),
         *(f"figures/token_mix_{kind}.png" for kind in ("confusion", "history", "rows", "weights")),
     ]
-    files = ["config.yaml", "report.html", "scores.json", "stamp.json", "summary.md", "predictions.csv"]
+    files = [
+        "config.yaml",
+        "report.drawn.json",
+        "report.html",
+        "scores.json",
+        "stamp.json",
+        "summary.md",
+        "predictions.csv",
+    ]
     files += [f"predictions/{split}.conll" for split in SPLITS]
     manifest = f"manifests/{finished.cache.path.stem}.json"
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])

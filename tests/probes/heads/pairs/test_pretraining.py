@@ -147,9 +147,9 @@ class Scripted(LayerAutoencoder):
         self._seen.clear()
         loss = self.script[len(self.seen)]
         self.seen.append([group.state_dict()["0.weight"].clone() for group in self.encoder.groups])
-        self.log("held_out_loss", loss)
+        self.loop.log("held_out_loss", loss)
         for k in range(self.n_layers):
-            self.log(f"held_out_loss_{k}", loss * (k + 1) if k < self.n_layers - 1 else 2 - loss)
+            self.loop.log(f"held_out_loss_{k}", loss * (k + 1) if k < self.n_layers - 1 else 2 - loss)
 
 
 def test_the_epoch_with_the_lowest_held_out_loss_is_kept(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from probes.fitting.fit import quiet_lightning
+from probes.fitting.loop import Loop, quiet_lightning
 from probes.latents.text_latents import PairBatch
 from probes.networks.pair_networks import SiameseCosine
 
@@ -91,7 +91,7 @@ def fit(
             use_distributed_sampler=False,
             default_root_dir=folder,
         )
-        trainer.fit(head, datamodule=Shares(draw_batches()))
+        trainer.fit(Loop(head), datamodule=Shares(draw_batches()))
     weights = [parameter.detach().clone() for parameter in head.parameters()]
     return weights, {key: float(value) for key, value in trainer.callback_metrics.items()}
 

@@ -109,7 +109,7 @@ def test_a_kept_head_is_loaded_and_another_one_fitted(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a head was fitted")
 
-    monkeypatch.setattr("probes.heads.word_fits.run_trainer", refuse)
+    monkeypatch.setattr("probes.fitting.loop.run_trainer", refuse)
     again = evaluate(setting(cache, task, found[1], seeds=(0, 3)))
     assert as_text(again) == as_text(found[0])
     with pytest.raises(AssertionError, match="a head was fitted"):
