@@ -71,17 +71,17 @@ ABILITIES = {
         "infilling perplexity", "loss in nats of the span tokens of a text, and their number", is_perplexity=True
     ),
     "choice-accuracy": AbilityKind(
-        "right sentence of five, x 100",
+        "choice of five x 100",
         "whether the true sentence has the highest mean log-probability per token; 1",
         is_better_lower=False,
     ),
     "choice-accuracy-sum": AbilityKind(
-        "right sentence by the sum, x 100",
+        "choice by sum x 100",
         "whether the true sentence has the highest sum of log-probabilities; 1",
         is_better_lower=False,
     ),
     "choice-accuracy-onwards": AbilityKind(
-        "right sentence, read to the end, x 100",
+        "choice, to the end x 100",
         "whether the true sentence and what follows have the highest mean log-probability per token; 1",
         is_better_lower=False,
     ),

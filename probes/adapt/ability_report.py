@@ -117,7 +117,7 @@ def _cells(row: ComparedAbility) -> tuple[str, ...]:
         ends = f"{kind.write(gap.low, sign='+')} to {kind.write(gap.high, sign='+')}"
         return f"{kind.write(gap.value, sign='+')} ({ends})"
 
-    ends = f"{kind.write(score.low)} to {kind.write(score.high)}"
+    ends = NOTHING if score.low != score.low else f"{kind.write(score.low)} to {kind.write(score.high)}"
     gaps = written(row.over_first), written(row.over_plan)
     return (kind.label, row.folder, row.plan, kind.write(score.mean), ends, *gaps)
 
