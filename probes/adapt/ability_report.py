@@ -165,7 +165,11 @@ def draw_abilities(figure: Figure, compared: Sequence[ComparedAbility]) -> None:
         axes.set_yticks(range(len(group)), labels)
         axes.set_ylim(len(group) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(kind.label)
+        if kind.chance is not None:
+            axes.axvline(100 * kind.chance, color=style.GREY, linestyle=(0, (4, 2)), linewidth=0.9, zorder=1)
+            style.write_above(axes, "chance", 100 * kind.chance, colour=style.GREY)
+            axes.set_xlim(-2, 102)
+        axes.set_xlabel(f"{kind.label}, n = {group[0].n_units:,}")
 
 
 def _texts_to_read(measured: "Measured") -> list[tuple[str, str, Table]]:
