@@ -7,8 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.adapt.abilities import AbilityScores as AbilityScores
+    from probes.adapt.abilities import compare_abilities as compare_abilities
+    from probes.adapt.abilities import load_abilities as load_abilities
     from probes.adapt.adapt import adapt as adapt
     from probes.adapt.adapt_config import AdaptConfig as AdaptConfig
+    from probes.adapt.infilling import DrawnSpans as DrawnSpans
+    from probes.adapt.measuring import AbilityOptions as AbilityOptions
+    from probes.adapt.measuring import measure_abilities as measure_abilities
     from probes.data.task_table import load_task as load_task
     from probes.export.hub_export import push_run as push_run
     from probes.export.hub_export import stage_run as stage_run
@@ -57,8 +63,11 @@ if TYPE_CHECKING:
     from probes.runs.run_pages import write_report as write_report
 
 _NAMES = {
+    "probes.adapt.abilities": ("AbilityScores", "compare_abilities", "load_abilities"),
     "probes.adapt.adapt": ("adapt",),
     "probes.adapt.adapt_config": ("AdaptConfig",),
+    "probes.adapt.infilling": ("DrawnSpans",),
+    "probes.adapt.measuring": ("AbilityOptions", "measure_abilities"),
     "probes.data.task_table": ("load_task",),
     "probes.export.hub_export": ("push_run", "stage_run"),
     "probes.export.mteb": ("as_mteb_encoder", "fill_task", "run_mteb"),

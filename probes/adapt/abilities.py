@@ -54,6 +54,8 @@ class AbilityKind:
     is_perplexity: bool = False
     """Whether it is exp of sum over count; else it is their ratio, a share."""
     is_better_lower: bool = True
+    chance: float | None = None
+    """What guessing gives, of a share that has such a level."""
 
     def of_sums(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute the number from sums `(..., 2)` of losses or hits and of what was counted; NaN where nothing was."""
@@ -63,7 +65,11 @@ class AbilityKind:
 
     def write(self, value: float, *, sign: str = "") -> str:
         """Write a perplexity, or a share times 100."""
-        return number(value, 2, sign=sign) if self.is_perplexity else number(value, 1, times=100.0, sign=sign)
+        return (
+            number(value, 2, sign=sign)
+            if self.is_perplexity
+            else number(value, 2 if self.is_better_lower else 1, times=100.0, sign=sign)
+        )
 
 
 ABILITIES = {
@@ -71,19 +77,22 @@ ABILITIES = {
         "infilling perplexity", "loss in nats of the span tokens of a text, and their number", is_perplexity=True
     ),
     "choice-accuracy": AbilityKind(
-        "right sentence of five, x 100",
+        "choice of five x 100",
         "whether the true sentence has the highest mean log-probability per token; 1",
         is_better_lower=False,
+        chance=0.2,
     ),
     "choice-accuracy-sum": AbilityKind(
-        "right sentence by the sum, x 100",
+        "choice by sum x 100",
         "whether the true sentence has the highest sum of log-probabilities; 1",
         is_better_lower=False,
+        chance=0.2,
     ),
     "choice-accuracy-onwards": AbilityKind(
-        "right sentence, read to the end, x 100",
+        "choice, to the end x 100",
         "whether the true sentence and what follows have the highest mean log-probability per token; 1",
         is_better_lower=False,
+        chance=0.2,
     ),
     "causal-perplexity": AbilityKind(
         "causal perplexity", "loss in nats of the tokens of a window, and their number", is_perplexity=True
@@ -358,7 +367,7 @@ def verdict(row: ComparedAbility, first: ComparedAbility) -> str:
     subject = f"{kind.label}: {row.folder} under {row.plan}"
     reach = f"{kind.write(gap.value, sign='+')} ({ends}; p {number(row.p_value, 3)}, n = {gap.n_units:,})"
     if gap.n_units < FEW_UNITS:
-        return f"{subject} against {first.folder} under {first.plan}: too few texts to tell, {reach}"
+        return f"{subject} against {first.folder} under {first.plan}: too few articles or texts to tell, {reach}"
     if row.p_value < LEVEL:
         is_better = (gap.value < 0) == kind.is_better_lower
         return f"{subject} is {'better' if is_better else 'worse'} than {first.folder} under {first.plan}: {reach}"

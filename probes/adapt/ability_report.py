@@ -117,7 +117,7 @@ def _cells(row: ComparedAbility) -> tuple[str, ...]:
         ends = f"{kind.write(gap.low, sign='+')} to {kind.write(gap.high, sign='+')}"
         return f"{kind.write(gap.value, sign='+')} ({ends})"
 
-    ends = f"{kind.write(score.low)} to {kind.write(score.high)}"
+    ends = NOTHING if score.low != score.low else f"{kind.write(score.low)} to {kind.write(score.high)}"
     gaps = written(row.over_first), written(row.over_plan)
     return (kind.label, row.folder, row.plan, kind.write(score.mean), ends, *gaps)
 
@@ -165,7 +165,11 @@ def draw_abilities(figure: Figure, compared: Sequence[ComparedAbility]) -> None:
         axes.set_yticks(range(len(group)), labels)
         axes.set_ylim(len(group) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(kind.label)
+        if kind.chance is not None:
+            axes.axvline(100 * kind.chance, color=style.GREY, linestyle=(0, (4, 2)), linewidth=0.9, zorder=1)
+            style.write_above(axes, "chance", 100 * kind.chance, colour=style.GREY)
+            axes.set_xlim(-2, 102)
+        axes.set_xlabel(f"{kind.label}, n = {group[0].n_units:,}")
 
 
 def _texts_to_read(measured: "Measured") -> list[tuple[str, str, Table]]:

@@ -61,19 +61,23 @@ class DrawnSpans:
     def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
         """Draw spans over the tokens of a text; one that is too short has none.
 
-        None begins with the first token, which nothing predicts where there is no BOS token.
+        None begins with the first token, which nothing predicts where there is no BOS token, and none begins or ends
+        inside what WikiText has in place of a word.
         """
         n_tokens = len(offsets)
         numbers = np.full(n_tokens, CONTEXT, np.int64)
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         generator = np.random.default_rng([self.seed, int.from_bytes(digest[:8], "little")])
         room = n_tokens // 2
+        unread = np.append(is_unread(text, offsets), False)
+        is_inside = unread & np.roll(unread, 1)  # and so is the token before
         for number in range(self.most):
             length = int(generator.integers(self.shortest, self.longest + 1))
             starts = [
                 start
                 for start in range(1, n_tokens - length)
                 if (numbers[start - 1 : start + length + 1] == CONTEXT).all()
+                and not is_inside[[start, start + length]].any()
             ]
             if length <= room and starts:
                 start = starts[int(generator.integers(len(starts)))]

@@ -20,11 +20,12 @@ from probes.adapt.choosing import choose, draw_stretches
 from probes.adapt.continuing import continue_greedily, cut_windows, first_words, rep_n, rep_sentences
 from probes.adapt.infilling import DrawnSpans, ScoredRow, encode_rows, first_span, infill, require_no_leak, score_rows
 from probes.data.wikitext import Article, read_wikitext
-from probes.runs.folder import describe_program
+from probes.runs.folder import describe_program, without_absolute_paths
 from probes.runs.watcher import Watcher, watching
 
 WIKITEXT = "wikitext2"
-Numbers = Sequence[float] | NDArray[np.float64]
+Numbers = NDArray[np.float64]
+"""A number per row."""
 SIDE = 80
 """Characters of the context on either side of a span, in the table of infillings."""
 
@@ -155,6 +156,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def _added_up(losses: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """Return the sum of the losses of each row, and their number."""
+    return np.array([part.sum() for part in losses]), np.array([*map(len, losses)], np.float64)
+
+
 class _Measuring:
     """The measures of one decoder on the texts of some options."""
 
@@ -196,9 +202,9 @@ class _Measuring:
         about = decoder.description
         scores = AbilityScores(
             name=about.name + (f" + {Path(about.adapter).name}" if about.adapter else ""),
-            decoder=about.to_dict(),
+            decoder=without_absolute_paths(about.to_dict()),
             texts=self.source,
-            options=to_plain(options),
+            options={**to_plain(options), "texts": Path(options.texts).name},
             abilities=tuple(self.abilities),
             program=describe_program(),
             notes=tuple(self.notes),
@@ -223,15 +229,13 @@ class _Measuring:
         """Add an ability; a row is its unit, its text and what was asked of it."""
         units, texts, asked = zip(*rows, strict=True)
         digests = tuple(map(_digest, texts))
-        self.abilities.append(
-            Ability(name, plan, units, digests, asked, np.asarray(sums, np.float64), np.asarray(counts, np.float64))
-        )
+        self.abilities.append(Ability(name, plan, units, digests, asked, sums, counts))
 
     def _measure_infilling(self, spanned: Sequence[tuple[str, str, ScoredRow]], plan: MaskPlan) -> None:
         progress = self.watcher.extraction(f"infilling, {plan.text}")
         losses = score_rows(self.model, [row for *_, row in spanned], plan, progress=progress)
         named = [(unit, text, row.asked) for unit, text, row in spanned]
-        self._add("infilling-perplexity", plan.text, named, [part.sum() for part in losses], [*map(len, losses)])
+        self._add("infilling-perplexity", plan.text, named, *_added_up(losses))
 
     def _fill(self, spanned: Sequence[tuple[str, str, ScoredRow]], plans: dict[str, MaskPlan]) -> tuple[Infilling, ...]:
         """Fill the first span of some texts under every plan."""
@@ -286,7 +290,7 @@ class _Measuring:
         progress = self.watcher.extraction("causal perplexity")
         losses = score_rows(self.model, [row for *_, row in windows], parse_plan(CAUSAL), progress=progress)
         named = [(unit, str(decoder.tokenizer.decode(row.encoded.ids.tolist())), row.asked) for unit, _, row in windows]
-        self._add("causal-perplexity", CAUSAL, named, [part.sum() for part in losses], [*map(len, losses)])
+        self._add("causal-perplexity", CAUSAL, named, *_added_up(losses))
 
     def _continue(self, texts: Sequence[tuple[str, str]]) -> tuple[Continuation, ...]:
         """Continue the first words of texts, and measure how much that repeats itself."""
@@ -307,6 +311,6 @@ class _Measuring:
             text = str(decoder.tokenizer.decode(row, skip_special_tokens=True))
             continuations.append(Continuation(unit, prefix, text, rep_sentences(text), rep_n(row)))
         rows, ones = [(unit, prefix, f"{options.new_tokens} tokens") for unit, prefix in prefixes], np.ones(len(tokens))
-        self._add("rep-sen", CAUSAL, rows, [one.rep_sen for one in continuations], ones)
-        self._add("rep-4", CAUSAL, rows, [one.rep_4 for one in continuations], ones)
+        self._add("rep-sen", CAUSAL, rows, np.array([one.rep_sen for one in continuations]), ones)
+        self._add("rep-4", CAUSAL, rows, np.array([one.rep_4 for one in continuations]), ones)
         return tuple(continuations)

@@ -17,7 +17,7 @@ def test_it_has_every_public_name() -> None:
     for name in icecore.__all__:
         home = extract if name in extract.__all__ else probes
         assert getattr(icecore, name) is getattr(home, name)
-    with pytest.raises(AttributeError, match="no attribute 'load_runs'; allowed: AdaptConfig, Comparison, Cos"):
+    with pytest.raises(AttributeError, match="no attribute 'load_runs'; allowed: AbilityOptions, AbilityScores, Ad"):
         icecore.load_runs  # noqa: B018
 
 
