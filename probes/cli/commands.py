@@ -574,7 +574,7 @@ class WeightsArgs(Args):
     examples=(
         "infill smollm2-135m-instruct --rows 50",
         "infill smollm2-135m-instruct --adapter my-adapter --choices 100 --infillings 20 --out infilling/adapted",
-        "infill smollm2-135m-instruct --texts reviews.csv --column body --plans causal --continuations 50",
+        "infill gpt2 --texts reviews.csv --column body --plans causal",
     ),
 )
 class InfillArgs(Computing):
