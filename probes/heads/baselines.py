@@ -4,7 +4,7 @@ Nothing is fitted on test. Words are weighted (tf-idf) on the texts of train; wh
 or else on validation. Only clusters are those of the scored texts themselves, as the clusters of a head are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -284,7 +284,7 @@ def paired_cosines(vectorizer: TfidfVectorizer, one: Sequence[str], other: Seque
     return np.asarray(product.sum(axis=1)).ravel()
 
 
-def _blocks(one: csr_matrix, other: csr_matrix) -> Any:
+def _blocks(one: csr_matrix, other: csr_matrix) -> Iterator[tuple[int, Float[np.ndarray, "B M"]]]:
     """Yield the similarities of every row with all others, a block of rows at a time, with the first of them."""
     step = max(1, AT_ONCE // other.shape[0])
     for start in range(0, one.shape[0], step):

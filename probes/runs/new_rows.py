@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from extract.errors import InputError, TaskError, UnknownNameError, first_line, unknown_name
 from extract.inputs.joined_text import JoinedText
@@ -252,7 +252,7 @@ def _is_text(value: object) -> bool:
 
 def _first_width(path: Path, options: FileOptions) -> int:
     delimiter = options.delimiter or DELIMITERS[inner_suffix(path)]
-    quoting: Any = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
     lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=True))
     return len(next((row for row in csv.reader(lines, delimiter=delimiter, quoting=quoting) if row), []))
 

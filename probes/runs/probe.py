@@ -17,6 +17,7 @@ from extract.decoders.fetch import icecore_home
 from extract.errors import ConfigError, InputError, TaskError, unknown_name
 from extract.files import digest_bytes, write_file
 from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
+from probes.data.task import Task
 from probes.data.task_table import TASKS
 from probes.layers.study import StudyOptions
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
@@ -245,7 +246,7 @@ class Probe(Configured):
         return values, given
 
     @staticmethod
-    def _warn_of_dropped(parts: Mapping[str, Gold], task: Any) -> None:
+    def _warn_of_dropped(parts: Mapping[str, Gold], task: Task) -> None:
         n_given, n_read = sum(len(part.rows) for part in parts.values()), sum(task.n_rows().values())
         if n_read < n_given:
             notes = [note.rpartition(".jsonl: ")[2] for note in task.notes]
