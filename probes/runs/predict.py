@@ -164,7 +164,7 @@ class Scorer:
 
     def require_range(self) -> None:
         """Refuse to clip predictions that are no numbers, or whose range no run recorded."""
-        if self.kind not in ("pairs", "numbers"):
+        if not self._kind.predicts_numbers:
             raise HeadError(f"--clip does nothing for a run on {self.kind}; allowed: pairs and numbers.")
         if self.gold_range is None:
             raise HeadError("the run does not record the range of its gold, so nothing can be clipped; run it again.")
@@ -299,9 +299,9 @@ def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
     return (float(values[0]), float(values[1])) if values else None
 
 
-def read_run_folder(path: str | Path) -> RunFolder:
+def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
     """Read and check all that predictions need of a run folder, and import the custom code that it recorded."""
-    folder = RunFolder(Path(path))
+    folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
     values = folder.values
     try:
         if values["what"] != "run":
@@ -541,7 +541,7 @@ class LoadedRun:
 
     def results(self) -> "pd.DataFrame":
         """Return every number of the run, tidy, as `probes.results`."""
-        return results(self.folder)
+        return results([self._run])
 
     def table(self) -> "pd.DataFrame":
         """Return the table of the summary: a row per head and metric, as text, scores times 100."""
