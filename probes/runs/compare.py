@@ -533,7 +533,7 @@ def compare(runs: Runs, *, head: str = "", split: str = "", n_resamples: int = 1
     return Comparison(tuple(compared), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
 
 
-def note_on_settings(first: str | Path, second: str | Path, head: str) -> str:
+def note_on_settings(first: RunFolder, second: RunFolder, head: str) -> str:
     """Say in which settings two finished runs differ, for one head of both; raises as `compare`."""
     one, other = read_runs([first, second], head)
     return _note(other.label, _settings_that_differ(one, other))
