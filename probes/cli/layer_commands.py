@@ -38,8 +38,8 @@ from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_layers
 from probes.runs.results import open_runs
 from probes.runs.run_caches import is_run, open_named
+from probes.runs.run_config import load_run_task
 from probes.runs.run_pages import write_report
-from probes.runs.run_task import load_run_task
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,7 @@ from probes.networks.network_options import Widths, check_widths
 
 if TYPE_CHECKING:
     from probes.fitting.saved_fits import FittedModule
-    from probes.heads.context import FitContext, Reporter
-    from probes.heads.layer_head import HeadParts
+    from probes.heads.layer_head import FitContext, HeadParts, Reporter
     from probes.heads.result import HeadResult
 
 

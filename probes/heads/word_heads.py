@@ -25,9 +25,8 @@ from probes.data.word_task import WordTask
 from probes.fitting.epoch_report import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import MIX, Head, HeadParts, Heads, Together, read_channels
+from probes.heads.layer_head import MIX, FitContext, Head, HeadParts, Heads, Reporter, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
     ReadingOptions,

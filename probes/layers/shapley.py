@@ -11,9 +11,8 @@ from jaxtyping import Bool, Float
 
 from extract.errors import InputError, TaskError, unknown_name
 from probes.data.task import Same, Task
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions
-from probes.heads.layer_head import HeadParts, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, Reporter, take_apart
 from probes.heads.result import HeadResult
 from probes.heads.task_kind import TaskKind
 from probes.layers.findings import Resampled, ViewCurve

@@ -11,9 +11,8 @@ from jaxtyping import Bool, Float
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
-from probes.heads.layer_head import HeadParts, Together, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, Reporter, Together, take_apart
 from probes.heads.result import HeadResult
 from probes.heads.task_kind import TaskKind
 from probes.latents.text_latents import channels_of

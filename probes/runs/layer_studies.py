@@ -15,8 +15,7 @@ from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
 from extract.records import to_plain
-from probes.heads.context import FitContext
-from probes.heads.layer_head import HeadParts, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, take_apart
 from probes.layers import FINDINGS
 from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
 from probes.layers.shapley import require_controls
@@ -30,7 +29,7 @@ from probes.runs.predict import LoadedRun, read_run_folder
 from probes.runs.results import Runs, open_runs
 from probes.runs.run import EncoderStore, find_sides, make_context
 from probes.runs.run_caches import find_cache_of
-from probes.runs.run_task import load_run_task, obtain_corpus
+from probes.runs.run_config import load_run_task, obtain_corpus
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 
@@ -200,7 +199,7 @@ class LayerStudy:
 
     def _repr_html_(self) -> str:
         from probes.report.layer_figures import findings_blocks
-        from probes.report.notebook import notebook_html, picture_of
+        from probes.report.page import notebook_html, picture_of
 
         return notebook_html(
             f"Layers of {self.run}",

@@ -30,8 +30,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
-from probes.heads.context import load_head
-from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
+from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen
 from probes.heads.task_kind import TaskKind
 from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
@@ -448,7 +447,7 @@ class LoadedRun:
         return plain_text(run_lead(self.record, KINDS[self.kind].report.bare, {}))
 
     def _repr_html_(self) -> str:
-        from probes.report.notebook import notebook_html, read_picture
+        from probes.report.page import notebook_html, read_picture
 
         report = KINDS[self.kind].report
         pictures = sorted((self.folder / "figures").glob(f"{self.best.replace('-', '_')}_layers*.png"))

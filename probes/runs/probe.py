@@ -28,7 +28,7 @@ from probes.runs.encoder import DEFAULT_DECODER, Configured, list_rows, plain_va
 from probes.runs.layer_studies import LayerStudy
 from probes.runs.predict import LoadedRun
 from probes.runs.run import check_heads, run
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import load_run_task
 from probes.runs.watcher import SILENT, watching
 
 PROBE_KINDS = ("classes", "numbers", "pairs", "words")
@@ -332,7 +332,7 @@ class Probe(Configured):
     def _repr_html_(self) -> str:
         if hasattr(self, "run_"):
             return self.run._repr_html_()
-        from probes.report.notebook import notebook_html
+        from probes.report.page import notebook_html
 
         return notebook_html(f"Probe({self._show_params()})", "Not fitted: call `fit(texts, labels)`.")
 
