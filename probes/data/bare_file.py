@@ -21,6 +21,7 @@ from probes.data.table_files import (
     JSON_SUFFIXES,
     MISSING_LABELS,
     PARQUET_SUFFIXES,
+    WORD_SUFFIXES,
     FileOptions,
     RawTable,
     inner_suffix,
@@ -33,8 +34,6 @@ from probes.data.table_files import (
     unknown_column,
 )
 
-WORD_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".conllu")
-"""Files of a word and its tags a line."""
 TEXT_SUFFIXES = (".txt", ".dat")
 """Files whose lines say what they are."""
 BARE_SUFFIXES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES, *WORD_SUFFIXES, *TEXT_SUFFIXES)

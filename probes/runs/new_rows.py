@@ -13,13 +13,13 @@ from extract.errors import InputError, TaskError, UnknownNameError, first_line, 
 from extract.inputs.joined_text import JoinedText
 from extract.records import Values
 from extract.registry import resolve
-from probes.data.bare_file import WORD_SUFFIXES
 from probes.data.table_files import (
     DEFAULT_FILES,
     DELIMITERS,
     DOCUMENT_START,
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
+    WORD_SUFFIXES,
     FileOptions,
     RawTable,
     escaped_byte,

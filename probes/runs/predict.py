@@ -37,7 +37,6 @@ from probes.report.document import result_rows, run_lead
 from probes.report.scores import RunScores
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.new_rows import NewRow, Row, RowReader, row_reader
-from probes.runs.results import results
 from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -540,6 +539,8 @@ class LoadedRun:
 
     def results(self) -> "pd.DataFrame":
         """Return every number of the run, tidy, as `probes.results`."""
+        from probes.runs.results import results
+
         return results([self._run])
 
     def table(self) -> "pd.DataFrame":
