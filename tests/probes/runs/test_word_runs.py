@@ -19,8 +19,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.data.conll import ColumnFormat, read_columns
-from probes.data.word_files import load_word_files, load_words_sample
+from probes.data.word_files import ColumnFormat, load_word_files, load_words_sample, read_columns
 from probes.data.word_task import WordTask
 from probes.heads.layer_head import load_head
 from probes.heads.word_fits import tag_scorer
