@@ -209,7 +209,7 @@ class EncoderStore:
             "held_out_squared_errors",
             "n_texts",
         )
-        described: Any = {
+        described: dict[str, object] = {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},
             "autoencoders": {
