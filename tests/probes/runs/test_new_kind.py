@@ -129,8 +129,10 @@ def test_layers_plans_and_reports_need_no_more(config: Path, capsys: pytest.Capt
     folder = config.parent / "runs" / "triples"
     assert main(["layers", str(folder), "--quiet", "--resamples", "100"]) == 0
     assert "ridge-triples" in capsys.readouterr().out
-    assert main(["layers", str(folder), "--quiet", "--controls", "type"]) == 1
-    assert capsys.readouterr().err == (
+    assert main(["layers", str(folder), "--controls", "type"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "", "it is refused before anything is computed"
+    assert told.err == (
         "icecore: controls refit a head on other labels, and tasks of triples name no labels to replace; leave "
         "controls out.\n"
     )
