@@ -74,11 +74,11 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
     from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer
     from probes.fitting.fit_options import EpochOptions as EpochOptions
-    from probes.heads.context import load_head as load_head
     from probes.heads.head_table import HeadEntry as HeadEntry
     from probes.heads.head_table import pair_head as pair_head
     from probes.heads.head_table import register_head as register_head
     from probes.heads.head_table import token_head as token_head
+    from probes.heads.layer_head import load_head as load_head
     from probes.layers.geometry import cosine_with_gold as cosine_with_gold
     from probes.layers.geometry import measure_geometry as measure_geometry
     from probes.layers.geometry import similarity_of_layers as similarity_of_layers

@@ -7,7 +7,7 @@ import sys
 CHILD = """
 import json, resource, sys, tempfile
 from pathlib import Path
-from extract import ExtractionSpec, WordSpec, extract_latents, join_words, load_decoder
+from icecore import ExtractionSpec, WordSpec, extract_latents, join_words, load_decoder
 
 def reset():
     try:

@@ -28,8 +28,7 @@ from probes.data.task import Task
 from probes.heads.result import HeadResult
 from probes.runs.plan_runs import evaluate_plan
 from probes.runs.plan_search import STRATEGIES, PlanSpace, Search, Trial, draw_rows, search_plans, space_of
-from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec, load_run_task
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
+from jaxtyping import Bool, Float, Int, Int64, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -436,16 +436,6 @@ class LatentCache:
     def has_latent(self) -> Bool[np.ndarray, " P"]:
         """Whether each position has a latent; words that were truncated or that no token covers have none."""
         return self.items.has_latent
-
-    @property
-    def row_of_place(self) -> Int64[np.ndarray, " P"]:
-        """Row that each latent was read in."""
-        return self.items.row_of_latent
-
-    @property
-    def word_flags(self) -> UInt8[np.ndarray, " W"]:
-        """`(W,)` bits of `extract.inputs.joined_text` for every word; CacheError if the cache holds whole texts."""
-        return self.items.flags
 
     def to_numpy(self, layer: Layer, pooling: str = "") -> StoredArray:
         """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.

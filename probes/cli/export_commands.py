@@ -30,7 +30,7 @@ from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.predict import read_run_folder
 from probes.runs.run_caches import open_named
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import load_run_task
 from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.decoders.fetch import missing_gguf_modules
 from probes.cli.commands import DemoArgs, VersionArgs
-from probes.data.shipped import shipped
+from probes.runs.config_file import shipped
 
 NOSINK = "nosink-bidirectional:10"
 DEMO = (

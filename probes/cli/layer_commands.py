@@ -36,10 +36,10 @@ from probes.report.style import WIDE, Album, on_panel
 from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_layers
-from probes.runs.predict import read_run_folder
+from probes.runs.results import open_runs
 from probes.runs.run_caches import is_run, open_named
+from probes.runs.run_config import load_run_task
 from probes.runs.run_pages import write_report
-from probes.runs.run_task import load_run_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,18 +239,18 @@ def layers_command(args: LayersArgs) -> int:
         most_rows=args.rows,
     )
     watcher = watcher_of(args)
-    frame = compare_layers(args.runs, head=args.head, options=options, caches=args.caches, watcher=watcher)
-    for folder in map(Path, args.runs):
-        run = read_run_folder(folder)
+    runs = open_runs(args.runs)
+    frame = compare_layers(runs, head=args.head, options=options, caches=args.caches, watcher=watcher)
+    for run in runs:
         names = run.heads if args.head == ALL else [args.head or run.best]
-        for findings in load_findings(folder):
+        for findings in load_findings(run.path):
             if findings.head in names:
-                Console(markup=False).print(layers_table(findings, title=folder.name))
+                Console(markup=False).print(layers_table(findings, title=run.path.name))
                 show("\n".join([findings.answer, *(f"Note: {line}" for line in findings.warnings)]))
                 if args.figures:
-                    show_written(Path(), map(str, write_curve(findings, folder / "figures", args.figures)))
+                    show_written(Path(), map(str, write_curve(findings, run.path / "figures", args.figures)))
                     show(f"Its caption: {curve_caption(findings)}")
-        show(f"written: {write_report(folder)}")
+        show(f"written: {write_report([run])}")
     if args.out:
         write_file(Path(args.out), write_frame(frame))
         show(f"written: {args.out}")

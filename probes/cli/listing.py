@@ -112,7 +112,7 @@ def _instructions() -> list[tuple[str, str]]:
 
 
 def _configs() -> list[tuple[str, str]]:
-    from probes.data.shipped import shipped_configs
+    from probes.runs.config_file import shipped_configs
 
     return [(name, _about(path)) for name, path in shipped_configs().items()]
 

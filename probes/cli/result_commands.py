@@ -22,7 +22,7 @@ from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
 from probes.runs.compare import Comparison, compare, note_on_settings
-from probes.runs.results import centres_of_gravity, layers_across, rank_systems
+from probes.runs.results import centres_of_gravity, layers_across, open_runs, rank_systems
 from probes.runs.run_pages import write_comparison, write_report
 
 if TYPE_CHECKING:
@@ -80,11 +80,12 @@ def _write_comparison(comparison: Comparison, folder: Path, args: CompareArgs) -
 
 def _across(args: CompareArgs) -> int:
     """Print where runs of any tasks gain their scores, and plans ranked over tasks where they can be."""
-    centres = centres_of_gravity(args.runs, head=args.head)
-    frames = {"centres": centres, "across": layers_across(args.runs, head=args.head)}
+    runs = open_runs(args.runs)
+    centres = centres_of_gravity(runs, head=args.head)
+    frames = {"centres": centres, "across": layers_across(runs, head=args.head)}
     tables = [_centres_table(centres)]
     try:
-        frames["ranks"] = ranks = rank_systems(args.runs, head=args.head).reset_index()
+        frames["ranks"] = ranks = rank_systems(runs, head=args.head).reset_index()
         rows = [[str(row[0]), *(number(value, 2) for value in row[1:])] for row in ranks.itertuples(index=False)]
         tables.append(Table(list(ranks.columns), [[cell(text) for text in row] for row in rows]))
         notes = ["Plans by their average normalised rank over tasks; 0 is the best."]
@@ -114,7 +115,7 @@ def _by_layer(args: CompareArgs) -> int:
         raise HeadError(f"--by-layer compares two runs, and {len(args.runs)} were given; name two.")
     from probes.runs.layer_studies import compare_at_layers  # reads caches, with torch
 
-    first, second = args.runs
+    first, second = open_runs(args.runs)
     frame = compare_at_layers(
         second, first, head=args.head, split=args.split, n_resamples=args.resamples, caches=args.caches
     )

@@ -26,8 +26,7 @@ from probes.heads.head_table import AUTOENCODER
 from probes.runs.folder import command_line
 from probes.runs.ratio_runs import merge_at, run_ratios
 from probes.runs.run import check_heads, find_sides, obtain_cache, obtain_shards, pretrain, run
-from probes.runs.run_config import RunConfig
-from probes.runs.run_task import load_run_task, obtain_corpus
+from probes.runs.run_config import RunConfig, load_run_task, obtain_corpus
 from probes.runs.watcher import Watcher
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from extract.errors import TaskError
+from extract.records import Values
 from probes.data.splits import canonical_split
 from probes.data.table_files import (
     DECIMAL_COMMA,
@@ -20,6 +21,7 @@ from probes.data.table_files import (
     JSON_SUFFIXES,
     MISSING_LABELS,
     PARQUET_SUFFIXES,
+    WORD_SUFFIXES,
     FileOptions,
     RawTable,
     inner_suffix,
@@ -32,8 +34,6 @@ from probes.data.table_files import (
     unknown_column,
 )
 
-WORD_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".conllu")
-"""Files of a word and its tags a line."""
 TEXT_SUFFIXES = (".txt", ".dat")
 """Files whose lines say what they are."""
 BARE_SUFFIXES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES, *WORD_SUFFIXES, *TEXT_SUFFIXES)
@@ -108,7 +108,7 @@ class BareFile:
     path: Path
     task: str
     """A key of `probes.data.task_table.TASKS`."""
-    options: dict[str, Any]
+    options: dict[str, object]
     """Options of the task."""
     facts: tuple[str, ...] = field(default=())
     """What was found, a clause each."""
@@ -155,7 +155,7 @@ def read_bare_file(path: str | Path, roles: Roles | None = None) -> BareFile:
 # --- The form of a file ---
 
 
-def _sniff(path: Path) -> tuple[FileOptions, dict[str, Any], list[str]] | None:
+def _sniff(path: Path) -> tuple[FileOptions, Values, list[str]] | None:
     """Find encoding, delimiter, quoting and header of delimited text; None for a file of a word a line.
 
     Returns how it is read, the options of a task that say so, and clauses about what is not as the suffix says.
@@ -198,9 +198,6 @@ def _encoding(data: bytes) -> str:
     return "latin-1"
 
 
-_MODES: dict[bool, Any] = {True: csv.QUOTE_MINIMAL, False: csv.QUOTE_NONE}
-
-
 def _delimiter(text: str, usual: str) -> tuple[str, bool]:
     """Find the character that cuts (nearly) every row into as many columns as the first, and whether quotes count.
 
@@ -211,7 +208,8 @@ def _delimiter(text: str, usual: str) -> tuple[str, bool]:
     for delimiter in dict.fromkeys((*(usual.strip(",")), "\t", ";", "|", ",")):
         for quoting in (True, False):
             try:
-                records = csv.reader(lines, delimiter=delimiter, quoting=_MODES[quoting], strict=quoting)
+                mode: Literal[0, 3] = csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE
+                records = csv.reader(lines, delimiter=delimiter, quoting=mode, strict=quoting)
                 widths = [len(record) for record in records if record]
             except csv.Error:  # a quote that is never closed
                 continue
@@ -258,7 +256,7 @@ class Column:
     """The values of one column that are not missing."""
 
     name: str
-    values: list[Any]
+    values: list[object]
     decimal: str = "."
 
     @property
@@ -317,7 +315,7 @@ def _number(text: str, decimal: str = ".") -> float | None:
 
 
 def _table(
-    path: Path, table: RawTable, options: FileOptions, settings: Mapping[str, Any], facts: list[str], roles: Roles
+    path: Path, table: RawTable, options: FileOptions, settings: Mapping[str, object], facts: list[str], roles: Roles
 ) -> BareFile:
     """Name the task of a table and the columns that it reads."""
     columns = [_column(table, name, options.decimal) for name in table.columns]
@@ -482,7 +480,7 @@ def _word_lists(path: Path, table: RawTable, words: str, roles: Roles) -> BareFi
     if len(named) != 1:
         columns = [Column(name, []) for name in table.columns]
         raise _undecided(path, columns, f"{len(named)} lists may be the tags of the words", "--label COLUMN")
-    options = {"files": str(path), "words": words, "tags": named[0]}
+    options: dict[str, object] = {"files": str(path), "words": words, "tags": named[0]}
     facts = (f"{len(table.rows):,} sentences", f"words = {words!r}", f"tags = {named[0]!r}")
     return BareFile(path, "word-files", options, facts)
 

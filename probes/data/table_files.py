@@ -158,6 +158,8 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet",)
+WORD_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".conllu")
+"""Files of a word and its tags a line."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from extract.errors import TaskError, unknown_name
-from extract.records import to_plain
+from extract.records import Values, to_plain
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
 from probes.data.table_files import CheckedRow, Columns, RawTable, gather_columns, read_lines, read_raw, unknown_column
@@ -394,9 +394,9 @@ class TaskInfo:
     words_in_cache: Mapping[str, int] = field(default_factory=dict)
     """Counts of a cache of words."""
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> Values:
         """Return the JSON values, those of the kind among the others; what is empty at the end is left out."""
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         for name, value in to_plain(self).items():
             if name == "of_kind":
                 values |= value

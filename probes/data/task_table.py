@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from extract.errors import TaskError, unknown_name
 from extract.registry import later, option_names, parameter_names, resolve
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE_OPTIONS = "options"
 """Parameter of a loader whose value is a `FileOptions`; the fields of that record are options of the task."""
 Loaded = TypeVar("Loaded")
-_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
+_TYPES: dict[object, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     str: ((str,), "a text"),
     str | None: ((str, NoneType), "a text"),
@@ -210,7 +210,7 @@ def call_loader(load: Callable[..., Loaded], options: Mapping[str, object], *, o
     """Call a loader with options checked against its parameters and their annotations; `owner` is for messages."""
     parameters = dict(inspect.signature(resolve(load)).parameters)
     record = parameters.pop(FILE_OPTIONS).default if FILE_OPTIONS in parameters else None
-    types: dict[str, Any] = {name: parameter.annotation for name, parameter in parameters.items()}
+    types: dict[str, object] = {name: parameter.annotation for name, parameter in parameters.items()}
     shared = {field.name: field.type for field in fields(record)} if record is not None else {}
     types |= shared
     kind = owner.partition(" ")[0]
@@ -229,7 +229,7 @@ def call_loader(load: Callable[..., Loaded], options: Mapping[str, object], *, o
     return load(**arguments)
 
 
-def _wrong_type(annotation: Any, value: object) -> str:
+def _wrong_type(annotation: object, value: object) -> str:
     """Name the type that is needed instead of a value's; empty for a value of the right type."""
     allowed, noun = _TYPES.get(annotation, ((object,), ""))
     # `header: "false"` is true to Python, and true is the number 1

@@ -4,17 +4,7 @@ The packages of the extras are imported when a function needs them.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from probes.export.hub_export import push_run as push_run
-    from probes.export.hub_export import stage_run as stage_run
-    from probes.export.mteb import as_mteb_encoder as as_mteb_encoder
-    from probes.export.mteb import fill_task as fill_task
-    from probes.export.mteb import run_mteb as run_mteb
-    from probes.export.sentence_transformers import PairScorer as PairScorer
-    from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
-    from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer
+from typing import Any
 
 _HOMES = {
     "PairScorer": "probes.export.sentence_transformers",

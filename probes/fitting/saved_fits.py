@@ -42,7 +42,7 @@ class FittedModule(Protocol):
     def __call__(self, *inputs: Any) -> Any:
         """Score latents."""
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Values:
         """Return the constructor's arguments as plain values."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,13 +4,12 @@ import inspect
 import operator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from extract.errors import ConfigError
 from extract.files import digest_json
-from extract.records import to_plain
+from extract.records import Values, to_plain
 from extract.store.cache import LatentCache
 from probes.fitting.epoch_report import EpochReport, ignore_epoch
 from probes.fitting.fit import fit_layers
@@ -26,7 +25,7 @@ _SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardise
 FOLDER = "autoencoders"
 
 
-def check_autoencoder_options(options: Options) -> tuple[dict[str, Any], FitOptions]:
+def check_autoencoder_options(options: Options) -> tuple[Values, FitOptions]:
     """Check the options of the autoencoders; returns the arguments of `LayerAutoencoder`, and how it is fitted."""
     arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)
     try_building(AUTOENCODER, LayerAutoencoder, arguments)

@@ -4,9 +4,9 @@ Nothing is fitted on test. Words are weighted (tf-idf) on the texts of train; wh
 or else on validation. Only clusters are those of the scored texts themselves, as the clusters of a head are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,13 +16,15 @@ from sklearn.base import BaseEstimator
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from probes.data.class_task import ClassTask, NumberTask
-from probes.data.pair_task import PairTask
-from probes.data.word_task import WordTask, usual_tags
-from probes.data.zero_shot_task import BitextTask, ClusteringTask, CorpusTask, OddOneOutTask, PairClassTask
 from probes.heads.result import Rows
 from probes.metrics.class_metrics import score_classes
 from probes.metrics.correlation import pearson
+
+if TYPE_CHECKING:
+    from probes.data.class_task import ClassTask, NumberTask
+    from probes.data.pair_task import PairTask
+    from probes.data.word_task import WordTask
+    from probes.data.zero_shot_task import BitextTask, ClusteringTask, CorpusTask, OddOneOutTask, PairClassTask
 
 WORD = r"(?u)\b\w+\b"
 STRENGTHS = (1.0, 10.0, 100.0)
@@ -53,7 +55,7 @@ Baselines = Mapping[str, Baseline]
 """Name to baseline."""
 
 
-def class_baselines(task: ClassTask) -> Baselines:
+def class_baselines(task: "ClassTask") -> Baselines:
     """Predict the most frequent class of train, and classes by a logistic regression on words and pairs of words."""
     most = np.bincount(task.labels("train")).argmax()
     majority = Baseline(
@@ -69,7 +71,7 @@ def class_baselines(task: ClassTask) -> Baselines:
     return {"majority": majority, **_named("bag-of-words", "logistic regression on tf-idf of words and pairs", linear)}
 
 
-def number_baselines(task: NumberTask) -> Baselines:
+def number_baselines(task: "NumberTask") -> Baselines:
     """Predict numbers by a ridge regression on words and pairs of words."""
     if "train" not in task.splits:
         return {}
@@ -88,7 +90,7 @@ def _named(name: str, how: str, predictions: Mapping[str, Rows]) -> Baselines:
 
 
 def _fit_linear(
-    task: ClassTask | NumberTask,
+    task: "ClassTask | NumberTask",
     gold: Callable[[str], NDArray[np.generic]],
     make: Callable[[float], BaseEstimator],
     score: Callable[[NDArray[Any], NDArray[Any]], float],
@@ -117,7 +119,7 @@ def _fit_linear(
     return {split: np.asarray(best.predict(rows)) for split, rows in vectors.items()}
 
 
-def pair_baselines(task: PairTask) -> Baselines:
+def pair_baselines(task: "PairTask") -> Baselines:
     """Score pairs by the cosine of the tf-idf of their words, and by the words that they share."""
     low, high = task.score_range
     sides = {split: [list(task.rows(split)[name]) for name in task.text_columns] for split in task.splits}
@@ -143,10 +145,12 @@ def pair_baselines(task: PairTask) -> Baselines:
     }
 
 
-def word_baselines(task: WordTask) -> Baselines:
+def word_baselines(task: "WordTask") -> Baselines:
     """Give each word its most frequent tag in train, and an unknown word that of all words."""
     if "train" not in task.splits:
         return {}
+    from probes.data.word_task import usual_tags
+
     train = {tag for tags in task.rows("train")["tags"] for tag in tags}
     codes = {tag: code for code, tag in enumerate(tag for tag in task.labels if tag in train)}
     predictions = {split: np.array([codes[tag] for tag in usual_tags(task, split)]) for split in task.splits}
@@ -156,7 +160,7 @@ def word_baselines(task: WordTask) -> Baselines:
 # Tasks without fitting: texts compared by their tf-idf instead of their latents.
 
 
-def search_baselines(task: CorpusTask) -> Baselines:
+def search_baselines(task: "CorpusTask") -> Baselines:
     """Rank the corpus for each query by tf-idf, whose weights are those of the corpus."""
     from probes.heads.zero_shot_heads import DEPTH, score_rankings
 
@@ -187,7 +191,7 @@ def _rank_documents(similarities: NDArray[np.float64], own: NDArray[np.int64], d
     return np.array(ranked)
 
 
-def rerank_baselines(task: CorpusTask) -> Baselines:
+def rerank_baselines(task: "CorpusTask") -> Baselines:
     """Rank the candidates of each query by tf-idf, whose weights are those of the corpus."""
     from probes.heads.zero_shot_heads import padded, score_orders
 
@@ -206,7 +210,7 @@ def rerank_baselines(task: CorpusTask) -> Baselines:
     return {"tf-idf": Baseline("cosine of the tf-idf of words, weighted on the corpus", predictions)}
 
 
-def cluster_baselines(task: ClusteringTask) -> Baselines:
+def cluster_baselines(task: "ClusteringTask") -> Baselines:
     """Cluster the texts of each split by tf-idf, as many clusters as labels, as the head does by latents."""
     from probes.heads.zero_shot_heads import cluster_rows
 
@@ -220,7 +224,7 @@ def cluster_baselines(task: ClusteringTask) -> Baselines:
     return {"tf-idf": Baseline(f"clusters of the tf-idf of words, weighted on {split}", predictions)}
 
 
-def alike_baselines(task: PairClassTask) -> Baselines:
+def alike_baselines(task: "PairClassTask") -> Baselines:
     """Score pairs by the cosine of the tf-idf of their words."""
     sides = {split: [list(rows[name]) for name in task.text_columns] for split, rows in task.splits.items()}
     split = _fit_split(sides)
@@ -231,7 +235,7 @@ def alike_baselines(task: PairClassTask) -> Baselines:
     return {"tf-idf": Baseline(f"cosine of the tf-idf of words, weighted on {split}", predictions)}
 
 
-def bitext_baselines(task: BitextTask) -> Baselines:
+def bitext_baselines(task: "BitextTask") -> Baselines:
     """Find translations by the letters that both texts share: names, numbers, and words of one origin."""
     from probes.heads.zero_shot_heads import score_translations
 
@@ -251,7 +255,7 @@ def bitext_baselines(task: BitextTask) -> Baselines:
     return {"tf-idf": Baseline(f"nearest by the tf-idf of 2 to 4 letters, weighted on {split}", predictions)}
 
 
-def odd_baselines(task: OddOneOutTask) -> Baselines:
+def odd_baselines(task: "OddOneOutTask") -> Baselines:
     """Answer with the sentence that is least like the others by tf-idf."""
     split = _fit_split(task.splits)
     vectorizer = fit_tfidf([text for sentences in task.rows(split)["sentences"] for text in sentences])
@@ -284,7 +288,7 @@ def paired_cosines(vectorizer: TfidfVectorizer, one: Sequence[str], other: Seque
     return np.asarray(product.sum(axis=1)).ravel()
 
 
-def _blocks(one: csr_matrix, other: csr_matrix) -> Any:
+def _blocks(one: csr_matrix, other: csr_matrix) -> Iterator[tuple[int, Float[np.ndarray, "B M"]]]:
     """Yield the similarities of every row with all others, a block of rows at a time, with the first of them."""
     step = max(1, AT_ONCE // other.shape[0])
     for start in range(0, one.shape[0], step):

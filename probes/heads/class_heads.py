@@ -15,9 +15,8 @@ from extract.errors import ConfigError, HeadError, TaskError, unknown_name
 from extract.records import Values
 from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
-from probes.heads.context import FitContext
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
+from probes.heads.layer_head import Choice, FitContext, Fitted, LayerHead, only_channel
 from probes.heads.result import Rows
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite

@@ -14,8 +14,7 @@ from probes.networks.network_options import Widths, check_widths
 
 if TYPE_CHECKING:
     from probes.fitting.saved_fits import FittedModule
-    from probes.heads.context import FitContext, Reporter
-    from probes.heads.layer_head import HeadParts
+    from probes.heads.layer_head import FitContext, HeadParts, Reporter
     from probes.heads.result import HeadResult
 
 
@@ -113,7 +112,7 @@ def _build(source: object, values: dict[str, Any]) -> Any:
     return source(**values) if isinstance(source, type) else replace(source, **values)
 
 
-def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_free: bool) -> Any:
+def coerce(head: str, key: str, value: object, parameter: inspect.Parameter, *, is_free: bool) -> Any:
     """Convert a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
 
     Where the default is None, the option takes a number or None. Unless `is_free` (a range is checked elsewhere),
@@ -417,7 +416,7 @@ def register_head(entry: HeadEntry) -> HeadEntry:
     return entry
 
 
-def _register_as(name: str, entry: Any) -> None:
+def _register_as(name: str, entry: HeadEntry) -> None:
     register_head(replace(entry, name=name) if isinstance(entry, HeadEntry) else entry)
 
 

@@ -1,9 +1,13 @@
-"""Heads of one layer: every layer is tried under every value of one option, and the best is kept."""
+"""What every head is given and gives, and heads of one layer: each layer under each value of an option, the best kept.
+
+At the end new rows are scored with saved heads.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -13,18 +17,114 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.errors import HeadError
+from extract.errors import HeadError, unknown_name
+from extract.files import digest_json
 from extract.poolings.pooling_table import split_poolings
 from extract.records import Values
+from extract.registry import digest_own
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache
 from probes.data.task import why_optimistic
-from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load
-from probes.heads.context import FitContext, Reporter
-from probes.heads.head_table import HEADS, HeadOptions, Purpose
+from probes.fitting.epoch_report import EpochReport
+from probes.fitting.fit_options import Protocol, find_protocol
+from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load, load_fitted
+from probes.heads.head_table import AUTOENCODER, HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer
+from probes.metrics.correlation import CALIBRATIONS
+from probes.networks.layerwise_networks import LayerAutoencoder
+
+Reporter = Callable[[int], EpochReport]
+"""Makes, for a seed, the function that receives every epoch."""
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What all heads of a run share.
+
+    Attributes:
+        cache: The latents.
+        task: The task.
+        seeds: Seeds of trained heads.
+        n_resamples: Bootstrap resamples.
+        device: Where heads are fitted.
+        folder: Where fitted heads are saved, one folder per head and seed.
+        protocol: A key of `PROTOCOLS`.
+        calibration: A key of `CALIBRATIONS`; how predictions of pair heads become scores.
+        anchor_identical: Whether a text paired with itself gets the highest score.
+        autoencoders: Loads or fits the autoencoders of a pooling, for heads that start from them.
+        documents: The latents of documents, where they are read under another template than queries.
+        has_details: Whether subsets of test and residuals are described too; sweeps leave them out.
+    """
+
+    cache: LatentCache
+    task: Any
+    seeds: tuple[int, ...]
+    n_resamples: int
+    device: str
+    folder: Path
+    protocol: str = "icecore"
+    calibration: str = "linear"
+    anchor_identical: bool = False
+    autoencoders: Callable[[str], SavedHead[LayerAutoencoder]] | None = None
+    has_details: bool = True
+    documents: LatentCache | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names before anything is fitted."""
+        find_protocol(self.protocol)
+        if self.calibration not in CALIBRATIONS:
+            raise unknown_name("calibration", self.calibration, CALIBRATIONS)
+
+    def identify(self, *head: Any, more: Sequence[Any] = (), reads_test: bool = False) -> str:
+        """Digest all that decides a fit: the head, its name first, latents and rows it sees, versions, and `more`."""
+        code = digest_own("head", [str(head[0])])
+        task = self.task if reads_test else self.task.without_test()  # the same fit when test is read later
+        seen = [self.cache.manifest.id, task.digest(), self.cache.identity.versions]
+        seen += [self.documents.manifest.id] if self.documents else []
+        return digest_json([*head, *seen, *more, *([code] if code else [])])
+
+    @property
+    def rules(self) -> Protocol:
+        """The protocol itself."""
+        return find_protocol(self.protocol)
+
+
+def build_head(record: FitRecord) -> FittedModule:
+    """Build the module of a saved head from its record, without its weights; ValueError for a schema too old."""
+    name = record.name
+    build: Callable[..., FittedModule] = LayerAutoencoder
+    oldest = 2
+    if name in HEADS:
+        build, oldest = HEADS[name].build, HEADS[name].oldest_schema
+    elif name != AUTOENCODER:
+        hint = "If it is your own, import what registers it first, or read its run by load_run."
+        raise unknown_name("head", name, [AUTOENCODER, *HEADS], hint=hint)
+    if record.schema < oldest:
+        raise ValueError(f"its schema is {record.schema}, this version reads {name} from {oldest} on; fit it again")
+    return build(**record.arguments)
+
+
+def load_head(folder: str | Path) -> SavedHead[FittedModule]:
+    """Read any fitted head back, ready to score latents.
+
+    Args:
+        folder: A folder of a head, such as RUN/heads/NAME/seed_0.
+
+    Returns:
+        The head and its record.
+
+    Raises:
+        HeadError: No head there, or one that cannot be read.
+        UnknownNameError: A head that this version does not know.
+
+    Example:
+        >>> saved = load_head("runs/words-sample/heads/token-classifier/seed_0")  # doctest: +SKIP
+        >>> saved.head(latents).argmax(-1)  # (layers, words) of (layers, words, width)  # doctest: +SKIP
+    """
+    return load_fitted(folder, build_head)
 
 
 def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:

@@ -19,9 +19,8 @@ from probes.fitting.epoch_report import EpochReport
 from probes.fitting.fit import fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions, Options, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose, option_defaults, try_building
-from probes.heads.layer_head import Head, HeadParts, Heads, embed_once, read_channels
+from probes.heads.layer_head import FitContext, Head, HeadParts, Heads, Reporter, embed_once, read_channels
 from probes.heads.result import Curve, HeadResult, residuals_of, top_layer
 from probes.latents.text_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds

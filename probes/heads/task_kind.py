@@ -1,19 +1,20 @@
 """What a run needs to know of a kind of task: one class, of which a kind overrides what it does differently."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # importing this module loads no torch
     from extract.decoders.decoder import Decoder
     from extract.run.extraction_spec import ExtractionSpec
     from extract.store.cache import LatentCache
-    from probes.data.task import TaskInfo
+    from probes.data.task import Task, TaskInfo
     from probes.data.task_table import TaskEntry
     from probes.fitting.saved_fits import FitRecord
     from probes.heads.baselines import Baselines
     from probes.heads.head_table import HeadEntry, HeadOptions
     from probes.heads.layer_head import Heads
     from probes.heads.result import HeadResult
+    from probes.layers.views import LayerRows
     from probes.report.document import KindReport
     from probes.runs.run_config import RunConfig
 
@@ -30,6 +31,10 @@ class TaskKind:
     """Texts of a new row, unless a head was fitted on pairs."""
     predicts: ClassVar[str] = "prediction"
     """What the prediction of a row is called."""
+    predicts_numbers: ClassVar[bool] = False
+    """Whether predictions are numbers in the units of the gold."""
+    gold_column: ClassVar[str] = ""
+    """The column whose labels a control replaces; a kind without controls names none."""
     tasks: "ClassVar[tuple[TaskEntry, ...]]" = ()
     """Its tasks that are not in `probes.data.task_table`."""
     heads: "ClassVar[tuple[HeadEntry, ...]]" = ()
@@ -42,20 +47,19 @@ class TaskKind:
         """What is particular to its reports."""
         raise NotImplementedError
 
-    def row_texts(self, task: Any, split: str) -> list[tuple[Any, ...]]:
+    def row_texts(self, task: "Task", split: str) -> list[tuple[Any, ...]]:
         """Give the texts of each row of a split."""
         return list(zip(*(task.rows(split)[column] for column in task.text_columns), strict=True))
 
     def check_config(self, config: "RunConfig", resolved: "HeadOptions") -> None:
         """Refuse a head's options that contradict the configuration."""
 
-    def describe(self, task: Any, cache: "LatentCache") -> "TaskInfo":
+    def describe(self, task: "Task", cache: "LatentCache") -> "TaskInfo":
         """Describe the task of a run, with what only the cache knows of it."""
         del cache
-        described: TaskInfo = task.describe()
-        return described
+        return task.describe()
 
-    def fewest_rows(self, task: Any, folds: int) -> int:
+    def fewest_rows(self, task: "Task", folds: int) -> int:
         """Return the fewest rows per split that a search may draw, for a number of folds of cross-validation."""
         del task, folds
         return 0
@@ -65,10 +69,21 @@ class TaskKind:
         del result
         return {}
 
-    def baselines(self, task: Any) -> "Baselines":
+    def baselines(self, task: "Task") -> "Baselines":
         """Predict a task without a decoder, for heads to be compared with; a kind needs none."""
         del task
         return {}
+
+    # Which layers matter (`icecore layers`).
+
+    @property
+    def layer_rows(self) -> "Callable[..., LayerRows] | None":
+        """What reads the rows of a run for probes of layers (`probes.layers.views`); None for a kind without them."""
+        return None
+
+    def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
+        """Draw labels that say nothing about the texts, by split, for `gold_column`."""
+        raise NotImplementedError
 
     # New rows, scored by saved heads.
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import HeadError, unknown_name
+from extract.records import Values
 from probes.data.word_task import usual_tags
 from probes.fitting.epoch_report import EpochReport, FitHooks, ignore_epoch
 from probes.fitting.fit import EpochLog, KeepBest, Look, Part
@@ -114,7 +115,7 @@ class ReadingOptions:
             return ("plain",)
         return tuple(DECODINGS) if self.decoding == "validation" else (self.decoding,)
 
-    def head_arguments(self) -> dict[str, Any]:
+    def head_arguments(self) -> Values:
         """Return the arguments of the head itself."""
         return {}
 
@@ -189,7 +190,7 @@ class TokenOptions(ReadingOptions):
         """Return all seeds of a run: weights, dropout and order differ."""
         return of_run
 
-    def head_arguments(self) -> dict[str, Any]:
+    def head_arguments(self) -> Values:
         """Return the arguments of the head itself."""
         return {name: getattr(self, name) for name in ("dropout", "learning_rate", "weight_decay", "schedule")}
 
@@ -304,7 +305,7 @@ class TagScorer:
         counts = np.stack([self.count(row).by_sentence() for row in ids])
         return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
 
-    def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
+    def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[Values]:
         """Return the table of conlleval (without spans, of each tag) of all seeds added up; `n_gold` is of one seed."""
         if self.metric == "accuracy":
             sums = {name: np.zeros(3, dtype=np.int64) for name in self.gold.names}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +25,8 @@ from probes.data.word_task import WordTask
 from probes.fitting.epoch_report import EpochReport
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import MIX, Head, HeadParts, Heads, Together, read_channels
+from probes.heads.layer_head import MIX, FitContext, Head, HeadParts, Heads, Reporter, Together, read_channels
 from probes.heads.result import Curve, HeadResult
 from probes.heads.word_fits import (
     ReadingOptions,
@@ -258,7 +256,7 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     return tuple(lines)
 
 
-def describe_seed(fit: Values, probe: int) -> dict[str, Any]:
+def describe_seed(fit: Values, probe: int) -> Values:
     """Describe one seed: per epoch the chosen layer's score until it is done, and the best so far of any layer."""
     history = []
     best = -math.inf
@@ -282,7 +280,7 @@ def coverage(data: WordLatents, split: str) -> dict[str, int]:
     return {"n_words": len(flags), **{key: int(np.count_nonzero(flags & bit)) for key, bit in counts.items()}}
 
 
-def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer | None) -> dict[str, Any]:
+def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer | None) -> Values:
     """Describe a mix, the mean over seeds.
 
     Two layers alike share one weight, so scores of plain tags are given too, where there is a scorer of validation.
@@ -290,7 +288,7 @@ def describe_mix(heads: Sequence[TokenMix], data: WordLatents, scorer: TagScorer
     with torch.no_grad():
         weights = np.mean([head.weights().numpy() for head in heads], axis=0)
         gamma = float(np.mean([float(head.gamma) for head in heads]))
-    mix: dict[str, Any] = {"layers": list(data.layers), "weights": weights.tolist(), "gamma": gamma}
+    mix: dict[str, object] = {"layers": list(data.layers), "weights": weights.tolist(), "gamma": gamma}
     if scorer is None:
         return mix
     scores = np.mean([_score_layers(head, data, scorer) for head in heads], axis=0)

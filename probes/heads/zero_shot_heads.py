@@ -23,9 +23,8 @@ from probes.data.zero_shot_task import (
     ZeroShotTask,
     answer_names,
 )
-from probes.heads.context import Reporter
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, Fitted, HeadParts, LayerHead, only_channel
+from probes.heads.layer_head import Choice, Fitted, HeadParts, LayerHead, Reporter, only_channel
 from probes.heads.result import HeadResult, Rows
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (

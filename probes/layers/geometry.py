@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -48,7 +48,7 @@ class Neighbours(NamedTuple):
     distances: Float[np.ndarray, "M K"]
 
 
-def _as_values(rows: NDArray[Any]) -> NDArray[Any]:
+def _as_values(rows: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return each row of numbers as one value, to look for equal ones."""
     whole = np.ascontiguousarray(rows)
     return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()

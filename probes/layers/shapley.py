@@ -4,17 +4,17 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from extract.errors import InputError, TaskError, unknown_name
 from probes.data.task import Same, Task
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HEADS, HeadOptions
-from probes.heads.layer_head import HeadParts, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, Reporter, take_apart
 from probes.heads.result import HeadResult
+from probes.heads.task_kind import TaskKind
 from probes.layers.findings import Resampled, ViewCurve
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.span_metrics import convert_tags, split_tag
@@ -113,30 +113,30 @@ CONTROLS = {
     "text": "the label of a text; of a word, at its place in its sentence",
     "shuffled": "the gold of train in random order; that of the other splits stays",
 }
-GOLD = {"pairs": "score", "classes": "label", "numbers": "number", "words": "tags"}
-"""Kind of task to its column of gold."""
 
 
-def control_task(task: Same, control: str = "type", seed: int = 0) -> Same:
+def control_task(task: Same, kind: TaskKind, control: str = "type", seed: int = 0) -> Same:
     """Replace the labels of a task by ones that say nothing about the texts (Hewitt and Liang 2019).
 
     Under `type` and `text` a label is drawn from the gold of train, as often as it occurs there, by the seed and the
     type or text alone: it is the same in every split and on every machine. Spans of a control are of one word each,
     so that no tag depends on the next. A text that train does not share has an arbitrary label, so a control by text
-    is at chance outside train.
+    is at chance outside train. `TaskError` for a kind without controls.
 
     Example:
         >>> from icecore import load_task
-        >>> control = control_task(load_task("class-sample"), "type", seed=1)
+        >>> from probes.runs.task_kinds import KINDS
+        >>> control = control_task(load_task("class-sample"), KINDS["classes"], "type", seed=1)
         >>> control.name, control.n_classes
         ('class-sample, control by type (seed 1)', 6)
     """
     if control not in CONTROLS:
         raise unknown_name("control", control, CONTROLS)
+    require_controls(kind)
     if "train" not in task.splits:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
-    gold = GOLD[task.kind]
-    labels = _shuffled(task, seed) if control == "shuffled" else _random_labels(task, control, seed)
+    gold = kind.gold_column
+    labels = kind.control_labels(task, control, seed)
     names = task.rows("train").column_names
     columns = {
         split: {**rows.select_columns(names)[:], gold: labels.get(split, rows[gold])}
@@ -147,14 +147,33 @@ def control_task(task: Same, control: str = "type", seed: int = 0) -> Same:
     return task.replace_splits(splits, note=f"a control: {CONTROLS[control]} (seed {seed})", name=name)
 
 
-def _random_labels(task: Task, control: str, seed: int) -> Mapping[str, Sequence[object]]:
-    """Draw the label of every type or text."""
-    gold = task.rows("train")[GOLD[task.kind]]
-    if task.kind != "words":
-        pool = sorted(gold)
-        return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, control)] for split in task.splits}
-    is_spans = task.metrics[0] == "span-f1"
-    pool = sorted(_as_one_word(tag) if is_spans else tag for tags in gold for tag in tags)
+def require_controls(kind: TaskKind) -> None:
+    """Refuse controls of a kind of task without any."""
+    if not kind.gold_column:
+        raise TaskError(
+            f"controls refit a head on other labels, and tasks of {kind.name} name no labels to replace; leave "
+            "controls out."
+        )
+
+
+def text_labels(task: Task, gold: str, control: str, seed: int) -> Mapping[str, Sequence[object]]:
+    """Draw the label of every text, or of every first word; or permute the gold of train."""
+    pool = list(task.rows("train")[gold])
+    if control == "shuffled":
+        return {"train": [pool[row] for row in np.random.default_rng(seed).permutation(len(pool))]}
+    pool = sorted(pool)
+    return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, control)] for split in task.splits}
+
+
+def word_labels(task: Task, gold: str, control: str, seed: int) -> Mapping[str, Sequence[object]]:
+    """Draw the tag of every word, or of every word of a sentence; or permute the tags of train over all its words."""
+    tags = list(task.rows("train")[gold])
+    flat, is_spans = [tag for sentence in tags for tag in sentence], task.metrics[0] == "span-f1"
+    if control == "shuffled":
+        mixed = iter([flat[row] for row in np.random.default_rng(seed).permutation(len(flat))])
+        rows = [[next(mixed) for _ in sentence] for sentence in tags]
+        return {"train": [convert_tags(sentence) for sentence in rows] if is_spans else rows}
+    pool = sorted(_as_one_word(tag) if is_spans else tag for tag in flat)
     return {
         split: [
             [
@@ -167,18 +186,7 @@ def _random_labels(task: Task, control: str, seed: int) -> Mapping[str, Sequence
     }
 
 
-def _shuffled(task: Task, seed: int) -> Mapping[str, Sequence[object]]:
-    """Permute the gold of train; tags are permuted over all its words."""
-    rng, gold = np.random.default_rng(seed), list(task.rows("train")[GOLD[task.kind]])
-    if task.kind != "words":
-        return {"train": [gold[row] for row in rng.permutation(len(gold))]}
-    flat = [tag for tags in gold for tag in tags]
-    mixed = iter([flat[row] for row in rng.permutation(len(flat))])
-    rows = [[next(mixed) for _ in tags] for tags in gold]
-    return {"train": [convert_tags(tags) for tags in rows] if task.metrics[0] == "span-f1" else rows}
-
-
-def _text_keys(task: Any, split: str, control: str) -> list[tuple[str, ...]]:
+def _text_keys(task: Task, split: str, control: str) -> list[tuple[str, ...]]:
     """Name each row by its texts, or by their first words; a pair in either order is the same."""
     columns = [task.rows(split)[column] for column in task.text_columns]
     if control == "type":
@@ -201,6 +209,7 @@ def selectivity(
     resolved: HeadOptions,
     setting: FitContext,
     result: HeadResult,
+    kind: TaskKind,
     *,
     split: str,
     watch: Reporter,
@@ -212,7 +221,7 @@ def selectivity(
     parts = take_apart(resolved, setting, result, split, watch)
     scores = _score_layers(parts, resampling)
     refits = [
-        _score_layers(_control_parts(resolved, setting, split, watch, control=control, seed=seed), resampling)
+        _score_layers(_control_parts(resolved, setting, kind, split, watch, control=control, seed=seed), resampling)
         for seed in seeds
     ]
     values = np.stack([refit.value for refit in refits], axis=1)
@@ -227,9 +236,16 @@ def selectivity(
 
 
 def _control_parts(
-    resolved: HeadOptions, setting: FitContext, split: str, watch: Reporter, *, control: str, seed: int
+    resolved: HeadOptions,
+    setting: FitContext,
+    kind: TaskKind,
+    split: str,
+    watch: Reporter,
+    *,
+    control: str,
+    seed: int,
 ) -> HeadParts:
-    task = control_task(setting.task, control, seed)
+    task = control_task(setting.task, kind, control, seed)
     folder = setting.folder / "controls" / f"{control}_{seed}"
     setting = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
     result = HEADS[resolved.name].evaluate(resolved, setting, watch)

@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from extract.errors import HeadError, TaskError, unknown_name
 from extract.linear import estimated_products
-from probes.heads.context import FitContext, Reporter
 from probes.heads.head_table import HeadOptions
-from probes.heads.layer_head import HeadParts, Together, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, Reporter, Together, take_apart
 from probes.heads.result import HeadResult
+from probes.heads.task_kind import TaskKind
+from probes.latents.text_latents import channels_of
 from probes.layers.findings import VIEWS, Agreement, HeadFindings, Resampled, ViewCurve
 from probes.layers.shapley import (
     CONTROLS,
@@ -24,13 +25,13 @@ from probes.layers.shapley import (
     shapley_values,
     worth_of_groups,
 )
-from probes.layers.views import FITTED_KINDS, LayerRows, Readout, learn_mix, measure_information, predict_sets, rows_of
+from probes.layers.views import LayerRows, Readout, learn_mix, measure_information, predict_sets
 from probes.metrics.bootstrap import Resampling, UnitScorer, mean_scorer
 from probes.metrics.correlation import CORRELATIONS, spearman
 from probes.metrics.significance import best_set
 
 if TYPE_CHECKING:  # scikit-learn is imported when baselines are computed
-    from probes.heads.baselines import Baselines
+    pass
 
 FEW_UNITS = 100
 PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
@@ -88,34 +89,29 @@ def study_layers(
     setting: FitContext,
     result: HeadResult,
     options: StudyOptions,
+    kind: TaskKind,
     *,
     watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
-    baselines: "Callable[[Any], Baselines]" = lambda _: {},
 ) -> HeadFindings:
-    """Find out which layers matter to a head of a run, from its cache and its saved fits.
-
-    `baselines` are those of its kind of task (`TaskKind.baselines`).
-    """
+    """Find out which layers matter to a head of a run, from its cache and its saved fits."""
     split = options.split or ("test" if "test" in setting.task.splits else "validation")
-    if options.controls and setting.task.kind not in FITTED_KINDS:
-        raise TaskError(f"controls refit a head on other labels, but a head of {setting.task.kind} is fitted on none.")
     if split not in setting.task.splits or split == "train":
         allowed = ", ".join(name for name in setting.task.splits if name != "train")
         raise TaskError(f"split is {split!r}; allowed: {allowed}.")
     report(f"{resolved.name}: every layer alone")
     parts = take_apart(resolved, setting, result, split, watch)
     chosen, chosen_on = _chosen_layer(resolved, setting, result, parts, split, watch)
-    study = _Study(resolved, setting, parts, split, options, baselines, parts.layers.index(chosen))
+    study = _Study(resolved, setting, parts, split, options, kind, parts.layers.index(chosen))
     curves = [study.alone]
     for control in options.controls:
         report(f"{resolved.name}: the head on control labels by {control}")
         curves += selectivity(
-            resolved, setting, result, split=split, watch=watch, control=control, resampling=study.resampling
+            resolved, setting, result, kind, split=split, watch=watch, control=control, resampling=study.resampling
         )
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
-        if name in options.views and (name == "baselines" or setting.task.kind in FITTED_KINDS):
+        if name in options.views and (name == "baselines" or kind.layer_rows):
             report(f"{resolved.name}: {name}")
             curves += compute()
     findings = HeadFindings(
@@ -162,15 +158,12 @@ class _Study:
         parts: HeadParts,
         split: str,
         options: StudyOptions,
-        of_task: "Callable[[Any], Baselines]",
+        kind: TaskKind,
         chosen: int,
     ) -> None:
         self.resolved, self.setting, self.parts, self.split, self.options = resolved, setting, parts, split, options
-        self.of_task, self.chosen, self.resampling = (
-            of_task,
-            chosen,
-            Resampling(options.n_resamples, options.confidence),
-        )
+        self.kind, self.chosen = kind, chosen
+        self.resampling = Resampling(options.n_resamples, options.confidence)
         n_seeds, n_layers, n_rows = parts.alone.shape
         flat = parts.alone.reshape(-1, n_rows)
         by_seed = parts.scorer.score(flat).reshape(n_seeds, n_layers)
@@ -188,15 +181,12 @@ class _Study:
 
     @cached_property
     def rows(self) -> LayerRows:
-        return rows_of(
-            self.setting.cache,
-            self.setting.task,
-            pooling=self.parts.pooling,
-            layers=self.resolved.layers,
-            split=self.split,
-            metric=self.parts.scorer.metric,
-            most_rows=self.options.most_rows,
-        )
+        read = self.kind.layer_rows
+        if read is None:
+            raise TaskError(f"tasks of {self.kind.name} have no probes of layers.")
+        channels = channels_of(self.setting.cache, self.parts.pooling, self.resolved.layers)
+        metric, most_rows = self.parts.scorer.metric, self.options.most_rows
+        return read(self.setting.cache, self.setting.task, channels, self.split, metric, most_rows)
 
     @cached_property
     def readout(self) -> Readout:
@@ -217,7 +207,7 @@ class _Study:
 
     def baselines(self) -> Iterator[ViewCurve]:
         """Score what needs no decoder, on the same rows."""
-        baselines = self.of_task(self.setting.task)
+        baselines = self.kind.baselines(self.setting.task)
         if not baselines:
             return
         scorer, names = self.parts.scorer, tuple(baselines)

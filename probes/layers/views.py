@@ -1,9 +1,8 @@
 """Probes of layers: the rows they read, readouts of sets of layers, a learned mix, and bits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +18,11 @@ from extract.errors import HeadError
 from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask, NumberTask
 from probes.data.pair_task import PairTask
-from probes.data.task import Task
 from probes.data.word_task import WordTask
 from probes.heads.class_heads import training_codes
 from probes.heads.layer_head import only_channel
 from probes.heads.word_fits import tag_scorer
-from probes.latents.text_latents import Channels, PairLatents, channels_of, join_pair
+from probes.latents.text_latents import Channels, PairLatents, join_pair
 from probes.latents.word_latents import WordLatents
 from probes.logistic.problem import SolverOptions
 from probes.logistic.solver import fit_logistic
@@ -67,7 +65,7 @@ class ProbeRows:
 
     read: Callable[[int], Float32[np.ndarray, "T N D"]]
     features: Callable[[int], Float32[np.ndarray, "N F"]]
-    gold: NDArray[Any]
+    gold: NDArray[np.generic]
     units: Int[np.ndarray, " N"]
 
 
@@ -96,14 +94,6 @@ class LayerRows:
         return [
             reduce_layer(self.train.features(k), self.scored.features(k), components) for k in range(len(self.layers))
         ]
-
-
-def rows_of(
-    cache: LatentCache, task: Task, *, pooling: str, layers: Sequence[str], split: str, metric: str, most_rows: int
-) -> LayerRows:
-    """Read the rows of a task, a draw of at most `most_rows` of train, with a fixed seed."""
-    channels = channels_of(cache, pooling, layers)
-    return _KINDS[task.kind](cache, task, channels, split, metric, most_rows)
 
 
 def _sample(n_rows: int, most: int) -> Int[np.ndarray, " n"]:
@@ -144,13 +134,41 @@ def _pair_rows(
     )
 
 
-def _text_rows(
-    cache: LatentCache, task: ClassTask | NumberTask, channels: Channels, split: str, metric: str, most_rows: int
+def _class_rows(
+    cache: LatentCache, task: ClassTask, channels: Channels, split: str, metric: str, most_rows: int
 ) -> LayerRows:
-    is_pairs = isinstance(task, ClassTask) and task.is_pairs
+    classes = np.asarray(task.training_classes)
+    codes = {number: code for code, number in enumerate(classes.tolist())}
+    scored_gold = np.array([codes.get(number, -1) for number in task.labels(split).tolist()])
+
+    def decide(outputs: NDArray[np.float64]) -> NDArray[np.generic]:
+        return np.asarray(classes[outputs.argmax(-1)])
+
+    rows = _text_rows(cache, task, channels, split, metric, most_rows, gold=(training_codes(task).numpy(), scored_gold))
+    return replace(rows, n_classes=len(classes), decide=decide)
+
+
+def _number_rows(
+    cache: LatentCache, task: NumberTask, channels: Channels, split: str, metric: str, most_rows: int
+) -> LayerRows:
+    gold = (task.numbers("train"), task.numbers(split))
+    return _text_rows(cache, task, channels, split, metric, most_rows, gold=gold)
+
+
+def _text_rows(
+    cache: LatentCache,
+    task: ClassTask | NumberTask,
+    channels: Channels,
+    split: str,
+    metric: str,
+    most_rows: int,
+    *,
+    gold: tuple[NDArray[np.generic], NDArray[np.generic]],
+) -> LayerRows:
+    """Read texts, or pairs of texts whose features are joined, with their gold in train and in the scored split."""
 
     def rows_of_split(
-        name: str, index: Int[np.ndarray, " n"], units: Int[np.ndarray, " n"], gold: NDArray[Any]
+        name: str, index: Int[np.ndarray, " n"], units: Int[np.ndarray, " n"], gold: NDArray[np.generic]
     ) -> ProbeRows:
         def read(k: int) -> Float32[np.ndarray, "T N D"]:
             rows, layer = task.rows(name), only_channel(channels, k)
@@ -159,29 +177,18 @@ def _text_rows(
 
         def features(k: int) -> Float32[np.ndarray, "N D"]:
             sides = torch.from_numpy(read(k))
-            return np.asarray(join_pair(*sides[:, None])[0].numpy() if is_pairs else sides[0].numpy())
+            return np.asarray((join_pair(*sides[:, None])[0] if len(sides) == 2 else sides[0]).numpy())
 
         return ProbeRows(read, features, gold, units)
 
     n_train, n_scored = len(task.rows("train")), len(task.rows(split))
     index = _sample(n_train, most_rows)
-    if isinstance(task, NumberTask):
-        gold, scored_gold, n_classes, decide = task.numbers("train"), task.numbers(split), 0, _first_output
-    else:
-        classes = np.asarray(task.training_classes)
-        codes = {number: code for code, number in enumerate(classes.tolist())}
-        gold, n_classes = training_codes(task).numpy(), len(classes)
-        scored_gold = np.array([codes.get(number, -1) for number in task.labels(split).tolist()])
-
-        def decide(outputs: NDArray[np.float64]) -> NDArray[Any]:
-            return np.asarray(classes[outputs.argmax(-1)])
-
     return LayerRows(
         channels.names,
-        rows_of_split("train", index, number_units(task.groups("train"), n_train)[index], gold[index]),
-        rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored), scored_gold),
-        n_classes,
-        decide,
+        rows_of_split("train", index, number_units(task.groups("train"), n_train)[index], gold[0][index]),
+        rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored), gold[1]),
+        0,
+        _first_output,
         task.scorer(split, metric),
     )
 
@@ -227,14 +234,13 @@ def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
     return outputs[..., 0]
 
 
-_KINDS: dict[str, Callable[..., LayerRows]] = {
+LAYER_ROWS: dict[str, Callable[..., LayerRows]] = {
     "pairs": _pair_rows,
-    "classes": _text_rows,
-    "numbers": _text_rows,
+    "classes": _class_rows,
+    "numbers": _number_rows,
     "words": _word_rows,
 }
-FITTED_KINDS = tuple(_KINDS)
-"""Kinds whose heads are fitted on gold."""
+"""How the rows of the shipped kinds are read whose heads are fitted on gold."""
 
 
 def reduce_layer(

@@ -1,14 +1,14 @@
 """Correlations over a whole corpus, and calibrations from predictions to the units of the gold."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from extract.errors import unknown_name
+from extract.records import Values
 
 
 def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
@@ -154,7 +154,7 @@ def fit_isotonic(
     return IsotonicCalibration(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist()))
 
 
-def read_calibration(values: Mapping[str, Any]) -> Calibration:
+def read_calibration(values: Values) -> Calibration:
     """Read a calibration from its plain values."""
     if "slope" in values:
         return LinearCalibration(**values)

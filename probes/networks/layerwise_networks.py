@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from extract.errors import unknown_name
 from extract.linear import affine_layers
+from extract.records import Values
 from probes.latents.text_latents import Standardiser
 from probes.networks.network_options import Widths, code_widths
 
@@ -352,6 +353,6 @@ class LayerAutoencoder(TrainedModule):
             weight_decay=self.weight_decay,
         )
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Values:
         """Return the constructor's arguments as plain values, to build the module again."""
         return dict(self._arguments)

@@ -10,6 +10,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from extract.errors import HeadError, unknown_name
+from extract.records import Values
 from probes.latents.text_latents import (
     PairBatch,
     PairLatents,
@@ -135,7 +136,7 @@ class PairHead(TrainedModule, ABC):
         """Use AdamW; without weight decay it is Adam."""
         return adamw(self.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Values:
         """Return the constructor's arguments as plain values, to build the head again."""
         return dict(self._arguments)
 
@@ -192,7 +193,7 @@ class LayerCosine(PairHead):
         for name in self._with_basis():
             self.register_buffer(f"basis_{name}", torch.zeros(n_layers, width, 0))
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Values:
         """Return the constructor's arguments as plain values, those of transforms where they are not the default."""
         plain = {key: value for key, value in vars(self.options).items() if value != getattr(_DEFAULT, key)}
         return {"n_layers": self.n_layers, "width": self.width, **plain}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from extract.errors import HeadError, unknown_name
 from extract.linear import multiply_layers
+from extract.records import Values
 from probes.latents.text_latents import Standardiser
 from probes.latents.word_latents import WordBatch
 from probes.networks.layerwise_networks import TrainedModule, adamw
@@ -182,7 +183,7 @@ class TokenHead(TrainedModule, ABC):
         falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: max(0.0, 1 - step / n_steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": falling, "interval": "step"}}
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Values:
         """Return the constructor's arguments as plain values, to build the head again."""
         keys = ("n_layers", "width", "n_classes", "dropout", "learning_rate", "weight_decay", "schedule", "seed")
         return {key: getattr(self, key) for key in keys}

@@ -5,11 +5,12 @@ Texts of blocks are marked as in Markdown: `code`, **strong** and *emphasis*. Te
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from extract.records import Values
 from probes.metrics.bootstrap import SeedSummary
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def interval(summary: SeedSummary | None) -> str:
     return f"{percent(summary.low)} to {percent(summary.high)}"
 
 
-def describe_point(chosen: Mapping[str, Any]) -> str:
+def describe_point(chosen: Values) -> str:
     """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none."""
     penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
     decoding = f"{chosen['decoding']} tags" if "decoding" in chosen else ""

@@ -1,17 +1,253 @@
-"""Figures of many runs: every layer of every task, plan and head on one scale, and where scores are gained."""
+"""Figures of several plans or runs: sweeps over mask plans, searches for one, and runs of any tasks on one scale."""
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
+from extract.masks.mask_plan import CAUSAL, MaskPlan, k_and_k0, parse_plan
+from probes.heads.result import HeadResult
 from probes.report import style
 from probes.report.blocks import metric_label, score_unit, side_by_side
+from probes.report.document import KindReport, plan_score_label, plan_scores
+from probes.report.run_figures import baseline_levels, draw_baselines, layer_curves, tidy_frame
+from probes.report.scores import PlansScores, SearchCost
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+CONVERTED = "k, converted blocks from the top"
+K0 = "k0, of these nosink-bidirectional"
+MOST_COLOURED = len(style.COLOURS)
 
-    import pandas as pd
+
+def draw_plans(album: style.Album, scores: PlansScores, report: KindReport) -> None:
+    """Draw the figures of a sweep or a search."""
+    about = f"{scores.header.task['name']} on {scores.header.decoder['name']}"
+    if scores.search:
+        chosen = scores.plans[0].plan.text
+        frame = search_frame(scores.search, chosen)
+        note = f"{about}; larger: more rows; framed: found, {chosen}"
+        album.add("search", draw_search, frame, title="Search for a plan", note=note, table=search_table(frame))
+    else:
+        of, metric = plan_score_label(scores, report)
+        frame = sweep_frame(scores, report).rename(columns={"score": f"{metric} x 100, validation"})
+        best = frame.iloc[int(frame.iloc[:, -1].argmax())]
+        note = f"{about}; best: {best['plan']}, {best.iloc[-1]:.1f}"
+        table = frame.iloc[:, [0, -1]]
+        album.add("sweep", draw_sweep, frame, title=f"{of}, {len(frame):,} plans", note=note, table=table)
+    for name, choice in scores.chosen.items():
+        if has_layer_curves(choice.result):
+            frame = plan_curves_frame(scores, name)
+            album.add(
+                f"layers_{name.replace('-', '_')}",
+                draw_plan_curves,
+                frame,
+                title=f"{name}: score of each layer, {len(scores.plans):,} plans",
+                note=f"{about}; {plan_curves_note(scores, name)}",
+                size=style.TALL,
+                table=plan_curves_table(frame),
+            )
+
+
+def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
+    """Give the best score of a head at each layer under every plan, and the baselines under the chosen one.
+
+    The chosen plan comes first, then causal, then the others, the best first.
+    """
+    chosen = scores.chosen[head].plan
+    results = {row.plan: row.heads[head] for row in scores.plans}
+    order = sorted(results, key=lambda plan: (plan != chosen, not plan.is_untouched, -results[plan].selection_score))
+    curves = [
+        pd.DataFrame({"record": "curve", "plan": plan.text, "layer": results[plan].layers, "value": best})
+        for plan in order
+        for best in [best_scores(results[plan])]
+    ]
+    metric = results[chosen].metric
+    numbers = tidy_frame(results[chosen], scores.baselines)
+    numbers = numbers[(numbers["record"] == "baseline") & (numbers["metric"] == metric)]
+    baselines = numbers[numbers["split"] == "validation"].drop_duplicates("curve")
+    frame = pd.concat([*curves, baselines], ignore_index=True)
+    return frame.assign(split="validation", metric=metric, is_chosen=frame["plan"] == chosen.text)
+
+
+def draw_plan_curves(figure: Figure, frame: pd.DataFrame) -> None:
+    """Draw the curve of a head under every plan, on one scale; the first of the frame have a colour and a label."""
+    axes, curves = style.panel(figure), frame[frame["record"] == "curve"]
+    plans = list(curves.groupby("plan", sort=False))
+    layers = max((list(plan["layer"]) for _, plan in plans), key=len)  # a plan may add blocks
+    for number, ((text, plan), colour) in reversed([*enumerate(style.coloured(plans))]):
+        is_pale = number >= MOST_COLOURED
+        style.draw_line(
+            axes,
+            [layers.index(layer) for layer in plan["layer"]],
+            100 * plan["value"],
+            colour=colour,
+            label="" if is_pale else style.shorten(text),
+            breaks=style.layer_breaks(list(plan["layer"])),
+            linewidth=2.2 if plan["is_chosen"].all() else 0.7 if is_pale else 1.2,
+        )
+    draw_baselines(axes, frame)
+    style.mark_layers(axes, layers)
+    axes.set_ylabel(f"{score_unit(frame)}, validation")
+
+
+def plan_curves_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Lay the curves of plans out side by side."""
+    curves, unit = frame[frame["record"] == "curve"], f"{score_unit(frame)}, validation"
+    return side_by_side(curves, "layer", ("plan",), unit=unit).assign(**baseline_levels(frame))
+
+
+def best_scores(result: HeadResult) -> NDArray[np.float64]:
+    """Return the score of every layer on the split that chose, the best of the head's values there."""
+    curves = [curve.values for curve in layer_curves(result) if curve.split != "test"]
+    return np.asarray(np.fmax.reduce(np.array(curves, np.float64)))
+
+
+def has_layer_curves(result: HeadResult) -> bool:
+    """Whether a head scored several layers."""
+    return len(result.layers) > 1 and any(curve.split != "test" for curve in layer_curves(result))
+
+
+def plan_curves_note(scores: PlansScores, head: str) -> str:
+    """Say what is not labelled in `draw_plan_curves`, and what was chosen."""
+    n_pale, choice = len(scores.plans) - MOST_COLOURED, scores.chosen[head]
+    others = f"; pale: {n_pale:,} other plan{'s' * (n_pale > 1)}" if n_pale > 0 else ""
+    best = "; the best of the head's values at each layer" if len(layer_curves(choice.result)) > 1 else ""
+    return f"thick: chosen, {choice.plan.text} at {choice.result.chosen.get('layer', 'all layers')}{others}{best}"
+
+
+def sweep_frame(scores: PlansScores, report: KindReport) -> pd.DataFrame:
+    """List the plans of a sweep with the axes that each can be drawn on (`_axes_of`), and their scores times 100."""
+    points = plan_scores(scores, report)
+    return pd.DataFrame([{"plan": plan.text, **_axes_of(plan), "score": score} for plan, score in points.items()])
+
+
+def _axes_of(plan: MaskPlan) -> dict[str, object]:
+    k, k0 = k_and_k0(plan) or (math.nan, math.nan)
+    segment, form, line, x = plan.segments[0], "", "", 0
+    if plan.is_untouched:
+        form = "causal"
+    elif len(plan.segments) == 1 and not (plan.is_list or plan.skip):
+        if segment.count is not None:
+            form, line, x = "over k", segment.kind.text, segment.count
+        elif segment.window is not None:
+            size = len(segment.window)
+            form, line, x = "window", f"{segment.kind}, {size} block{'s' * (size > 1)}", segment.window.stop
+    return {"k": k, "k0": k0, "form": form, "line": line, "x": x}
+
+
+def draw_sweep(figure: Figure, frame: pd.DataFrame) -> None:
+    """Draw a score per plan, the last column of a `sweep_frame`: on a grid, over k, over windows, or else as bars."""
+    label = str(frame.columns[-1])
+    frame = frame.rename(columns={label: "score"})
+    axes, forms = style.panel(figure), set(frame["form"]) - {"causal"}
+    if frame["k"].notna().all() and ((frame["k0"] > 0) & (frame["k0"] < frame["k"])).any():
+        _draw_grid(axes, frame)
+        figure.colorbar(axes.images[0], ax=axes, label=label)
+    elif forms in ({"over k"}, {"window"}):
+        _draw_lines(axes, frame)
+        axes.set_xlabel("last converted block of the window" if forms == {"window"} else CONVERTED)
+        axes.set_ylabel(label)
+    else:
+        figure.set_figheight(1.3 + 0.17 * len(frame))
+        colours = [style.ORANGE if row == frame["score"].argmax() else style.BLUE for row in range(len(frame))]
+        bars = axes.barh(frame["plan"].map(style.shorten), frame["score"], color=colours)
+        axes.bar_label(bars, fmt="%.1f", fontsize=style.SMALL, padding=2)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(label)
+
+
+def _draw_lines(axes: Axes, frame: pd.DataFrame) -> None:
+    """Draw a line per kind, or per kind and size of window; lines over k begin at causal."""
+    causal, lines = frame[frame["form"] == "causal"], frame[frame["form"] != "causal"]
+    for (name, line), colour in style.coloured(list(lines.groupby("line", sort=False))):
+        points = pd.concat([causal, line]) if (line["form"] == "over k").all() else line
+        points = points.sort_values("x", kind="stable")
+        style.draw_line(axes, points["x"], points["score"], colour=colour, label=name)
+    style.count_in_whole_numbers(axes)
+    for level in causal["score"]:
+        style.draw_level(axes, level, CAUSAL)
+    best = frame.iloc[int(frame["score"].argmax())]
+    axes.plot(best["x"], best["score"], "o", color=style.INK, markerfacecolor="none", markersize=7)
+
+
+def _draw_grid(axes: Axes, frame: pd.DataFrame) -> None:
+    grid = frame.pivot(index="k0", columns="k", values="score")
+    ks, k0s = ([int(value) for value in index] for index in (grid.columns, grid.index))
+    axes.grid(visible=False)
+    axes.imshow(grid, origin="lower", aspect="auto", cmap=style.SCALE)
+    axes.set_xticks(range(len(ks)), map(str, ks))
+    axes.set_yticks(range(len(k0s)), map(str, k0s))
+    axes.set_xlabel(CONVERTED)
+    axes.set_ylabel(K0)
+    middle, best = (frame["score"].min() + frame["score"].max()) / 2, frame["score"].argmax()
+    for number, point in enumerate(frame.itertuples()):
+        x, y = ks.index(int(point.k)), k0s.index(int(point.k0))
+        axes.text(
+            x,
+            y,
+            f"{point.score:.1f}",
+            ha="center",
+            va="center",
+            fontsize=min(style.SMALL, 90 / len(ks)),
+            color="black" if point.score > middle else "white",
+            fontweight="bold" if number == best else "normal",
+        )
+        if number == best:
+            corner = (x - 0.5, y - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.ORANGE, linewidth=2, clip_on=False))
+
+
+def search_frame(search: SearchCost, chosen: str) -> pd.DataFrame:
+    """List what a search tried: a row per trial and plan, with its place on a (k, k0) grid and whether it was found."""
+    rows = []
+    for number, trial in enumerate(search.trials, start=1):
+        size = {"trial": number, "n_rows": trial.n_rows, "share": trial.n_texts / search.n_texts}
+        for text, score in trial.scores.items():
+            k, k0 = k_and_k0(parse_plan(text)) or (math.nan, math.nan)
+            rows.append({**size, "plan": text, "k": k, "k0": k0, "score": score, "is_found": text == chosen})
+    return pd.DataFrame(rows)
+
+
+def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
+    """Draw what a search tried: over the (k, k0) grid, or the scores of every trial where the plans are no such grid.
+
+    A larger dot was scored on more rows; its colour is the rank of the plan in its last trial, because scores on
+    different rows cannot be compared.
+    """
+    axes, trials = style.panel(figure), list(frame.groupby("trial", sort=False))
+    if frame["k"].isna().any():
+        for (_, trial), colour in style.coloured(trials):
+            label = f"{trial['n_rows'].iloc[0]:,} rows per split"
+            scores = 100 * trial["score"].sort_values(ascending=False)
+            style.draw_line(axes, range(1, len(scores) + 1), scores, colour=colour, label=label)
+        axes.set_xlabel("plans of a trial, best first")
+        axes.set_ylabel("score x 100, validation rows of the trial")
+        style.count_in_whole_numbers(axes)
+        return
+    for _, trial in trials:
+        ranked = trial.sort_values("score", kind="stable")
+        ranks = np.arange(1, len(ranked) + 1) / len(ranked)
+        size = 15 + 105 * ranked["share"].iloc[0]
+        dots = axes.scatter(ranked["k"], ranked["k0"], s=size, c=ranks, cmap=style.SCALE, vmin=0, vmax=1)
+    figure.colorbar(dots, ax=axes, label="rank in its last trial, 1 is best")
+    best = frame[frame["is_found"]].iloc[:1]
+    axes.plot(best["k"], best["k0"], "s", color=style.ORANGE, markerfacecolor="none", markersize=15)
+    axes.margins(0.12)
+    axes.set_xlabel(CONVERTED)
+    axes.set_ylabel(K0)
+    style.count_in_whole_numbers(axes, "xy")
+
+
+def search_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Lay the trials of a search out side by side."""
+    names = [f"trial {trial}, {n_rows:,} rows" for trial, n_rows in zip(frame["trial"], frame["n_rows"], strict=True)]
+    return side_by_side(frame.assign(trial=names, value=frame["score"]), "plan", ("trial",), unit="score x 100")
+
 
 CURVE = ["task", "plan", "decoder", "head", "pooling", "run"]
 """Columns that tell curves apart, those that readers know first."""
@@ -19,7 +255,7 @@ ROW_INCHES = 0.26
 """Height of a curve in a heat map."""
 
 
-def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
+def draw_runs(axes: Axes, frame: pd.DataFrame) -> Axes:
     """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers ringed."""
     curves, scores = (frame[frame["record"] == record] for record in ("curve", "score"))
     best = best_of_layers(curves)
@@ -38,21 +274,21 @@ def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
     return axes
 
 
-def best_of_layers(curves: "pd.DataFrame") -> "pd.DataFrame":
+def best_of_layers(curves: pd.DataFrame) -> pd.DataFrame:
     """Take the best of a head's values at each layer of each run, in the order of the frame."""
     return curves.groupby(["run", "layer"], sort=False, as_index=False).agg({"value": "max"})
 
 
-def runs_table(frame: "pd.DataFrame") -> "pd.DataFrame":
+def runs_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay the lines of `draw_runs` out side by side."""
     return side_by_side(best_of_layers(frame[frame["record"] == "curve"]), "layer", ("run",), unit=_unit(frame))
 
 
-def _unit(frame: "pd.DataFrame") -> str:
+def _unit(frame: pd.DataFrame) -> str:
     return f"{score_unit(frame)}, {frame['split'].iloc[0]}"
 
 
-def name_curves(frame: "pd.DataFrame") -> dict[str, "pd.DataFrame"]:
+def name_curves(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Divide a frame into curves, each named by what tells it from the others."""
     keys = frame[CURVE].drop_duplicates()
     telling = ["task"]
@@ -65,7 +301,7 @@ def name_curves(frame: "pd.DataFrame") -> dict[str, "pd.DataFrame"]:
     }
 
 
-def draw_layer_map(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -> Axes:
+def draw_layer_map(axes: Axes, frame: pd.DataFrame, *, has_key: bool = True) -> Axes:
     """Draw the columns of `icecore.layers_across` as a heat map over depth: a row per curve, its best layer ringed.
 
     Colours run from the lowest to the highest score of each row, which are written beside it, times 100.
@@ -89,7 +325,7 @@ def draw_layer_map(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -
     return axes
 
 
-def draw_centres(axes: Axes, frame: "pd.DataFrame") -> Axes:
+def draw_centres(axes: Axes, frame: pd.DataFrame) -> Axes:
     """Draw the columns of `icecore.centres_of_gravity`: a dot and an interval over seeds per curve."""
     curves = name_curves(frame.sort_values("centre", kind="stable"))
     for row, curve in enumerate(curves.values()):
@@ -102,7 +338,7 @@ def draw_centres(axes: Axes, frame: "pd.DataFrame") -> Axes:
     return axes
 
 
-def draw_layer_gaps(axes: Axes, frame: "pd.DataFrame") -> Axes:
+def draw_layer_gaps(axes: Axes, frame: pd.DataFrame) -> Axes:
     """Draw the columns of `icecore.compare_at_layers`: what one run has over another at every layer, with intervals."""
     layers, positions = list(frame["layer"]), np.arange(len(frame))
     value, low, high = (100 * frame[name].to_numpy(np.float64) for name in ("difference", "low", "high"))
@@ -114,7 +350,7 @@ def draw_layer_gaps(axes: Axes, frame: "pd.DataFrame") -> Axes:
     return axes
 
 
-def draw_across(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
+def draw_across(album: style.Album, frames: Mapping[str, pd.DataFrame]) -> None:
     """Draw the frames `across` and `centres` into an album."""
     across, centres = frames["across"], frames["centres"]
     height = 1.7 + ROW_INCHES * len(name_curves(centres))
@@ -138,7 +374,7 @@ def draw_across(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> Non
     )
 
 
-def draw_gaps(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
+def draw_gaps(album: style.Album, frames: Mapping[str, pd.DataFrame]) -> None:
     """Draw the frame `by-layer` into an album."""
     frame = frames["by-layer"]
     where = frame.iloc[0]
@@ -152,7 +388,7 @@ def draw_gaps(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
     )
 
 
-def _without_constants(frame: "pd.DataFrame") -> "pd.DataFrame":
+def _without_constants(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out the columns that say the same in every row, but the numbers, for a table as a page prints it."""
     names = [name for name in frame if frame[name].dtype.kind == "f" or frame[name].nunique() > 1]
     return frame[names].rename_axis(columns="scores are fractions")

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from extract.records import Values
 from probes.data.pair_task import SUBSETS, PairTask
 from probes.fitting.fit_options import LBW
 from probes.heads.result import HeadResult, Residuals, residuals_between, top_layer
@@ -174,7 +175,7 @@ def _subsets(context: Context) -> Iterator[Block]:
     yield from (Item(f"{name}: {SUBSETS[name]}") for name in names)
 
 
-def _subset_cell(summary: Mapping[str, Any] | None) -> str:
+def _subset_cell(summary: Values | None) -> str:
     return NOTHING if summary is None else f"{spread(SeedSummary(**summary))} ({interval(SeedSummary(**summary))})"
 
 

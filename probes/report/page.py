@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
@@ -29,6 +31,7 @@ from probes.report.scores import Plain
 if TYPE_CHECKING:
     import pandas as pd
     from jinja2 import Template
+
 
 PAGE = "report.html"
 MOST_BYTES = 950_000
@@ -361,3 +364,37 @@ def _rename_ids(root: ElementTree.Element, name: str) -> None:
                 element.set(key, f"url(#{names[value[5:-1]]})")
         if new:
             element.set("id", new)
+
+
+# --- Notebooks ---
+
+
+WIDEST = "max-width:60em"
+CARD = "max-width:100%;background:#fff;border-radius:4px"
+
+
+def notebook_html(title: str, verdict: str, *, picture: bytes = b"", blocks: Sequence[Block] = ()) -> str:
+    """Write a title, a marked verdict, a PNG and blocks as HTML; texts are escaped."""
+    image = Markup('<img alt="{}" style="{}" src="data:image/png;base64,{}">').format(
+        f"figure of {title}", CARD, b64encode(picture).decode()
+    )
+    body = Markup('<div style="{}"><p><b>{}</b></p><p>{}</p>{}{}</div>').format(
+        WIDEST, title, marked(verdict), image if picture else "", html(blocks)
+    )
+    return printable(str(body))
+
+
+def read_picture(path: Path) -> bytes:
+    """Read a PNG; nothing where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def picture_of(figure: Figure) -> bytes:
+    """Draw a figure as PNG."""
+    content = BytesIO()
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(content)
+    return content.getvalue()

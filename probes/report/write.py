@@ -71,7 +71,7 @@ def report_run(album: Album, context: Context) -> Document:
 
 def report_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
     """Draw the figures of a sweep or a search, and write its report."""
-    from probes.report.plan_figures import draw_plans
+    from probes.report.comparison_figures import draw_plans
 
     draw_plans(album, scores, report)
     return plans_document(scores, report)

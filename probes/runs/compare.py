@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from extract.decoders.decoder_spec import layer_names, split_tap
 from extract.errors import HeadError, UnknownNameError, printable, unknown_name
 from extract.masks.mask_plan import parse_plan
+from extract.store.manifest import Plain
 from extract.store.manifest import differences as unequal_fields
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores, unit_counts
@@ -533,7 +534,7 @@ def compare(runs: Runs, *, head: str = "", split: str = "", n_resamples: int = 1
     return Comparison(tuple(compared), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
 
 
-def note_on_settings(first: str | Path, second: str | Path, head: str) -> str:
+def note_on_settings(first: RunFolder, second: RunFolder, head: str) -> str:
     """Say in which settings two finished runs differ, for one head of both; raises as `compare`."""
     one, other = read_runs([first, second], head)
     return _note(other.label, _settings_that_differ(one, other))
@@ -547,7 +548,7 @@ def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tup
     return unequal
 
 
-def _settings(run: ComparedRun) -> dict[str, Any]:
+def _settings(run: ComparedRun) -> Plain:
     settings = {key: value for key, value in run.folder.settings.items() if key not in UNRELATED}
     heads = settings.pop("heads", None)
     options = heads.get(run.result.name) if isinstance(heads, dict) else None

@@ -22,13 +22,12 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError
 from extract.records import from_plain, load_yaml, record_hints, unknown_key, with_numbers
 from extract.registry import PLACE
-from probes.data.shipped import shipped_configs
 from probes.data.task_table import TASKS
-from probes.runs.config_paths import ConfigPaths, home_of
-from probes.runs.run_config import NAME_BYTES, TYPED, RunConfig
+from probes.runs.run_config import NAME_BYTES, TYPED, ConfigPaths, RunConfig, home_of
 
-if TYPE_CHECKING:  # reading a file of data is not needed for help
+if TYPE_CHECKING:
     from probes.data.bare_file import BareFile
+
 
 MOST_BYTES = 1 << 20
 TRUST = "decoder.trust_remote_code"
@@ -497,3 +496,21 @@ def _refuse_objects(values: object, section: str) -> None:
     elif isinstance(values, list | tuple | set):
         for item in values:
             _refuse_objects(item, section)
+
+
+# --- Shipped configs ---
+
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a shipped file or folder."""
+    inside = PACKAGE / name
+    return inside if inside.exists() else PACKAGE.parent / name
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Find the shipped configs by name, as `demo` or `freeze/siamese`."""
+    folder = shipped("configs")
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}

@@ -280,7 +280,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
 
     def _repr_html_(self) -> str:
         from probes.report.blocks import Table, cell
-        from probes.report.notebook import notebook_html
+        from probes.report.page import notebook_html
 
         config = self.config()
         rows = [

@@ -37,8 +37,7 @@ from probes.report.scores import (
     read_run,
     seal_scores,
 )
-from probes.runs.config_paths import ConfigPaths, exists, from_run, recorded_place
-from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
+from probes.runs.run_config import ConfigPaths, PretrainingSpec, RunConfig, TaskSpec, exists, from_run, recorded_place
 
 if TYPE_CHECKING:  # importing this module loads no torch
     from extract.store.cache import LatentCache

@@ -15,10 +15,10 @@ from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
 from extract.records import to_plain
-from probes.heads.context import FitContext
-from probes.heads.layer_head import HeadParts, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, take_apart
 from probes.layers import FINDINGS
 from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
+from probes.layers.shapley import require_controls
 from probes.layers.study import StudyOptions, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
@@ -29,7 +29,7 @@ from probes.runs.predict import LoadedRun, read_run_folder
 from probes.runs.results import Runs, open_runs
 from probes.runs.run import EncoderStore, find_sides, make_context
 from probes.runs.run_caches import find_cache_of
-from probes.runs.run_task import load_run_task, obtain_corpus
+from probes.runs.run_config import load_run_task, obtain_corpus
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 
@@ -119,16 +119,16 @@ def compare_layers(
     opened = open_runs(runs)
     if not opened:
         raise InputError("there are no runs; name at least one run folder, as runs/demo.")
-    rows = []
+    options, rows = options or StudyOptions(), []
     with gate.allow_code(allow_code):
-        folders = [read_run_folder(folder.path) for folder in opened]
+        folders = [read_run_folder(folder) for folder in opened]
         for folder in folders:
             if head not in ("", ALL, *folder.heads):
                 raise unknown_name("head of this run", head, folder.heads)
+            if options.controls:
+                require_controls(KINDS[folder.values["kind"]])
         for folder in folders:
-            for findings in find_layers(
-                folder, head=head, options=options or StudyOptions(), caches=str(caches), watcher=watcher
-            ):
+            for findings in find_layers(folder, head=head, options=options, caches=str(caches), watcher=watcher):
                 rows += frame_rows(folder, findings)
     return pd.DataFrame(rows, columns=list(LAYER_COLUMNS))
 
@@ -199,7 +199,7 @@ class LayerStudy:
 
     def _repr_html_(self) -> str:
         from probes.report.layer_figures import findings_blocks
-        from probes.report.notebook import notebook_html, picture_of
+        from probes.report.page import notebook_html, picture_of
 
         return notebook_html(
             f"Layers of {self.run}",
@@ -221,9 +221,9 @@ def find_layers(
             context,
             run.scores.heads[name],
             options,
+            KINDS[run.values["kind"]],
             watch=partial(watcher.epochs, name),
             report=watcher.say,
-            baselines=KINDS[run.values["kind"]].baselines,
         )
         for name in names
     ]
@@ -238,8 +238,8 @@ def find_layers(
 
 
 def compare_at_layers(
-    one: str | Path,
-    other: str | Path,
+    one: str | Path | RunFolder,
+    other: str | Path | RunFolder,
     *,
     head: str = "",
     split: str = "",

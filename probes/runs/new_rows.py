@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from extract.errors import InputError, TaskError, UnknownNameError, first_line, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.records import Values
 from extract.registry import resolve
-from probes.data.bare_file import WORD_SUFFIXES
 from probes.data.table_files import (
     DEFAULT_FILES,
     DELIMITERS,
     DOCUMENT_START,
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
+    WORD_SUFFIXES,
     FileOptions,
     RawTable,
     escaped_byte,
@@ -252,7 +252,7 @@ def _is_text(value: object) -> bool:
 
 def _first_width(path: Path, options: FileOptions) -> int:
     delimiter = options.delimiter or DELIMITERS[inner_suffix(path)]
-    quoting: Any = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
     lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=True))
     return len(next((row for row in csv.reader(lines, delimiter=delimiter, quoting=quoting) if row), []))
 

@@ -33,11 +33,17 @@ from probes.report.scores import (
 from probes.report.write import write_plans
 from probes.runs.folder import name_plans, open_folder
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
-from probes.runs.run import RunResult, check_heads, evaluate_heads, make_context, make_header
-from probes.runs.run_baselines import lead_over_plan, score_baselines
-from probes.runs.run_config import RunConfig, describe_sources
+from probes.runs.run import (
+    RunResult,
+    check_heads,
+    evaluate_heads,
+    lead_over_plan,
+    make_context,
+    make_header,
+    score_baselines,
+)
+from probes.runs.run_config import RunConfig, describe_sources, load_run_task
 from probes.runs.run_stamp import SWEEP, describe_inputs, write_stamp
-from probes.runs.run_task import load_run_task
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 

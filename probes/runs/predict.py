@@ -30,15 +30,13 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
-from probes.heads.context import load_head
-from probes.heads.layer_head import class_probabilities, narrow_spec, only_chosen
+from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen
 from probes.heads.task_kind import TaskKind
 from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
 from probes.report.scores import RunScores
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.new_rows import NewRow, Row, RowReader, row_reader
-from probes.runs.results import results
 from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -164,7 +162,7 @@ class Scorer:
 
     def require_range(self) -> None:
         """Refuse to clip predictions that are no numbers, or whose range no run recorded."""
-        if self.kind not in ("pairs", "numbers"):
+        if not self._kind.predicts_numbers:
             raise HeadError(f"--clip does nothing for a run on {self.kind}; allowed: pairs and numbers.")
         if self.gold_range is None:
             raise HeadError("the run does not record the range of its gold, so nothing can be clipped; run it again.")
@@ -299,9 +297,9 @@ def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
     return (float(values[0]), float(values[1])) if values else None
 
 
-def read_run_folder(path: str | Path) -> RunFolder:
+def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
     """Read and check all that predictions need of a run folder, and import the custom code that it recorded."""
-    folder = RunFolder(Path(path))
+    folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
     values = folder.values
     try:
         if values["what"] != "run":
@@ -448,7 +446,7 @@ class LoadedRun:
         return plain_text(run_lead(self.record, KINDS[self.kind].report.bare, {}))
 
     def _repr_html_(self) -> str:
-        from probes.report.notebook import notebook_html, read_picture
+        from probes.report.page import notebook_html, read_picture
 
         report = KINDS[self.kind].report
         pictures = sorted((self.folder / "figures").glob(f"{self.best.replace('-', '_')}_layers*.png"))
@@ -541,7 +539,9 @@ class LoadedRun:
 
     def results(self) -> "pd.DataFrame":
         """Return every number of the run, tidy, as `probes.results`."""
-        return results(self.folder)
+        from probes.runs.results import results
+
+        return results([self._run])
 
     def table(self) -> "pd.DataFrame":
         """Return the table of the summary: a row per head and metric, as text, scores times 100."""

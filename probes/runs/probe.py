@@ -17,6 +17,7 @@ from extract.decoders.fetch import icecore_home
 from extract.errors import ConfigError, InputError, TaskError, unknown_name
 from extract.files import digest_bytes, write_file
 from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
+from probes.data.task import Task
 from probes.data.task_table import TASKS
 from probes.layers.study import StudyOptions
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
@@ -27,7 +28,7 @@ from probes.runs.encoder import DEFAULT_DECODER, Configured, list_rows, plain_va
 from probes.runs.layer_studies import LayerStudy
 from probes.runs.predict import LoadedRun
 from probes.runs.run import check_heads, run
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import load_run_task
 from probes.runs.watcher import SILENT, watching
 
 PROBE_KINDS = ("classes", "numbers", "pairs", "words")
@@ -245,7 +246,7 @@ class Probe(Configured):
         return values, given
 
     @staticmethod
-    def _warn_of_dropped(parts: Mapping[str, Gold], task: Any) -> None:
+    def _warn_of_dropped(parts: Mapping[str, Gold], task: Task) -> None:
         n_given, n_read = sum(len(part.rows) for part in parts.values()), sum(task.n_rows().values())
         if n_read < n_given:
             notes = [note.rpartition(".jsonl: ")[2] for note in task.notes]
@@ -331,7 +332,7 @@ class Probe(Configured):
     def _repr_html_(self) -> str:
         if hasattr(self, "run_"):
             return self.run._repr_html_()
-        from probes.report.notebook import notebook_html
+        from probes.report.page import notebook_html
 
         return notebook_html(f"Probe({self._show_params()})", "Not fitted: call `fit(texts, labels)`.")
 

@@ -23,8 +23,7 @@ from extract.records import Values, to_plain
 from probes.data.task import ROW, Task
 from probes.report.drawn import digest_code, package_versions
 from probes.runs.folder import RunFolder, choose_folder, name_plans, without_absolute_paths
-from probes.runs.run_config import RunConfig
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import RunConfig, load_run_task
 
 if TYPE_CHECKING:
     from extract.store.cache import LatentCache

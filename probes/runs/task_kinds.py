@@ -1,6 +1,6 @@
 """The table of kinds of tasks: a new kind is a folder of its own, and one row here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:  # importing this module loads no torch
     from extract.decoders.decoder import Decoder
     from extract.run.extraction_spec import ExtractionSpec
     from extract.store.cache import LatentCache
-    from probes.data.task import TaskInfo
+    from probes.data.task import Task, TaskInfo
     from probes.fitting.saved_fits import FitRecord
     from probes.heads.baselines import Baselines
     from probes.heads.layer_head import Heads
     from probes.heads.result import HeadResult
+    from probes.layers.views import LayerRows
     from probes.report.document import KindReport
     from probes.runs.run_config import RunConfig
 
@@ -32,11 +33,24 @@ class ShippedKind(TaskKind):
 
         return REPORTS[self.name]
 
-    def baselines(self, task: Any) -> "Baselines":
+    def baselines(self, task: "Task") -> "Baselines":
         """The baselines of its name."""
         from probes.heads.baselines import BASELINES
 
         return BASELINES[self.name](task)
+
+    @property
+    def layer_rows(self) -> "Callable[..., LayerRows] | None":
+        """The reader of its name; kinds without fitting have none."""
+        from probes.layers.views import LAYER_ROWS
+
+        return LAYER_ROWS.get(self.name)
+
+    def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
+        """Draw a label for each text or first word."""
+        from probes.layers.shapley import text_labels
+
+        return text_labels(task, self.gold_column, control, seed)
 
 
 class PairKind(ShippedKind):
@@ -45,6 +59,8 @@ class PairKind(ShippedKind):
     name = "pairs"
     texts_per_row = 2
     predicts = "score"
+    predicts_numbers = True
+    gold_column = "score"
     zero_shot_head = "layer-cosine"
 
     def check_config(self, config: "RunConfig", resolved: HeadOptions) -> None:
@@ -92,6 +108,7 @@ class ClassKind(ShippedKind):
 
     name = "classes"
     predicts = "class"
+    gold_column = "label"
 
     def fewest_rows(self, task: Any, folds: int) -> int:
         """Return how many rows hold every class often enough."""
@@ -105,8 +122,10 @@ class NumberKind(ShippedKind):
 
     name = "numbers"
     predicts = "number"
+    predicts_numbers = True
+    gold_column = "number"
 
-    def fewest_rows(self, task: Any, folds: int) -> int:
+    def fewest_rows(self, task: "Task", folds: int) -> int:
         """Return a row per fold, and no fewer than any split has."""
         del task
         from probes.data.task import MIN_SPLIT_ROWS
@@ -117,16 +136,22 @@ class NumberKind(ShippedKind):
 class _OfWords(ShippedKind):
     reads_words = True
 
-    def describe(self, task: Any, cache: "LatentCache") -> "TaskInfo":
+    def describe(self, task: "Task", cache: "LatentCache") -> "TaskInfo":
         """Describe the task, and the words of its cache."""
-        described: TaskInfo = task.describe()
-        return replace(described, words_in_cache=cache.word_report())
+        return replace(task.describe(), words_in_cache=cache.word_report())
 
 
 class WordKind(_OfWords):
     """Sentences of words with a tag each."""
 
     name = "words"
+    gold_column = "tags"
+
+    def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
+        """Draw a tag for each word, or for each word of a sentence."""
+        from probes.layers.shapley import word_labels
+
+        return word_labels(task, self.gold_column, control, seed)
 
     def row_texts(self, task: Any, split: str) -> list[tuple[Any, ...]]:
         """Give each sentence with its words."""

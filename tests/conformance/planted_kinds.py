@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import FitContext
+from probes.heads.layer_head import FitContext
 from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents

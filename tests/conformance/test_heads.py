@@ -15,8 +15,8 @@ from extract.errors import IcecoreError, TaskError, UnknownNameError
 from extract.registry import option_names, resolve
 from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import HEADS, HeadEntry, Purpose, resolve_head
+from probes.heads.layer_head import FitContext, load_head
 from probes.heads.result import HeadResult
 from probes.report.scores import read_result
 from probes.runs.task_kinds import KINDS

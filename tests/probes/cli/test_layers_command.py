@@ -4,6 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from extract.files import read_file
 from probes.cli.main import main
 from probes.layers.findings import load_findings
 from tests.probes.finished_run import Finished
@@ -57,3 +58,31 @@ def test_bad_input_is_one_sentence(
     assert said in found
     assert "Traceback" not in found
     assert not (copied / "layers.json").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["layers", "RUN", "--views", "baselines", "--resamples", "100", "--caches", "CACHES"],
+        ["compare", "RUN", "OTHER", "--across"],
+        ["compare", "RUN", "OTHER", "--by-layer", "--resamples", "100", "--caches", "CACHES"],
+        ["compare", "RUN", "OTHER", "--resamples", "100"],
+        ["report", "RUN", "OTHER", "--out", "PAGE"],
+        ["score", "RUN", "A cat sleeps.", "The cat is asleep."],
+    ],
+)
+def test_a_command_reads_the_scores_of_a_run_once(
+    finished: Finished, copied: Path, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = shutil.copytree(copied, copied.with_name("other"))
+    places = {"RUN": copied, "OTHER": other, "CACHES": finished.base / "caches", "PAGE": tmp_path / "both.html"}
+    reads = []
+
+    def read(path: Path) -> bytes:
+        reads.append(path.relative_to(copied.parent).as_posix())
+        return read_file(path)
+
+    monkeypatch.setattr("probes.runs.folder.read_file", read)
+    assert main([str(places.get(word, word)) for word in command]) == 0
+    for name in ("renamed/scores.json", *(["other/scores.json"] if "OTHER" in command else [])):
+        assert reads.count(name) == 1, f"{name} is read {reads.count(name)} times"

@@ -21,10 +21,10 @@ from probes.cli import listing
 from probes.cli.arguments import Command, print_help, read_command, split_keys
 from probes.cli.commands import COMMANDS
 from probes.cli.main import MESSAGE, load_command, main
-from probes.data.shipped import shipped_configs
 from probes.data.task_table import CORPORA, INSTRUCTIONS, TASKS
 from probes.heads.head_table import HEADS
 from probes.networks.network_options import LOSSES
+from probes.runs.config_file import shipped_configs
 
 NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS,

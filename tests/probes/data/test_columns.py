@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.conll import ColumnFormat, read_columns
 from probes.data.table_files import Sentence
+from probes.data.word_files import ColumnFormat, read_columns
 
 CONLL2003 = ("word", "pos", "chunk", "ner")
 PUBLISHED = """-DOCSTART- -X- O O

@@ -5,7 +5,7 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from extract.inputs.joined_text import join_words
-from probes.data.conll import read_conllu
+from probes.data.word_files import read_conllu
 
 
 def row(number: str, form: str, upos: str = "_", xpos: str = "_", misc: str = "_") -> str:

@@ -6,7 +6,6 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.conll import read_conllu
 from probes.data.table_files import quiet_datasets
 from probes.data.word_files import (
     load_conll2000,
@@ -15,6 +14,7 @@ from probes.data.word_files import (
     load_ud_ewt,
     load_wnut17,
     load_word_files,
+    read_conllu,
 )
 from probes.data.word_task import WordTask
 

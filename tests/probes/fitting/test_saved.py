@@ -11,7 +11,7 @@ import probes.fitting.saved_fits
 from extract.errors import ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.fitting.saved_fits import RECORD, WEIGHTS, FitRecord, describe_latents, fit_or_load, save_fitted
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.heads.logistic_probe import LinearProbe
 from tests.probes.planted_latents import make_task, plant
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
 from probes.fitting.saved_fits import SCHEMA, FitRecord, FittedModule, save_fitted
-from probes.heads.context import load_head
 from probes.heads.head_table import HEADS
+from probes.heads.layer_head import load_head
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import CosineMLP
 

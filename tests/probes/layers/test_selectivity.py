@@ -14,6 +14,7 @@ from probes.heads.head_table import HEADS, resolve_head
 from probes.layers.findings import ViewCurve
 from probes.layers.shapley import selectivity
 from probes.metrics.bootstrap import Resampling
+from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
@@ -26,7 +27,14 @@ def measure(cache: LatentCache, task: ClassTask, folder: Path, **more: Any) -> t
     resolved = resolve_head("logistic-probe", {"pooling": "mean", "Cs": (1.0,)})
     result = HEADS["logistic-probe"].evaluate(resolved, setting, lambda _: ignore_epoch)
     return selectivity(
-        resolved, setting, result, split="test", watch=lambda _: ignore_epoch, resampling=Resampling(200), **more
+        resolved,
+        setting,
+        result,
+        KINDS[task.kind],
+        split="test",
+        watch=lambda _: ignore_epoch,
+        resampling=Resampling(200),
+        **more,
     )
 
 

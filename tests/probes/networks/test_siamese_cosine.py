@@ -17,8 +17,8 @@ from probes.fitting.epoch_report import ignore_epoch
 from probes.fitting.fit import fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions
 from probes.fitting.saved_fits import FitRecord, SavedHead
-from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import resolve_head
+from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits, layer_contributions
 from probes.latents.text_latents import PairLatents, Standardiser
 from probes.metrics.correlation import read_calibration

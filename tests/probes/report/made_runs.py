@@ -7,14 +7,14 @@ from typing import Any
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.epoch_report import ignore_epoch
-from probes.heads.context import FitContext
 from probes.heads.head_table import HEADS, resolve_head
+from probes.heads.layer_head import FitContext
 from probes.heads.result import HeadResult
 from probes.heads.task_kind import TaskKind
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.runs.folder import describe_cache
-from probes.runs.run_baselines import leads_over_cosine, score_baselines
+from probes.runs.run import leads_over_cosine, score_baselines
 from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers

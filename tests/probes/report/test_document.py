@@ -56,7 +56,7 @@ from probes.report.scores import (
 )
 from probes.report.style import Album
 from probes.report.write import report_run, without_nan, write_plans, write_pretraining
-from probes.runs.run_baselines import lead_over_plan, leads_over_cosine
+from probes.runs.run import lead_over_plan, leads_over_cosine
 from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (
     AUTOENCODERS,

@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 
 from probes.heads.result import Curve, HeadResult
-from probes.report.document import plan_scores
-from probes.report.kind_reports import REPORTS
-from probes.report.plan_figures import (
+from probes.report.comparison_figures import (
     MOST_COLOURED,
     best_scores,
     draw_plan_curves,
@@ -24,6 +22,8 @@ from probes.report.plan_figures import (
     search_table,
     sweep_frame,
 )
+from probes.report.document import plan_scores
+from probes.report.kind_reports import REPORTS
 from probes.report.scores import PlansScores
 from probes.report.style import PALE, make_figure
 from tests.probes.report.made_plans import OVER_K, WINDOWS, Plans, grid, make_plans, make_search

@@ -17,13 +17,12 @@ from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.data.class_task import ClassTask
 from probes.fitting.fit_options import find_protocol
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.heads.logistic_probe import LinearProbe
 from probes.latents.text_latents import join_pair
 from probes.runs.plan_runs import run_search, run_sweep
 from probes.runs.run import check_heads, run
-from probes.runs.run_config import RunConfig, TaskSpec
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from tests.probes.finished_run import opening, require_opening
 
 

@@ -12,8 +12,7 @@ from probes.cli.main import main
 from probes.data.pair_task import PairTask
 from probes.runs.config_file import read_config
 from probes.runs.folder import RunFolder
-from probes.runs.run_config import RunConfig
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import RunConfig, load_run_task
 from tests.probes.data.test_bare_file import delimited
 
 PAIRS = "task: {name: pair-files, options: {files: data/pairs.csv}}\n"

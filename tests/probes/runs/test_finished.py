@@ -16,7 +16,7 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreError, UnknownNameError
 from extract.files import digest_json
 from probes.cli.main import main
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.runs.folder import RunFolder
 from probes.runs.predict import load_scorer, read_run_folder
 from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times

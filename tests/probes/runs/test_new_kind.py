@@ -129,6 +129,13 @@ def test_layers_plans_and_reports_need_no_more(config: Path, capsys: pytest.Capt
     folder = config.parent / "runs" / "triples"
     assert main(["layers", str(folder), "--quiet", "--resamples", "100"]) == 0
     assert "ridge-triples" in capsys.readouterr().out
+    assert main(["layers", str(folder), "--controls", "type"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "", "it is refused before anything is computed"
+    assert told.err == (
+        "icecore: controls refit a head on other labels, and tasks of triples name no labels to replace; leave "
+        "controls out.\n"
+    )
     assert main(["report", str(folder)]) == 0
     assert main(["sweep", str(config), "--plans", "causal; backward:1", "--quiet", "--figures", "svg"]) == 0
     assert main(["list", "tasks", "heads"]) == 0

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-import probes.runs.run_task
+import probes.runs.run_config
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.data.task import Corpus
 from probes.heads.autoencoders import FOLDER
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.runs.run import EncoderStore
-from probes.runs.run_config import PretrainingSpec, RunConfig
-from probes.runs.run_task import obtain_corpus
+from probes.runs.run_config import PretrainingSpec, RunConfig, obtain_corpus
 from probes.runs.watcher import SILENT, Watcher
 from tests.probes.corpus_latents import write_corpus
 from tests.probes.finished_run import forbid
@@ -46,7 +45,7 @@ def test_the_corpus_is_loaded_where_a_head_starts_from_it(
 ) -> None:
     config = make_config(heads)
     if not is_needed:
-        forbid(monkeypatch, probes.runs.run_task, "load_corpus")
+        forbid(monkeypatch, probes.runs.run_config, "load_corpus")
     found = obtain_corpus(config)
     assert (found is not None) == is_needed
     if found is not None:

@@ -14,8 +14,8 @@ from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
 from probes.fitting.epoch_report import ignore_epoch
 from probes.fitting.fit_options import PROTOCOLS
-from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import HEADS, Purpose, resolve_head
+from probes.heads.layer_head import FitContext, load_head
 from probes.runs.run import run
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 from tests.extract.tiny_decoders import make_tokenizer

@@ -15,8 +15,7 @@ from probes.report.scores import read_run
 from probes.report.write import without_nan
 from probes.runs.plan_runs import load_for_plans
 from probes.runs.results import results
-from probes.runs.run import run
-from probes.runs.run_baselines import score_baselines
+from probes.runs.run import run, score_baselines
 from probes.runs.run_config import RunConfig
 from tests.probes.report.made_runs import MadeRun, make_run
 

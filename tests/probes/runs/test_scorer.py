@@ -14,7 +14,7 @@ import yaml
 from extract.errors import CacheIdentityError, HeadError, InputError, UnknownNameError
 from extract.inputs.joined_text import join_words
 from extract.run.extraction_spec import ExtractionSpec
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.runs.folder import read_spec
 from probes.runs.predict import load_scorer
 from probes.runs.run_config import TaskSpec

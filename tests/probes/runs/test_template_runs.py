@@ -14,8 +14,7 @@ from probes.cli.main import main
 from probes.runs.folder import RunFolder, without_absolute_paths
 from probes.runs.run import run
 from probes.runs.run_caches import config_of, find_cache_of
-from probes.runs.run_config import RunConfig
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import RunConfig, load_run_task
 from tests.probes.finished_run import Finished
 
 NAME = "prompt-eol+kv-embedding"

@@ -19,18 +19,16 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.data.conll import ColumnFormat, read_columns
-from probes.data.word_files import load_word_files, load_words_sample
+from probes.data.word_files import ColumnFormat, load_word_files, load_words_sample, read_columns
 from probes.data.word_task import WordTask
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.heads.word_fits import tag_scorer
 from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
 from probes.metrics.span_metrics import decode_tags
 from probes.runs.plan_runs import run_sweep
 from probes.runs.run import run
-from probes.runs.run_config import RunConfig, TaskSpec
-from probes.runs.run_task import load_run_task
+from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from tests.probes.finished_run import opening, require_opening
 
 pytestmark = pytest.mark.long

@@ -16,8 +16,7 @@ from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask, assemble_task
 from probes.data.table_files import FileRows
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import load_head
-from probes.heads.layer_head import Choice
+from probes.heads.layer_head import Choice, load_head
 from probes.heads.logistic_probe import LinearProbe, ProbeOptions, fit_probes
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, ClassFeatures, join_pair

@@ -13,8 +13,8 @@ from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.pair_task import SUBSETS, PairTask
 from probes.fitting.epoch_report import ignore_epoch
-from probes.heads.context import FitContext, load_head
 from probes.heads.head_table import resolve_head
+from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.correlation import fit_calibration

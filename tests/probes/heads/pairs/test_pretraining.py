@@ -16,7 +16,7 @@ from extract.store.cache import LatentCache
 from probes.fitting.fit_options import FitOptions
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.autoencoders import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
-from probes.heads.context import load_head
+from probes.heads.layer_head import load_head
 from probes.networks.layerwise_networks import LayerAutoencoder
 from tests.probes.corpus_latents import N_TEXTS, write_corpus
 from tests.probes.finished_run import forbid

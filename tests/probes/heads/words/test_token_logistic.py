@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from extract.errors import HeadError
-from probes.heads.context import load_head
 from probes.heads.head_table import resolve_head
+from probes.heads.layer_head import load_head
 from probes.heads.word_fits import LogisticOptions, fit_token_logistic
 from probes.latents.word_latents import WordLatents
 from probes.networks.token_networks import TokenClassifier

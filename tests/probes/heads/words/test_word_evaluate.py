@@ -11,8 +11,7 @@ import torch
 
 from extract.errors import TaskError
 from probes.data.word_task import WordTask
-from probes.heads.context import FitContext, load_head
-from probes.heads.layer_head import MIX
+from probes.heads.layer_head import MIX, FitContext, load_head
 from probes.heads.result import HeadResult
 from probes.heads.word_fits import majority_ids, tag_scorer
 from probes.heads.word_heads import describe_seed

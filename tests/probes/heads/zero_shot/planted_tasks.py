@@ -20,8 +20,8 @@ from probes.data.zero_shot_task import (
     ZeroShotTask,
 )
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.context import FitContext
 from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.layer_head import FitContext
 from probes.heads.zero_shot_heads import ZeroShotOptions
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
