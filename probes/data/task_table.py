@@ -206,6 +206,16 @@ def load_task(name: str, /, **options: object) -> "Task":
     return call_loader(TASKS[name].load, renamed, owner=f"task {name!r}")
 
 
+def task_title(name: str) -> str:
+    """Name a task as its user does: the readers of files are no tasks.
+
+    Example:
+        >>> task_title("number-files"), task_title("stsb")
+        ('your file', 'stsb')
+    """
+    return "your file" if name.endswith("-files") else name
+
+
 def call_loader(load: Callable[..., Loaded], options: Mapping[str, object], *, owner: str) -> Loaded:
     """Call a loader with options checked against its parameters and their annotations; `owner` is for messages."""
     parameters = dict(inspect.signature(resolve(load)).parameters)

@@ -15,6 +15,7 @@ from extract.errors import printable
 from extract.inputs.template import FIRST_FIELDS
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from probes.data.task import Task
+from probes.data.task_table import task_title
 from probes.heads.result import HeadResult, Residuals
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores
 from probes.metrics.class_metrics import NO_PREDICTION
@@ -209,7 +210,9 @@ def run_document(context: Context) -> Document:
     if header.task["notes"]:
         blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
     decoder = header.decoder["name"]
-    question = f"How well can {_subject(header)} be read from the layers of {decoder}, which stay frozen?"
+    question = (
+        f"How well can {task_title(header.task['name'])} be read from the layers of {decoder}, which stay frozen?"
+    )
     return Document(header.name, question, run_lead(context.scores, report.bare, context.rows), blocks)
 
 
@@ -231,12 +234,6 @@ def _figure_line(title: str, files: Sequence[str]) -> str:
     picture = next((file for file in files if not file.endswith(".pdf")), None)
     links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != picture]
     return " ".join([f"![{title}]({picture})" if picture else f"{title}:", *links])
-
-
-def _subject(header: Header) -> str:
-    """Name the task of a run as its user does; the readers of files are no task."""
-    name = header.task["name"]
-    return "your file" if name.endswith("-files") else name
 
 
 def opening(header: Header) -> Iterator[Block]:
@@ -483,7 +480,11 @@ def _worth(result: HeadResult, compared: str) -> str:
 def plans_document(scores: PlansScores, report: KindReport) -> Document:
     """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
     header, search = scores.header, scores.search
-    task, decoder, n = _subject(header), header.decoder["name"], search.n_plans if search else len(scores.plans)
+    task, decoder, n = (
+        task_title(header.task["name"]),
+        header.decoder["name"],
+        search.n_plans if search else len(scores.plans),
+    )
     question = f"Under which of {n:,} mask plans is {decoder} the best encoder for {task}?"
     summary, *tables = _search(search) if search else _sweep(scores, report)
     answer = search_lead(scores, search) if search else sweep_lead(scores)
@@ -640,7 +641,7 @@ def screen_table(scores: RunScores, report: KindReport) -> ScreenTable:
     """Make the table of results for a terminal, 80 characters wide, numbers to the right."""
     header = scores.header
     titles, rows = result_rows(scores, report, on_screen=True)
-    title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
+    title = f"{header.name}: {task_title(header.task['name'])} on {header.decoder['name']}"
     shared = [f"{note}." for note in header.task.get("shared_rows", {}).values()]
     table = ScreenTable(
         title=printable(title), caption=printable("\n".join(shared)) or None, box=SIMPLE, padding=(0, 1)

@@ -17,6 +17,7 @@ from extract.store.cache import LatentCache, cache_path
 from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
 from probes.data.task import Task
+from probes.data.task_table import task_title
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
 from probes.report.document import EVERY_PLAN
@@ -361,7 +362,7 @@ def run_sweep(
         f"{cost.n_plans} plans over {len(texts):,} texts: {cost.n_blocks} block passes per batch instead of "
         f"{cost.n_blocks_apart} ({cost.ratio:.2f} of separate extractions)"
     )
-    progress = watcher.extraction(f"sweeping {task.name}")
+    progress = watcher.extraction(f"sweeping {task_title(task.name)}")
     caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
     folder = open_plans_folder(config, SWEEP, plans)
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)

@@ -30,6 +30,7 @@ from extract.run.extraction import (
 )
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
+from probes.data.task_table import task_title
 from probes.fitting.fit_options import require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
@@ -104,7 +105,7 @@ def obtain_cache(
     config.require_files("decoder")
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = decoder or load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
-    progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
+    progress = watcher.extraction(f"extracting {task_title(task.name)}") if workers.rank == 0 else None
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
     )
