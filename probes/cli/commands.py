@@ -573,8 +573,8 @@ class WeightsArgs(Args):
     "infill_commands",
     examples=(
         "infill smollm2-135m-instruct --rows 50",
-        "infill smollm2-135m-instruct --adapter my-adapter --choices 100 --infillings 20 --out infilling/adapted",
-        "infill gpt2 --texts reviews.csv --column body --plans causal",
+        "infill smollm2-135m-instruct --adapter my-adapter --out infilling",
+        "infill gpt2 --texts reviews.csv --column body --continuations 50",
     ),
 )
 class InfillArgs(Computing):

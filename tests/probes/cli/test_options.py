@@ -90,7 +90,7 @@ def typed(argument: Argument) -> list[str]:
     if argument.hint is bool:
         return [argument.name]
     values: dict[object, str] = {int: "8", int | None: "8", float: "0.5"}
-    special = {"--plans": "causal", "--kinds": "backward", "--figures": "png"}
+    special = {"--plans": "causal", "--span-tokens": "8-32", "--kinds": "backward", "--figures": "png"}
     return [argument.name, special.get(argument.name) or next(iter(argument.values), values.get(argument.hint, "1"))]
 
 
