@@ -223,16 +223,17 @@ def infill(
     decoder = model.decoder
     require_no_leak(plan, len(decoder.blocks))
     singles = [_with_one_span(row.encoded) for row in rows]
+    progress.expect(n_tokens=sum(len(row.ids) * len(first_span(row)) for row in singles))
     fillings = [""] * len(rows)
     progress.start(n_rows=len(rows), n_done=0)
     try:
         with plan_in_force(decoder, plan):
             for group, batch in _batches(decoder, singles, max_padding=1.0):  # the fewer batches, the fewer passes
-                _fill(model, batch)
+                n_read = _fill(model, batch)
                 for line, i in enumerate(group):
                     columns = np.flatnonzero(singles[i].spans == 0)
                     fillings[i] = str(decoder.tokenizer.decode(batch.ids[line, columns].tolist()))
-                progress.advance(n_rows=len(group), n_tokens=int(batch.n_tokens.sum()))
+                progress.advance(n_rows=len(group), n_tokens=n_read)
     finally:
         progress.finish()
     return fillings
@@ -252,14 +253,16 @@ def _with_one_span(row: EncodedText) -> EncodedText:
     return replace(row, spans=numbers)
 
 
-def _fill(model: LanguageModel, batch: Batch) -> None:
-    """Write the most probable token into each column of the span of every row, from the left."""
+def _fill(model: LanguageModel, batch: Batch) -> int:
+    """Write the most probable token into each column of the span of every row, from the left; count tokens read."""
     assert batch.spans is not None, "rows to fill have spans"
     places = [np.flatnonzero(spans == 0) for spans in batch.spans.numpy()]
     batch.ids[batch.spans == 0] = 0  # a span sees no later token of its own, so that these are never read
-    for step in range(max(map(len, places))):
+    n_steps = max(map(len, places))
+    for step in range(n_steps):
         lines = np.array([line for line, columns in enumerate(places) if step < len(columns)])
         columns = np.array([places[line][step] for line in lines])
         states = _final_states(model.decoder, batch, lines, columns - 1)
         with torch.inference_mode():
             batch.ids[lines, columns] = model.logits(states).argmax(-1).cpu()
+    return n_steps * int(batch.n_tokens.sum())

@@ -201,7 +201,7 @@ class _Measuring:
         continuations = self._continue(texts) if options.continuations else ()
         about = decoder.description
         scores = AbilityScores(
-            name=about.name + (f" + {Path(about.adapter).name}" if about.adapter else ""),
+            name=about.name + (f" + {about.adapter}" if about.adapter else ""),
             decoder=without_absolute_paths(about.to_dict()),
             texts=self.source,
             options={**to_plain(options), "texts": Path(options.texts).name},

@@ -585,7 +585,9 @@ class InfillArgs(Computing):
     """
 
     decoder: str = _decoder_name()
-    adapter: str = option("", "LoRA adapter of peft, as a folder or hub id, merged into the decoder", completes="files")
+    adapter: str = option(
+        "", "LoRA adapters of peft, folders or hub ids with ',' between, merged in order", completes="files"
+    )
     plans: tuple[str, ...] = option(
         ("causal", "hybrid"), "mask plans with ';' or ',' between them", read=_plan_names, completes="masks"
     )

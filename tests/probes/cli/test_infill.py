@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from probes.adapt.abilities import load_abilities
 from probes.cli.main import main
@@ -82,6 +83,21 @@ def test_two_folders_are_compared(desk: Path, tmp_path: Path, capsys: pytest.Cap
     ]
     values = {name: load_abilities(desk / f"{name}-infilling").abilities[1].value for name in ("base", "other")}
     assert float(row["difference_plan"]) == pytest.approx(values["other"] - values["base"])
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # which peft reads
+def test_an_adapter_is_merged_first(desk: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    adapter, out = tmp_path / "lora", tmp_path / "out"
+    config = peft.LoraConfig(r=2, init_lora_weights=False, task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"])
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(desk / "base"), config).save_pretrained(str(adapter))
+    words = [*arguments(desk), "--adapter", str(adapter), "--plans", "hybrid", "--out", str(out)]
+    assert main(["infill", str(desk / "base"), *words]) == 0
+    adapted, base = load_abilities(out), load_abilities(desk / "base-infilling")
+    assert adapted.name == "base + lora"
+    assert str(tmp_path) not in (out / "scores.json").read_text()
+    assert adapted.abilities[0].is_on_same_rows(base.abilities[1])
+    assert abs(adapted.abilities[0].value - base.abilities[1].value) > 1e-3
 
 
 def test_other_spans_are_refused(desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
