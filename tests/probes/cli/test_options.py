@@ -102,6 +102,7 @@ def test_options_in_pairs_are_read_or_refused(command: Command) -> None:
         assert {*argument.needs, *argument.excludes} <= names - {argument.name}
     places = {"PLAN": "causal", "SHELL": "bash", "FORMAT": "parquet", "TABLE": "heads"}
     words = [places.get(place.name, "x") for place in command.positional if place.default is MISSING]
+    words += ["--corpus", "[{files: texts.txt}]"] * (command.name == "adapt")
     for one, other in permutations(command.options, 2):
         argv = [*words, *typed(one), *typed(other)]
         excluded = other.name in one.excludes or one.name in other.excludes
