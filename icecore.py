@@ -56,14 +56,14 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from extract.store.cache import MeanCache as MeanCache
     from extract.store.cache import ShardedCache as ShardedCache
     from extract.store.cache import open_cache as open_cache
-    from probes.adapt.abilities import AbilityScores as AbilityScores
-    from probes.adapt.abilities import compare_abilities as compare_abilities
-    from probes.adapt.abilities import load_abilities as load_abilities
-    from probes.adapt.adapt import adapt as adapt
-    from probes.adapt.adapt_config import AdaptConfig as AdaptConfig
-    from probes.adapt.infilling import DrawnSpans as DrawnSpans
-    from probes.adapt.measuring import AbilityOptions as AbilityOptions
-    from probes.adapt.measuring import measure_abilities as measure_abilities
+    from probes.adaptation.abilities import AbilityScores as AbilityScores
+    from probes.adaptation.abilities import compare_abilities as compare_abilities
+    from probes.adaptation.abilities import load_abilities as load_abilities
+    from probes.adaptation.adapt import adapt as adapt
+    from probes.adaptation.adapt_config import AdaptConfig as AdaptConfig
+    from probes.adaptation.infilling import DrawnSpans as DrawnSpans
+    from probes.adaptation.measuring import AbilityOptions as AbilityOptions
+    from probes.adaptation.measuring import measure_abilities as measure_abilities
     from probes.data.task_table import load_task as load_task
     from probes.export.hub_export import push_run as push_run
     from probes.export.hub_export import stage_run as stage_run

@@ -15,11 +15,11 @@ from benchmarks.timing import Comparison, compare
 from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plan_in_force
-from probes.adapt.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
-from probes.adapt.lora import add_lora
-from probes.adapt.mntp import MaskedTokens, find_mask_id
-from probes.adapt.token_rows import TokenBatch, mark_rows
-from probes.adapt.training import Objectives, StepPart
+from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
+from probes.adaptation.lora import add_lora
+from probes.adaptation.mntp import MaskedTokens, find_mask_id
+from probes.adaptation.token_rows import TokenBatch, mark_rows
+from probes.adaptation.training import Objectives, StepPart
 
 ROWS, TOKENS = 4, 128
 DRIFT = 1e-3

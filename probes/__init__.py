@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "probes.adapt.abilities": ("AbilityScores", "compare_abilities", "load_abilities"),
-    "probes.adapt.adapt": ("adapt",),
-    "probes.adapt.adapt_config": ("AdaptConfig",),
-    "probes.adapt.infilling": ("DrawnSpans",),
-    "probes.adapt.measuring": ("AbilityOptions", "measure_abilities"),
+    "probes.adaptation.abilities": ("AbilityScores", "compare_abilities", "load_abilities"),
+    "probes.adaptation.adapt": ("adapt",),
+    "probes.adaptation.adapt_config": ("AdaptConfig",),
+    "probes.adaptation.infilling": ("DrawnSpans",),
+    "probes.adaptation.measuring": ("AbilityOptions", "measure_abilities"),
     "probes.data.task_table": ("load_task",),
     "probes.export.hub_export": ("push_run", "stage_run"),
     "probes.export.mteb": ("as_mteb_encoder", "fill_task", "run_mteb"),

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from extract.errors import printable
 from extract.run.progress import short_time
-from probes.adapt.adapt import adapt
-from probes.adapt.training import StepReport, ignore_step
+from probes.adaptation.adapt import adapt
+from probes.adaptation.training import StepReport, ignore_step
 from probes.cli.commands import AdaptArgs
 from probes.cli.screen import fit_line, show, show_written, watcher_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from extract.code_gate import allow_code
 from extract.errors import UsageError, printable, unknown_name
 from extract.registry import PLACE
-from probes.adapt.adapt_config import AdaptConfig, read_adapt_config
+from probes.adaptation.adapt_config import AdaptConfig, read_adapt_config
 from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data
 from probes.runs.run_config import RunConfig
 

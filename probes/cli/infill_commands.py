@@ -3,10 +3,10 @@
 from rich.console import Console
 
 from extract.decoders.decoder_spec import DecoderSpec
-from probes.adapt.abilities import ROWS, SCORES, compare_scores
-from probes.adapt.ability_report import score_screen, verdicts, write_measured
-from probes.adapt.infilling import DrawnSpans
-from probes.adapt.measuring import AbilityOptions, measure_abilities
+from probes.adaptation.abilities import ROWS, SCORES, compare_scores
+from probes.adaptation.ability_report import score_screen, verdicts, write_measured
+from probes.adaptation.infilling import DrawnSpans
+from probes.adaptation.measuring import AbilityOptions, measure_abilities
 from probes.cli.commands import InfillArgs
 from probes.cli.screen import open_output, show, show_written, watcher_of
 from probes.report.page import PAGE

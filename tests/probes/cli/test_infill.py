@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from probes.adapt.abilities import load_abilities
+from probes.adaptation.abilities import load_abilities
 from probes.cli.main import main
 from tests.extract.tiny_decoders import make_texts, save_decoder
 

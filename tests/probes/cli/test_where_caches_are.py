@@ -9,6 +9,7 @@ from probes.cli.commands import COMMANDS
 from probes.cli.main import main
 from probes.export.hub_export import stage_run
 from probes.runs.folder import RunFolder
+from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished, edit_config
 
 OF_CACHES = (
@@ -67,7 +68,7 @@ def test_a_cache_is_read_from_a_folder_that_is_named(
 
 
 def test_every_command_that_reads_caches_takes_their_folder() -> None:
-    of_config = {name for name, command in COMMANDS.items() if command.takes_config}  # a key there
+    of_config = {name for name, command in COMMANDS.items() if command.record is RunConfig}  # a key there
     with_option = {name for name, command in COMMANDS.items() if any(o.name == "--caches" for o in command.options)}
     assert of_config == {"run", "extract", "sweep", "fit", "embed", "mteb"}
     assert with_option == {line.split()[0] for line in OF_CACHES}

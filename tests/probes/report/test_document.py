@@ -394,7 +394,7 @@ FIGURES = {
 def test_a_run_folder_is_whole(
     made: MadeRun, folder: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
 ) -> None:
-    files = ["predictions.csv", "report.html", "scores.json", "summary.md"]
+    files = ["predictions.csv", "report.drawn.json", "report.html", "scores.json", "summary.md"]
     files += ["predictions_scored.csv"] * (made.kind.name == "pairs")
     conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
     figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
@@ -776,7 +776,8 @@ def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
 
 def test_a_sweep_writes_its_folder(tmp_path: Path) -> None:
     write_plans(tmp_path, make_plans(WINDOWS), REPORTS["classes"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "scores.json", "summary.md", "sweep.png"]
+    files = ["report.drawn.json", "report.html", "scores.json", "summary.md", "sweep.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
     assert_drawn(tmp_path / "sweep.png")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import probes.runs.run_config
+import probes.data.task
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.data.task import Corpus
@@ -45,7 +45,7 @@ def test_the_corpus_is_loaded_where_a_head_starts_from_it(
 ) -> None:
     config = make_config(heads)
     if not is_needed:
-        forbid(monkeypatch, probes.runs.run_config, "load_corpus")
+        forbid(monkeypatch, probes.data.task, "load_corpus")
     found = obtain_corpus(config)
     assert (found is not None) == is_needed
     if found is not None:

@@ -15,10 +15,18 @@ from extract.inputs.batches import stream_texts
 from extract.inputs.template import InputTemplate, TokenPolicy
 from extract.masks.mask_plan import CAUSAL, MaskPlan, parse_plan
 from extract.records import to_plain
-from probes.adapt.abilities import Ability, AbilityScores
-from probes.adapt.choosing import choose, draw_stretches
-from probes.adapt.continuing import continue_greedily, cut_windows, first_words, rep_n, rep_sentences
-from probes.adapt.infilling import DrawnSpans, ScoredRow, encode_rows, first_span, infill, require_no_leak, score_rows
+from probes.adaptation.abilities import Ability, AbilityScores
+from probes.adaptation.choosing import choose, draw_stretches
+from probes.adaptation.continuing import continue_greedily, cut_windows, first_words, rep_n, rep_sentences
+from probes.adaptation.infilling import (
+    DrawnSpans,
+    ScoredRow,
+    encode_rows,
+    first_span,
+    infill,
+    require_no_leak,
+    score_rows,
+)
 from probes.data.wikitext import Article, read_wikitext
 from probes.runs.folder import describe_program, without_absolute_paths
 from probes.runs.watcher import Watcher, watching

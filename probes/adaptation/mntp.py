@@ -7,8 +7,8 @@ import numpy as np
 
 from extract.errors import ConfigError
 from extract.inputs.spans import CONTEXT
-from probes.adapt.adapt_config import MntpOptions
-from probes.adapt.token_rows import MarkedRow
+from probes.adaptation.adapt_config import MntpOptions
+from probes.adaptation.token_rows import MarkedRow
 
 FALLBACK = "_"
 """The mask token of decoders that have none (LLM2Vec and MAGNET)."""

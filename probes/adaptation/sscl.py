@@ -16,7 +16,7 @@ from extract.inputs.tokens import TextEncoder
 from extract.poolings.pooling_table import find_pooling, select_poolings
 from extract.poolings.poolings import index_rows
 from extract.wiring.forward import states_with_gradients
-from probes.adapt.adapt_config import SscOptions
+from probes.adaptation.adapt_config import SscOptions
 
 
 def info_nce(

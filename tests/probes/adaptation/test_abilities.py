@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from extract.errors import HeadError
-from probes.adapt.abilities import (
+from probes.adaptation.abilities import (
     Ability,
     AbilityScores,
     compare_abilities,

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from extract.errors import TaskError
 from extract.files import digest_json
 from extract.inputs.batches import stream_texts
-from probes.adapt.adapt_config import SHORTEST_ROW, CorpusPart, SscOptions
+from probes.adaptation.adapt_config import SHORTEST_ROW, CorpusPart, SscOptions
 from probes.data.table_files import BadRow, check_text, read_raw, unknown_column
 from probes.data.task_table import TASKS, load_task
 

@@ -12,7 +12,7 @@ from torch import nn
 from extract.decoders.decoder import quiet_peft
 from extract.decoders.language_model import LanguageModel
 from extract.errors import DecoderError, first_line
-from probes.adapt.adapt_config import LoraSpec
+from probes.adaptation.adapt_config import LoraSpec
 
 UNUSED = 1e-9
 """Dropout of updates that have none, so that an objective may set one."""

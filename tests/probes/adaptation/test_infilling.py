@@ -15,8 +15,8 @@ from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.forward import run_batch
 from extract.wiring.plan_wiring import plan_in_force
-from probes.adapt.choosing import LEFT_OUT, choose, draw_stretches
-from probes.adapt.infilling import (
+from probes.adaptation.choosing import LEFT_OUT, choose, draw_stretches
+from probes.adaptation.infilling import (
     DrawnSpans,
     ScoredRow,
     encode_rows,

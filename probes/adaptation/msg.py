@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from extract.inputs.spans import CONTEXT
-from probes.adapt.adapt_config import MsgOptions
-from probes.adapt.token_rows import MarkedRow
+from probes.adaptation.adapt_config import MsgOptions
+from probes.adaptation.token_rows import MarkedRow
 
 
 @dataclass(frozen=True)

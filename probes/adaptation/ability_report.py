@@ -10,7 +10,7 @@ from rich.table import Table as ScreenTable
 
 from extract.errors import printable
 from extract.files import write_file
-from probes.adapt.abilities import (
+from probes.adaptation.abilities import (
     ABILITIES,
     AbilityScores,
     ComparedAbility,
@@ -26,7 +26,7 @@ from probes.report.safe_csv import write_csv
 from probes.report.style import Album
 
 if TYPE_CHECKING:  # which brings torch with it
-    from probes.adapt.measuring import Measured
+    from probes.adaptation.measuring import Measured
 
 Drawn = dict[str, tuple[str, ...]]
 """Title to the files of a figure."""

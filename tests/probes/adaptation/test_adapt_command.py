@@ -13,7 +13,7 @@ import yaml
 from extract.decoders.decoder import load_decoder
 from probes.cli.main import main
 from tests.extract.tiny_decoders import save_decoder
-from tests.probes.adapt.test_adapt_data import write_lines
+from tests.probes.adaptation.test_adapt_data import write_lines
 
 SETTINGS = {
     "name": "tiny",

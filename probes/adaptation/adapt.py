@@ -19,11 +19,11 @@ from extract.masks.mask_plan import parse_plan
 from extract.records import from_plain
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force
-from probes.adapt.adapt_config import AdaptConfig, SscOptions, plain_config, read_adapt_config
-from probes.adapt.adapt_data import Excluded, read_excluded, read_rows, read_text_rows
-from probes.adapt.infilling import require_no_leak
-from probes.adapt.lora import Lora, add_lora
-from probes.adapt.training import Objectives, StepReport, Texts, Trained, ignore_step, train
+from probes.adaptation.adapt_config import AdaptConfig, SscOptions, plain_config, read_adapt_config
+from probes.adaptation.adapt_data import Excluded, read_excluded, read_rows, read_text_rows
+from probes.adaptation.infilling import require_no_leak
+from probes.adaptation.lora import Lora, add_lora
+from probes.adaptation.training import Objectives, StepReport, Texts, Trained, ignore_step, train
 from probes.fitting.saved_fits import UNFINISHED
 
 if TYPE_CHECKING:

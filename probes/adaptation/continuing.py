@@ -16,7 +16,7 @@ from extract.inputs.spans import SPECIAL
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, Tokeniser
 from extract.run.progress import ExtractionProgress
-from probes.adapt.infilling import SILENT, ScoredRow, is_unread
+from probes.adaptation.infilling import SILENT, ScoredRow, is_unread
 from probes.data.wikitext import UNREAD, split_sentences
 
 N_GRAM = 4
@@ -123,8 +123,8 @@ def rep_n(tokens: Sequence[int], n: int = N_GRAM) -> float:
     """Compute the share of the n-grams of tokens that repeat an earlier one (seq-rep-n, Welleck et al. 2020).
 
     Example:
-        >>> rep_n([1, 2, 1, 2, 1, 2], 4), rep_n([1, 2, 3], 4)
-        (0.3333333333333333, 0.0)
+        >>> rep_n([1, 2, 1, 2, 1], 2), rep_n([1, 2, 3], 4)
+        (0.5, 0.0)
     """
     return repeated_share([tuple(tokens[k : k + n]) for k in range(len(tokens) - n + 1)])
 

@@ -17,15 +17,15 @@ from extract.files import digest_module
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.forward import plain_batch, states_with_gradients
 from extract.wiring.plan_wiring import plan_in_force
-from probes.adapt import training
-from probes.adapt.adapt import adapt
-from probes.adapt.adapt_config import AdaptConfig, LoraSpec
-from probes.adapt.adapt_data import read_excluded, read_rows
-from probes.adapt.lora import add_lora
-from probes.adapt.training import Objectives, StepData, StepReport, Texts
+from probes.adaptation import training
+from probes.adaptation.adapt import adapt
+from probes.adaptation.adapt_config import AdaptConfig, LoraSpec
+from probes.adaptation.adapt_data import read_excluded, read_rows
+from probes.adaptation.lora import add_lora
+from probes.adaptation.training import Objectives, StepData, StepReport, Texts
 from probes.fitting import saved_fits
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
-from tests.probes.adapt.tiny_adapt import N_SYMBOLS, pair_config, pair_language, pair_tokenizer
+from tests.probes.adaptation.tiny_adapt import N_SYMBOLS, pair_config, pair_language, pair_tokenizer
 
 FULL: dict[str, Any] = {
     "plan": "hybrid",

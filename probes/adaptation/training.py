@@ -19,13 +19,13 @@ from torch.utils.data import DataLoader
 from extract.decoders.language_model import LanguageModel
 from extract.errors import HeadError
 from extract.wiring.forward import states_with_gradients
-from probes.adapt.adapt_config import AdaptConfig, MntpOptions, MsgOptions, SscOptions
-from probes.adapt.adapt_data import TextRows, TokenRows
-from probes.adapt.lora import Lora
-from probes.adapt.mntp import MaskedTokens, find_mask_id
-from probes.adapt.msg import MissingSpans
-from probes.adapt.sscl import Contrast, ContrastBatch
-from probes.adapt.token_rows import TokenBatch, TokenObjective, mark_rows
+from probes.adaptation.adapt_config import AdaptConfig, MntpOptions, MsgOptions, SscOptions
+from probes.adaptation.adapt_data import TextRows, TokenRows
+from probes.adaptation.lora import Lora
+from probes.adaptation.mntp import MaskedTokens, find_mask_id
+from probes.adaptation.msg import MissingSpans
+from probes.adaptation.sscl import Contrast, ContrastBatch
+from probes.adaptation.token_rows import TokenBatch, TokenObjective, mark_rows
 from probes.fitting.fit import KeepBest, Look
 from probes.fitting.loop import run_trainer
 from probes.fitting.saved_fits import Unfinished
@@ -289,6 +289,7 @@ def rate_at(config: AdaptConfig, step: int, steps: int) -> float:
     """Return the learning rate at a step, from 0, as a share of the largest.
 
     Example:
+        >>> from probes.adaptation.adapt_config import CorpusPart, TrainingSpec
         >>> config = AdaptConfig(corpus=(CorpusPart("a.txt"),), training=TrainingSpec(warmup=0.1))
         >>> [rate_at(config, step, 100) for step in (0, 9, 10, 55, 100)]
         [0.1, 1.0, 1.0, 0.5, 0.0]

@@ -11,7 +11,7 @@ from extract.inputs.spans import CONTEXT, GivenSpans
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan
 from extract.run.progress import ExtractionProgress
-from probes.adapt.infilling import SILENT, ScoredRow, encode_rows, score_rows
+from probes.adaptation.infilling import SILENT, ScoredRow, encode_rows, score_rows
 from probes.data.wikitext import UNREAD, Article, split_sentences
 
 N_CANDIDATES = 5
