@@ -67,7 +67,7 @@ def test_runs_of_the_same_rows_are_compared_on_one_page(finished: Finished, copi
     out = icecore.write_report([finished.folder, copied], tmp_path / "both.html")
     page = require_whole(out.read_text(encoding="utf-8"))
     assert page.texts["h1"] == ["2 runs side by side"]
-    assert "copied cannot be compared with tiny: one of them has no Pearson" in page.text  # all predictions are the same
+    assert "copied cannot be compared with tiny: one of them has no Pearson" in page.text
     assert [" ".join(each.split()) for each in page.texts["h2"]] == [
         "Before you trust it",
         "Side by side",
