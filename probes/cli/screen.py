@@ -12,6 +12,7 @@ from extract.errors import ConfigError, InputError, first_line, looked_in, print
 from extract.run.progress import BarProgress, short_time
 from probes.cli.arguments import Watched
 from probes.data.task import Task
+from probes.data.task_table import task_title
 from probes.fitting.epoch_report import EpochReport
 from probes.report.blocks import plain_text
 from probes.report.document import run_lead, screen_table
@@ -59,7 +60,7 @@ def show_task(task: Task) -> None:
     """Print what a dry run says of a task: rows of each split, classes or tags, range, and what was dropped."""
     info = task.describe()
     rows = ", ".join(f"{split} {n:,}" for split, n in info.n_rows.items())
-    lines = [f"task      {info.name} ({info.kind}): {rows} rows"]
+    lines = [f"task      {task_title(info.name)} ({info.kind}): {rows} rows"]
     for key, label in (("class_names", "classes"), ("tags", "tags")):
         if isinstance(names := info.of_kind.get(key), list) and names:
             more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)

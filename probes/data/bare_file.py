@@ -399,9 +399,9 @@ def _target(path: Path, columns: Sequence[Column], used: set[int], roles: Roles)
     likely = likely or [column for column in free if column.is_target and not column.is_text]
     ask = "--label COLUMN for classes, or --score COLUMN for numbers"
     if len(likely) != 1:
-        problem = (
-            f"{len(likely)} columns may be what is predicted" if likely else "no column looks like a label or number"
-        )
+        names = ", ".join(repr(column.name) for column in likely)
+        problem = f"{len(likely)} columns may be what is predicted ({names})"
+        problem = problem if likely else "no column looks like a label or number"
         raise _undecided(path, columns, problem, ask)
     [target] = likely
     is_number = holds_numbers(target)
