@@ -209,7 +209,7 @@ def draw_line(
     if np.any(spread):
         sides = np.insert(np.asarray(spread, np.float64), breaks, np.nan)
         draw_band(axes, positions, values - sides, values + sides, colour=colour)
-    if len(floor) and np.nanmax(values - (lows := np.insert(np.asarray(floor, np.float64), breaks, np.nan))) > 0:
+    if len(floor) and np.any(values > (lows := np.insert(np.asarray(floor, np.float64), breaks, np.nan))):
         draw_band(axes, positions, lows, values, colour=colour)
     finite = np.flatnonzero(np.isfinite(values))
     if label and len(finite):

@@ -124,12 +124,12 @@ def require_opening(folder: Path) -> None:
         assert f"the next head, `{ranked[1]}`" in first
         assert f"{100 * other:.1f}" in first.partition("the next head")[2]
     elif what != "run":
-        gain = scores["chosen"][ranked[0]].get("gain")
-        assert (
-            gain is None
-            or gain["over"] == plan
-            or f"the plan `{gain['over']}` has {100 * gain['default']:.1f}" in second
-        )
+        choice = scores["chosen"][ranked[0]]
+        gain, lead = choice.get("gain"), choice.get("lead")
+        if gain is not None and gain["over"] != plan:
+            assert f"the plan `{gain['over']}` " in second
+            assert f"({100 * gain['default']:.1f}" in second or f"has {100 * gain['default']:.1f}" in second
+            assert lead is None or f"n = {lead['n_units']:,})" in second
     internal = {key for key in scores if "_" in key}
     written = (folder / "summary.md").read_text(encoding="utf-8")
     assert not {key for key in internal if key in written}, "keys of scores.json are no words"

@@ -76,6 +76,7 @@ def test_two_plans_are_compared_on_the_same_rows(
     assert written.split(".\n", 1)[0] in shown  # the verdict
     assert {path.name for path in (tmp_path / "c").iterdir()} == {
         "report.html",
+        "report.drawn.json",
         "comparison.md",
         "curves.csv",
         "layers.png",
@@ -102,7 +103,10 @@ def test_constant_predictions_have_no_interval(finished: Finished, tmp_path: Pat
     )
     found = compare([finished.folder, copy], head="cosine-mlp", n_resamples=100)
     assert np.isnan(found.differences[0].low)
-    assert found.verdicts() == ["copy is statistically tied with tiny: - (- to -; n = 32)"]
+    assert found.verdicts() == [
+        "copy cannot be compared with tiny: one of them has no Pearson, which is undefined where all predictions "
+        "are the same"
+    ]
 
 
 def test_what_is_no_comparison_is_refused(finished: Finished, tmp_path: Path) -> None:

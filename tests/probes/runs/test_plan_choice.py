@@ -111,7 +111,7 @@ def poisoned(gold: tuple[str, ...]) -> dict[str, list[str]]:
 def before_test(value: Any) -> Any:
     """Leave out what was read on test, and what choosing gained there."""
     if isinstance(value, dict):
-        return {key: before_test(part) for key, part in value.items() if key not in ("test", "gain")}
+        return {key: before_test(part) for key, part in value.items() if key not in ("test", "gain", "lead")}
     return [before_test(part) for part in value] if isinstance(value, list) else value
 
 
