@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from extract.masks.mask_plan import CAUSAL, MaskPlan, k_and_k0, parse_plan
+from probes.data.task_table import task_title
 from probes.heads.result import HeadResult
 from probes.report import style
 from probes.report.blocks import metric_label, score_unit, side_by_side
@@ -25,7 +26,7 @@ MOST_COLOURED = len(style.COLOURS)
 
 def draw_plans(album: style.Album, scores: PlansScores, report: KindReport) -> None:
     """Draw the figures of a sweep or a search."""
-    about = f"{scores.header.task['name']} on {scores.header.decoder['name']}"
+    about = f"{task_title(scores.header.task['name'])} on {scores.header.decoder['name']}"
     if scores.search:
         chosen = scores.plans[0].plan.text
         frame = search_frame(scores.search, chosen)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import probplot
 
+from probes.data.task_table import task_title
 from probes.heads.result import Curve, HeadResult, Residuals
 from probes.metrics.class_metrics import NO_PREDICTION
 from probes.report import style
@@ -110,7 +111,7 @@ def draw_figures(album: style.Album, context: Context) -> None:
             frame.attrs["scales"] = _joined([figure.scales(other) for other in alike])
     for name, result in scores.heads.items():
         source, split = sources[name], sources[name].split
-        about = f"{header.task['name']} on {header.decoder['name']}, pooling {result.pooling}"
+        about = f"{task_title(header.task['name'])} on {header.decoder['name']}, pooling {result.pooling}"
         for figure in FIGURES:
             frame = frames[name, figure]
             if frame is not None:
