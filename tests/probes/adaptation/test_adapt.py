@@ -172,7 +172,9 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path) -> None:
         optimiser.step()
         schedule.step()
         losses.append(float(loss.detach()))
-    assert np.abs(adapted.losses["mntp"].to_numpy() - losses).max() < 1e-5
+    drift = np.abs(adapted.losses["mntp"].to_numpy() - losses)
+    assert drift[0] < 1e-6
+    assert drift.max() < 1e-5  # Adam spreads the rounding of other kernels over the steps; less than 2e-6 was seen
     assert losses[-1] < losses[0] - 0.05
 
 
