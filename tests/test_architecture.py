@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
@@ -339,3 +340,13 @@ def test_public_names_have_docstrings() -> None:
         if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
     ]
     assert not offences, "without a docstring:\n" + "\n".join(offences)
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
+    there = {
+        ".".join(file.parent.relative_to(ROOT).parts)
+        for name in ("extract", "probes")
+        for file in (ROOT / name).rglob("__init__.py")
+    }
+    assert listed == there | {"probes.configs"}
