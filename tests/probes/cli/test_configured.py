@@ -179,7 +179,7 @@ def test_a_dry_run_describes_the_task_before_the_decoder_is_there(
     (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows, ",bad"]), encoding="utf-8")
     assert main(["run", str(tmp_path / "a.csv"), "--dry-run", "--decoder.name", str(tmp_path / "nowhere")]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "task      class-files (classes): train 48, validation 6, test 6 rows"
+    assert lines[0] == "task      your file (classes): train 48, validation 6, test 6 rows"
     assert lines[1] == "classes   2: bad, good"
     assert any("1 of 61 rows dropped" in line for line in lines[2:])
 

@@ -68,6 +68,7 @@ def test_the_program_notices_an_import(tmp_path: Path) -> None:
     assert json.loads(done.stderr.splitlines()[-1]) == [0, ["torch"]]
 
 
+@pytest.mark.long
 def test_lightning_is_imported_only_where_a_head_is_fitted(finished: Finished, tmp_path: Path) -> None:
     config = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
     heads = {"layer-cosine": {}, "siamese-cosine": {"max_epochs": 1, "batch_size": 16, "hidden": 8, "bottleneck": 4}}

@@ -196,6 +196,7 @@ def test_a_forged_stamp_of_a_folder_without_scores_is_none(there: Path) -> None:
     assert find() is None
 
 
+@pytest.mark.long
 def test_a_finished_sweep_is_found_without_torch_and_another_one_is_computed(there: Path) -> None:
     program = (
         "import sys; from probes.cli.main import main; code = main(sys.argv[1:]); "

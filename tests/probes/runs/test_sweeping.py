@@ -177,6 +177,7 @@ def test_a_head_that_needs_autoencoders_is_refused_before_anything_is_extracted(
 
 
 @pytest.mark.usefixtures("rendered_figures")
+@pytest.mark.long
 def test_a_merge_is_run_at_every_ratio(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = save_decoder(config.parent / "other", seed=1)
     names = [str(config.parent / "decoder"), str(other)]
