@@ -131,7 +131,7 @@ class LatentCache:
         if missing := rows.count(None):
             raise CacheError(
                 f"the texts that are kept beside cache {self._file.name!r} lack those of {missing} of {len(self)} "
-                "rows: they are damaged, or of another cache; extract again with store_texts to write them anew."
+                "rows: they are damaged, or of another cache; extract again with store_texts."
             )
         return tuple(texts[number] for number in rows if number is not None)
 

@@ -61,7 +61,7 @@ def read_kept(files: "ShardFiles", name: str) -> list[str | JoinedText] | None:
     except UNREADABLE as error:
         raise CacheError(
             f"the texts in {file!r} cannot be read ({first_line(error)}); delete the file, and extract again with "
-            "store_texts to write it anew: latents are kept."
+            "store_texts to write it again: latents are kept."
         ) from error
 
 

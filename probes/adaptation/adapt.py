@@ -145,11 +145,11 @@ def adapt(
     texts = _read_texts(config, decoder, excluded, say)
     identity = _identity(config, decoder, texts)
     fit_id = digest_json(identity)
-    found = find_adapted(folder)
-    if found is not None:
-        if found.record["fit_id"] == fit_id:
+    existing = find_adapted(folder)
+    if existing is not None:
+        if existing.record["fit_id"] == fit_id:
             say(f"{folder} holds this adapter already")
-            return found
+            return existing
         raise ConfigError(
             f"folder {str(folder)!r} holds an adapter of other settings, texts or versions; give another name, or "
             "remove the folder."

@@ -179,7 +179,7 @@ def _read_texts(part: CorpusPart) -> Iterable[str | list[str]]:
 
 def _tokenise(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
     some: list[str] = []
-    for text in [*texts]:
+    for text in texts:
         some.append(text)
         if len(some) == TEXTS_PER_CALL:
             yield from _encode(some, tokenizer)

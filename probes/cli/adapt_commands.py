@@ -6,6 +6,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from extract.errors import printable
+from extract.masks.mask_plan import parse_plan
 from extract.run.progress import short_time
 from probes.adaptation.adapt import adapt
 from probes.adaptation.training import StepReport, ignore_step
@@ -22,7 +23,10 @@ def adapt_command(args: AdaptArgs) -> int:
     adapted = adapt(args.config, say=watcher_of(args).say, report=report)
     show_written(adapted.folder, ("adapter_model.safetensors", "adaptation.json", "losses.csv", "held_out.csv"))
     show(adapted.verdict)
-    show(f"probe it with: icecore run CONFIG --decoder.adapter {adapted.folder} --extraction.plan bidirectional")
+    adapters = ",".join((*args.config.decoder.adapters, str(adapted.folder)))  # those that it was trained upon first
+    needs_spans = any(segment.kind.needs_spans for segment in parse_plan(args.config.plan).segments)
+    plan = "bidirectional" if needs_spans else args.config.plan  # which hybrid is where there are no spans
+    show(f"probe it with: icecore run CONFIG --decoder.adapter {adapters} --extraction.plan {plan}")
     return 0
 
 

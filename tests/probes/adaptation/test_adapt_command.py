@@ -54,6 +54,19 @@ def test_the_command_makes_an_adapter_that_a_decoder_takes(desk: Path, capsys: p
     assert (desk / "adapters" / "tiny" / "losses.csv").read_text().count("\n") == 7
 
 
+def test_an_adapter_on_another_is_probed_with_both(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adapt", "adapt.yaml", "--quiet"]) == 0
+    capsys.readouterr()
+    upon = ["--name", "second", "--decoder.adapter", "adapters/tiny", "--plan", "nosink-bidirectional"]
+    assert main(["adapt", "adapt.yaml", *upon, "--phases", "[{steps: 2, weights: {mntp: 1}}]", "--quiet"]) == 0
+    advice = "--decoder.adapter adapters/tiny,adapters/second --extraction.plan nosink-bidirectional\n"
+    assert advice in capsys.readouterr().out
+    both = load_decoder({"name": "./decoder", "adapter": "adapters/tiny,adapters/second"}).description
+    first = load_decoder({"name": "./decoder", "adapter": "adapters/tiny"}).description
+    assert both.weight_digest != first.weight_digest
+    assert desk.joinpath("adapters", "second", "adaptation.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -89,6 +102,25 @@ def test_code_that_a_file_names_is_not_imported(desk: Path, capsys: pytest.Captu
     write_config(desk, decoder={"name": "./decoder", "trust_remote_code": True})
     assert main(["adapt", "adapt.yaml"]) == 1
     assert "allowed: on the command line alone" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_says_so_once_and_goes_on(desk: Path) -> None:
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program += "from probes.cli.main import main; raise SystemExit(main())"
+    words = [sys.executable, "-c", program, "adapt", "adapt.yaml", "--threads", "1", "--verbose"]
+    words += ["--phases", "[{steps: 5000, weights: {mntp: 1}}]"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(words, cwd=desk, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step 3 "):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert rest.count("interrupted") == 1
+    assert "Traceback" not in rest
 
 
 @pytest.mark.slow
