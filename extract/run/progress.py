@@ -56,7 +56,7 @@ def short_time(seconds: float) -> str:
     """Write a time in the unit that a reader needs.
 
     Example:
-        >>> short_time(8.4), short_time(200), short_time(7300)
+        >>> short_time(8.4), short_time(200.0), short_time(7300.0)
         ('8 s', '3 min', '2.0 h')
     """
     if seconds < 100:
