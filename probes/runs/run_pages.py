@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from extract import code_gate as gate
 from extract.errors import HeadError, first_line
 from extract.registry import import_own, require_recorded
-from probes.report.blocks import Document
 from probes.report.document import Context
 from probes.report.drawn import digest_source, is_drawn, note_drawn
-from probes.report.page import PAGE, Page, Part, Pictures, run_page, write_page
+from probes.report.exploring import join_explorations
+from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import read_predictions, with_predictions
-from probes.report.scores import read_plans
+from probes.report.scores import Plain, read_plans
 from probes.report.style import Album
-from probes.report.write import report_plans, report_run
+from probes.report.write import page_of_plans, page_of_run
 from probes.runs.compare import Comparison, compare, unique_names
 from probes.runs.folder import RunFolder
 from probes.runs.results import Runs, open_runs
@@ -77,33 +76,31 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 def page_of(folder: RunFolder, pictures: Pictures) -> Page:
     """Make the page of a finished run, sweep or search from its folder."""
-    values = folder.values
     try:
-        document = _draw(folder, Album(folder.path, (), pictures.keep))
-        return run_page(folder.path, document, pictures, values)
+        return _draw(folder, Album(folder.path, (), pictures.keep), pictures)
     except MISFITS as error:
         raise HeadError(
             f"no page can be made of the scores in {str(folder.path)!r} ({first_line(error)}); run its config again."
         ) from error
 
 
-def _draw(folder: RunFolder, album: Album) -> Document:
-    """Draw the figures of a finished run, sweep or search, and write its report."""
+def _draw(folder: RunFolder, album: Album, pictures: Pictures) -> Page:
+    """Draw the figures of a finished run, sweep or search, and write its page."""
     values = folder.values
     report = KINDS[values["kind"]].report
     if values["what"] == "run":
         scores, rows = with_predictions(folder.scores, read_predictions(folder.path))
-        return report_run(album, Context(scores, rows, report))
+        return page_of_run(folder.path, album, pictures, Context(scores, rows, report))[0]
     custom = values.get("own", {})
     require_recorded(custom, (row["plan"] for row in values["plans"]))
     import_own(custom, folder=folder.path)
-    return report_plans(album, read_plans(values), report)
+    return page_of_plans(folder.path, album, pictures, read_plans(values), report)[0]
 
 
 def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, comparison: Comparison | None = None) -> Page:
     """Make one page of several runs: their comparison, if they are of the same rows, then each."""
     labels, complaint = unique_names([folder.path for folder in folders]), ""
-    parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
+    parts, explored, answers, warnings = list[Part](), dict[str, Plain](), list[str](), dict[str, list[str]]()
     try:
         comparison = comparison or compare(folders)
     except HeadError as error:
@@ -117,11 +114,12 @@ def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, compariso
         parts.append(_shorten(label, page))
         for text in page.warnings:
             warnings.setdefault(text, []).append(label)
-        data[label] = next(iter(page.data.values()))
+        explored[label] = page.exploration
     title = f"{len(folders)} runs side by side"
     question = f"What differs between {', '.join(labels[:-1])} and {labels[-1]}?"
     shared = (f"{', '.join(runs)}: {text}" for text, runs in warnings.items())
-    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), data)
+    exploration = join_explorations(explored)
+    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), exploration)
 
 
 def _shorten(label: str, page: Page) -> Part:

@@ -1,0 +1,85 @@
+"""The answer of a run in two sentences that a stranger understands: what was read from which layer, and is it much."""
+
+import math
+
+from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM
+from probes.heads.head_table import HEADS
+from probes.heads.result import HeadResult
+from probes.metrics.correlation import CORRELATIONS
+from probes.report.blocks import LABELS, cell, percent
+from probes.report.document import FEW_UNITS, KindReport, best_baseline, best_result
+from probes.report.scores import RunScores
+
+BASELINES = {
+    "bag-of-words": "A bag of words",
+    "word-overlap": "Counting the words that both share",
+    "majority": "Always guessing the most frequent answer",
+    "tf-idf": "Comparing words by tf-idf",
+}
+"""Baselines in words."""
+METRICS = {
+    **{name: f"{label} correlation" for name, label in LABELS.items()},
+    "accuracy": "an accuracy",
+    "macro-f1": "a macro F1",
+    "span-f1": "an F1 of spans",
+}
+"""Metrics in words."""
+ENDS = {EMBEDDING: "the embedding", FINAL_NORM: "the top layer, after the final norm"}
+
+
+def plain_answer(scores: RunScores, report: KindReport) -> tuple[str, ...]:
+    """Say what the best head predicts, how well, and whether that is more than a baseline without a decoder."""
+    best = best_result(scores.heads.values())
+    split, metric = best.reported_split, best.metric
+    score = best.summary[split][metric]
+    n_rows, unit = scores.header.task["n_rows"].get(split, 0), report.unit_of_rows
+    value = f"{METRICS.get(metric, cell(metric))} of {percent(score.mean)}"
+    ends = f"{percent(score.low)} to {percent(score.high)}; " * math.isfinite(score.low)
+    if math.isnan(score.mean):
+        constant = "; a correlation is undefined where all predictions, or all gold values, are the same"
+        value = f"no score{constant * (metric in CORRELATIONS)}"
+    goal = report.goal(scores.header.task)
+    first = f"{head_in_words(best)} {goal} with {value} ({ends}{n_rows:,} {split} {unit})."
+    return tuple(filter(None, (first, _over_baseline(best, scores))))
+
+
+def head_in_words(result: HeadResult) -> str:
+    """Name a head and the layer that it reads as a stranger would.
+
+    Example:
+        >>> head_in_words(HeadResult("ridge-probe", "mean", (), {}, "pearson", "", 0.5, {"layer": "block_20"}, {}))
+        'A linear probe on block 20'
+    """
+    entry = HEADS.get(result.name)
+    what = entry.in_words if entry and entry.in_words else f"The head `{cell(result.name)}`"
+    return f"{what} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
+
+
+def layer_in_words(layer: str, layers: tuple[str, ...] = ()) -> str:
+    """Name a layer as part of a sentence, or all of them where none was chosen."""
+    if not layer or layer == "mix":
+        if len(layers) > 1:
+            return f"on all {len(layers)} layers"
+        layer = layers[0] if layers else "the decoder"
+    pooling, _, name = layer.rpartition("/")
+    return f"on {ENDS.get(name, name.replace('_', ' '))}" + f" (pooling {cell(pooling)})" * bool(pooling)
+
+
+def _over_baseline(best: HeadResult, scores: RunScores) -> str:
+    """Compare with the baseline that is best where the head was chosen, in a sentence; empty without any."""
+    name = best_baseline(best, scores.baselines)
+    if not name:
+        return ""
+    level = scores.baselines[name].summary[best.reported_split][best.metric].mean
+    gap = scores.baselines[name].leads[best.name]
+    what = f"{BASELINES.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
+    if math.isnan(gap.value):
+        return f"{what}, and the two cannot be compared, as one has no score."
+    reach = f"{percent(gap.value, sign='+')}, {percent(gap.low, sign='+')} to {percent(gap.high, sign='+')}"
+    if gap.n_units < FEW_UNITS:
+        return f"{what}; {gap.n_units:,} rows are too few to tell the two apart."
+    if gap.low > 0:
+        return f"{what}, and the decoder is better by a significant difference ({reach})."
+    if gap.high < 0:
+        return f"{what}, and the decoder is **worse** by a significant difference ({reach})."
+    return f"{what}; the difference is not significant ({reach})."
