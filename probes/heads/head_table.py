@@ -220,9 +220,7 @@ class HeadEntry:
         return (*(name for source in self.sources for name in option_names(source)), *DATA_OPTIONS)
 
 
-def pair_head(
-    name: str, network: Any, fit: EpochOptions | None, description: str, *, in_words: str = ""
-) -> HeadEntry:
+def pair_head(name: str, network: Any, fit: EpochOptions | None, description: str, *, in_words: str = "") -> HeadEntry:
     """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs.
 
     `fit` holds the defaults of fitting it; None for a network without training.

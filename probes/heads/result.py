@@ -68,8 +68,8 @@ class HeadResult:
         scored: Split to `(S, N)` predictions as `summary` scores them: of every seed or draw, neither averaged nor
             calibrated. Empty where that is `predictions`.
         row_scores: Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none.
-        likely: Split to `(N, T)` positions of the likeliest classes and their probabilities, the highest first; empty for
-            heads without probabilities.
+        likely: Split to `(N, T)` positions of the likeliest classes and their probabilities, the highest first; empty
+            for heads without probabilities.
         top_cosines: Kind of cosine to its `(N,)` values at the top layer, on the reported split; of `layer-cosine`.
     """
 

@@ -63,6 +63,12 @@ class LayerPredictions:
         kept = None if shares is None else np.asarray(shares, np.float16)
         return cls(head, split, tuple(layers), names=tuple(names), codes=codes, shares=kept)
 
+    def of_layer(self, k: int) -> list[str] | list[float]:
+        """Return what the `k`-th layer predicts: numbers, or the likeliest names, empty for none."""
+        if self.codes is None:
+            return [] if self.numbers is None else self.numbers[k].astype(np.float64).tolist()
+        return [(*self.names, "")[code] for code in self.codes[k, :, 0].tolist()]
+
     @property
     def n_rows(self) -> int:
         """How many rows were predicted."""

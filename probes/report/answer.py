@@ -18,7 +18,7 @@ BASELINES = {
 }
 """Baselines in words."""
 METRICS = {
-    **{name: f"{label} correlation" for name, label in LABELS.items()},
+    **{name: f"a {label} correlation" for name, label in LABELS.items()},
     "accuracy": "an accuracy",
     "macro-f1": "a macro F1",
     "span-f1": "an F1 of spans",

@@ -14,9 +14,11 @@ from extract.errors import HeadError
 from probes.heads.result import HeadResult
 from probes.layers.findings import VIEWS, HeadFindings, load_findings
 from probes.layers.layer_predictions import LayerPredictions, load_predictions
+from probes.metrics.bootstrap import paired_scores
+from probes.metrics.significance import joint_intervals
 from probes.report.blocks import metric_label, number
-from probes.report.document import Context, SplitRows, predicted_texts
 from probes.report.comparison_figures import best_scores, has_layer_curves
+from probes.report.document import Context, SplitRows, best_result, predicted_texts
 from probes.report.run_figures import PARTS, fold_penalties, layer_curves, tidy_frame
 from probes.report.scores import Plain, PlansScores, RunScores
 
@@ -25,11 +27,13 @@ MOST_ROWS, MOST_SENTENCES, MOST_LETTERS = 4000, 1000, 2000
 UNITS = {"bits": ("bits", 1.0), "weight": ("weight", 1.0)}
 """Metrics that are not written times 100: their unit, and what they are multiplied by."""
 ASIDE = {
-    "with-imputed": "All other layers are set to their means, which the head never met. It can disagree with the Shapley "
-    "value, which averages over all sets of layers; trust that one.",
+    "with-imputed": "All other layers are set to their means, which the head never met. It can disagree with the "
+    "Shapley value, which averages over all sets of layers; trust that one.",
 }
 """Views that mislead when they are read alone, and why."""
 VALIDATION = "on-validation"
+MIX = "mix"
+"""What stands for the layer of a head that reads a mix of all."""
 
 
 class Series(TypedDict):
@@ -82,7 +86,8 @@ class Source:
         n: Rows, sentences or groups that intervals are drawn from.
         metric: Its metric, as it is written.
         layers: Its layers, bottom up.
-        chosen: The layer to use; empty for all of them.
+        chosen: The layer to use; empty where none was chosen.
+        reads: The layer that the head reads; empty for one that reads several together.
         tied: The layers statistically tied with the best; empty where that was not computed.
         advice: Which layer to use and which are as good, in a sentence.
         measures: What can be shown of every layer.
@@ -100,6 +105,7 @@ class Source:
     metric: str
     layers: Sequence[str]
     chosen: str
+    reads: str
     tied: Sequence[str]
     advice: str
     measures: Sequence[Measure]
@@ -165,7 +171,10 @@ def explore_run(context: Context, folder: Path) -> Exploration:
         findings = {}
     tables: dict[str, RowTable] = {}
     sources = []
-    for name, result in context.scores.heads.items():
+    heads = context.scores.heads
+    best = best_result(heads.values()).name
+    for name in sorted(heads, key=lambda name: name != best):  # the best first, which the answer is about
+        result = heads[name]
         key = f"{context.scores.header.name} {result.reported_split}"
         if key not in tables:
             tables[key] = list_rows(context.rows[result.reported_split])
@@ -174,15 +183,13 @@ def explore_run(context: Context, folder: Path) -> Exploration:
     return Exploration(tuple(sources), tables)
 
 
-def _source(
-    context: Context, result: HeadResult, findings: HeadFindings | None, key: str, table: RowTable
-) -> Source:
+def _source(context: Context, result: HeadResult, findings: HeadFindings | None, key: str, table: RowTable) -> Source:
     scores, split = context.scores, result.reported_split
     measures = [*(measures_of_findings(findings) if findings else ()), *measures_of_result(result, scores)]
     predicted = predicted_texts(result, split) if split in result.predictions else []
     advice = findings.recommend() if findings else _advice(result, split)
     return Source(
-        f"{scores.header.name}, {result.name}",
+        result.name,
         result.name,
         split,
         findings.unit if findings else context.report.unit_of_rows,
@@ -190,6 +197,7 @@ def _source(
         metric_label(result.metric),
         findings.layers if findings else result.layers,
         findings.recommended if findings else str(result.chosen.get("layer", "")),
+        str(result.chosen.get("layer", "") if result.chosen.get("layer") != MIX else ""),
         findings.best_set if findings else (),
         f"{advice} {'' if findings else _how(scores)}".strip(),
         measures,
@@ -208,7 +216,8 @@ def _advice(result: HeadResult, split: str) -> str:
 
 
 def _how(scores: RunScores) -> str:
-    return f"For the layers that are as good, and predictions of each: icecore layers RUN (the folder of {scores.header.name!r})."
+    name = scores.header.name
+    return f"For the layers that are as good, and predictions of each: icecore layers RUN (the folder of {name!r})."
 
 
 def measures_of_findings(findings: HeadFindings) -> Iterator[Measure]:
@@ -281,12 +290,11 @@ def list_rows(rows: SplitRows) -> RowTable:
     is_words = "word" in rows.inputs
     ids = np.array([int(str(number)) for number in numbers])
     kind = "words" if is_words else "names" if rows.gold and isinstance(rows.gold[0], str) else "numbers"
-    picked = np.arange(len(ids))
-    n_rows = len(np.unique(ids)) if is_words else len(ids)
-    most = MOST_SENTENCES if is_words else MOST_ROWS
+    listed = np.unique(ids) if is_words else np.arange(len(ids))  # sentences, or rows
+    n_rows, most = len(listed), MOST_SENTENCES if is_words else MOST_ROWS
     if n_rows > most:  # evenly spread
-        kept = np.unique(ids)[np.linspace(0, n_rows - 1, most).round().astype(int)] if is_words else None
-        picked = np.flatnonzero(np.isin(ids, kept)) if is_words else np.linspace(0, n_rows - 1, most).round().astype(int)
+        listed = listed[np.linspace(0, n_rows - 1, most).round().astype(int)]
+    picked = np.flatnonzero(np.isin(ids, listed)) if is_words else listed
     names = [name for name in rows.inputs if name not in ("row", "position")]
     columns = {name: [_short(rows.inputs[name][k]) for k in picked] for name in names}
     gold = [rows.gold[k] if isinstance(rows.gold[k], str) else float(str(rows.gold[k])) for k in picked]
@@ -336,6 +344,24 @@ def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Plain
 def _base64(values: NDArray[np.generic], dtype: type[np.unsignedinteger]) -> str:  # type: ignore[type-arg]
     integers = np.round(np.asarray(values, np.float64)).astype(np.dtype(dtype).newbyteorder("<"))
     return base64.b64encode(np.ascontiguousarray(integers).tobytes()).decode()
+
+
+def layer_gap(one: LayerPredictions, other: LayerPredictions, rows: Mapping[str, Sequence[str]], metric: str) -> Plain:
+    """Give the paired difference of two runs at every layer, times 100, with intervals for all layers together.
+
+    `rows` are columns of predictions.csv of the split, which both predicted; empty where they predicted other rows or
+    have other layers. Of several seeds, the mean prediction is scored.
+    """
+    is_same = (one.layers, one.split, one.n_rows) == (other.layers, other.split, other.n_rows)
+    if not is_same or one.n_rows != len(rows["gold"]):
+        return {}
+    gold = rows["gold"] if one.names else [float(text) for text in rows["gold"]]
+    predicted = [side.of_layer(k) for side in (one, other) for k in range(len(one.layers))]
+    values, draws = paired_scores(predicted, gold, metric=metric, units=rows["unit"], sentences=rows["row"])
+    (value, over), (resampled, resampled_over) = np.split(values, 2), np.split(draws, 2)
+    low, high = joint_intervals(value - over, resampled - resampled_over)
+    columns = {"values": value - over, "low": low, "high": high}
+    return {"layers": list(one.layers), **{name: _numbers(pd.Series(part), 100.0) for name, part in columns.items()}}
 
 
 def join_explorations(parts: Mapping[str, Plain], gaps: Sequence[Plain] = ()) -> Plain:

@@ -91,6 +91,8 @@ for (const heading of document.querySelectorAll("thead th")) {
 const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--pink)", "var(--amber)", "var(--sky)"];
 const DASHES = ["", "5,3", "2,2", "8,2,2,2", "", "5,3"];
 const FIRST_ROWS = 25;
+const NONE = "none";
+const HEAD = ""; // in place of a layer: the head itself, which reads several
 const MOST_CELLS = 25; // classes of a confusion matrix that is drawn
 
 const holder = document.getElementById("exploration");
@@ -138,7 +140,10 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
   const marks = [
     Plot.rectX(shades, { x1: (k) => k - 0.5, x2: (k) => k + 0.5, fill: "var(--pale)", fillOpacity: 0.35, ariaLabel: "layers tied with the best" }),
     Plot.ruleY(levels, { y: "1", stroke: "var(--soft)", strokeDasharray: "2,3" }),
-    Plot.text(levels, { y: "1", x: last, text: "0", dy: -6, textAnchor: "end", fill: "var(--soft)" }),
+    ...levels.map(([name, value]) => { // the lowest is named below its line, so that two do not overlap
+      const isLowest = levels.length > 1 && value === Math.min(...levels.map((level) => level[1]));
+      return Plot.text([value], { y: (y) => y, x: last, text: () => name, dy: isLowest ? 8 : -7, textAnchor: "end", fill: "var(--soft)" });
+    }),
     isGain ? Plot.ruleY([0], { stroke: "var(--grey)" }) : null,
     isBars ? Plot.rectY(points, { x1: (d) => d.x - 0.35, x2: (d) => d.x + 0.35, y1: 0, y2: "value", fill: "colour" }) : null,
     isBars ? Plot.ruleX(hasEnds, { x: "x", y1: "low", y2: "high", stroke: "var(--ink)" })
@@ -233,7 +238,7 @@ function predictionsOf(source, layer) {
   const n = table.gold.length;
   const packed = source.by_layer;
   const place = packed.layers ? packed.layers.indexOf(layer) : -1;
-  if (place < 0) {
+  if (place < 0 || layer === HEAD) {
     return source.predicted.length ? { values: table.kind === "numbers" ? source.predicted.map(Number) : source.predicted } : null;
   }
   if (packed.numbers) {
@@ -261,7 +266,7 @@ function fitLine(values, gold) {
   return values.map((value) => centre + slope * (value - mean));
 }
 
-const state = { source: 0, measure: "", beside: "", layer: "", other: "", query: "", filter: "all", sort: -1, isDown: true, n: FIRST_ROWS };
+const state = { source: 0, measure: "", beside: "", layer: HEAD, other: NONE, query: "", filter: "all", sort: -1, isDown: true, n: FIRST_ROWS };
 const sourceNow = () => page.sources[state.source];
 const measureNow = () => sourceNow().measures.find((measure) => measure.key === state.measure) ?? sourceNow().measures[0];
 
@@ -304,7 +309,7 @@ function showChart() {
   const slider = at("chart");
   slider.setAttribute("aria-valuemax", String(last));
   slider.setAttribute("aria-valuenow", String(Math.max(0, layers.indexOf(state.layer))));
-  slider.setAttribute("aria-valuetext", isOverLayers ? readingOf(measure, lines, state.layer) : "no layer");
+  slider.setAttribute("aria-valuetext", isOverLayers ? readingOf(measure, lines, state.layer) : "no single layer");
   chart.addEventListener("click", () => {
     if (chart.value && source.layers.includes(chart.value.layer)) {
       selectLayer(chart.value.layer);
@@ -315,7 +320,7 @@ function showChart() {
     swatch.style.background = line.colour;
     return make("span", {}, swatch, line.label || measure.title);
   }));
-  at("reading").textContent = isOverLayers ? readingOf(measure, lines, state.layer) : "";
+  at("reading").textContent = isOverLayers ? readingOf(measure, lines, state.layer) : "The head reads all layers together; a click takes one of them.";
   const titles = [["layer", false], ...lines.map((line) => [line.label || measure.unit, true])];
   fillTable(at("numbers"), titles, layers.map((name, k) => [name, ...lines.map((line) => {
     const place = line.positions.findIndex((x) => Math.round(x) === k);
@@ -369,7 +374,8 @@ function moveLayer(event) {
   const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 5, PageDown: -5, Home: -Infinity, End: Infinity };
   if (event.key in moves && sourceNow().layers.length > 1) {
     event.preventDefault();
-    const place = Math.max(0, layers.indexOf(state.layer)) + moves[event.key];
+    const now = layers.indexOf(state.layer || sourceNow().chosen);
+    const place = Math.max(0, now) + moves[event.key] * Number(Boolean(state.layer) || !isFinite(moves[event.key]));
     selectLayer(layers[Math.min(layers.length - 1, Math.max(0, place))]);
   }
 }
@@ -380,7 +386,7 @@ function rowsNow() {
   const source = sourceNow();
   const table = page.tables[source.table];
   const here = predictionsOf(source, state.layer);
-  const there = state.other && source.by_layer.layers ? predictionsOf(source, state.other) : null;
+  const there = state.other !== NONE && source.by_layer.layers ? predictionsOf(source, state.other) : null;
   if (!here) {
     return null;
   }
@@ -438,20 +444,21 @@ function showRows() {
     return;
   }
   const byLayer = Boolean(source.by_layer.layers);
-  const hasOther = byLayer && Boolean(state.other);
+  const hasOther = byLayer && state.other !== NONE;
   const isNumbers = table.kind === "numbers";
   table.isAllTagged ??= table.kind === "words" && d3.mean(table.gold, (tag) => Number(tag === "O")) < 0.05;
-  const where = byLayer && state.layer ? state.layer : source.chosen || "all layers";
+  const nameOf = (layer) => layer || source.reads || "the head, all layers";
+  const where = byLayer ? nameOf(state.layer) : nameOf(HEAD);
   at("rows-title").textContent = `What it predicts, row by row (${where})`;
   const nListed = table.kind === "words" ? rows.length : table.gold.length;
   const sample = nListed < table.n_rows ? `An even sample of ${nListed.toLocaleString("en")} of ${table.n_rows.toLocaleString("en")} ${table.noun}. ` : "";
-  const scale = isNumbers && byLayer ? "Predictions of a layer are brought to the scale of the gold by the straight line that fits these rows best: read them, do not score them. " : "";
+  const scale = isNumbers && byLayer && state.layer ? "Predictions of a layer are brought to the scale of the gold by the straight line that fits these rows best: read them, do not score them. " : "";
   at("rows-note").textContent = `${sample}${scale}${byLayer ? "" : source.missing}`;
   const filters = filtersFor(table, hasOther);
   state.filter = filters.includes(state.filter) ? state.filter : "all";
   fillSelect(at("filter"), filters.map((key) => ({ key, title: FILTERS[key][0] })), state.filter);
-  const others = byLayer ? source.by_layer.layers.filter((name) => name !== state.layer) : [];
-  fillSelect(at("other"), [{ key: "", title: "no other layer" }, ...others.map((key) => ({ key, title: key }))], state.other);
+  const others = byLayer ? [...(source.reads ? [] : [HEAD]), ...source.by_layer.layers].filter((name) => name !== state.layer) : [];
+  fillSelect(at("other"), [{ key: NONE, title: "no other layer" }, ...others.map((key) => ({ key, title: nameOf(key) }))], state.other);
   const query = state.query.toLowerCase();
   const texts = (row) => [...row.texts, table.kind === "words" ? "" : String(row.gold)].join(" ").toLowerCase();
   const shown = rows.filter((row) => FILTERS[state.filter][1](row) && (!query || texts(row).includes(query)));
@@ -461,8 +468,8 @@ function showRows() {
       : Object.keys(table.columns).map((name, place) => [name, false, (row) => row.texts[place], (row) => row.texts[place]])),
     ...(table.kind === "words" ? [] : [
       ["gold", isNumbers, (row) => row.gold, (row) => (isNumbers ? row.gold.toFixed(2) : row.gold)],
-      [`predicted${byLayer ? `, ${state.layer}` : ""}`, isNumbers, (row) => row.here, (row) => shownPrediction(row.here, row)],
-      ...(hasOther ? [[`predicted, ${state.other}`, isNumbers, (row) => row.there, (row) => shownPrediction(row.there, {})]] : []),
+      [`predicted, ${where}`, isNumbers, (row) => row.here, (row) => shownPrediction(row.here, row)],
+      ...(hasOther ? [[`predicted, ${nameOf(state.other)}`, isNumbers, (row) => row.there, (row) => shownPrediction(row.there, {})]] : []),
     ]),
     [isNumbers ? "error" : table.kind === "words" ? "wrong words" : "wrong", true, (row) => Math.abs(row.error), (row) => (isNumbers ? row.error.toFixed(2) : String(row.error))],
   ];
@@ -583,8 +590,8 @@ function showSource() {
   const others = page.sources.map((other, k) => ({ key: String(k), title: other.label })).filter(({ key }) => Number(key) !== state.source);
   state.beside = others.some(({ key }) => key === state.beside) ? state.beside : "";
   fillSelect(at("beside"), [{ key: "", title: "nothing" }, ...others], state.beside);
-  state.layer = source.layers.includes(state.layer) ? state.layer : source.chosen || source.layers[source.layers.length - 1];
-  state.other = source.layers.includes(state.other) ? state.other : "";
+  state.layer = state.layer && source.layers.includes(state.layer) ? state.layer : source.reads;
+  state.other = state.other && source.layers.includes(state.other) ? state.other : NONE;
   at("explore").hidden = !source.measures.length;
   if (source.measures.length) {
     showChart();

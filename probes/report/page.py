@@ -166,7 +166,7 @@ def run_page(
         document.title,
         document.question,
         tuple(answers) or (document.answer,),
-        (*warnings, *warnings_of(document)),
+        tuple(dict.fromkeys((*warnings, *warnings_of(document)))),
         (results, *full, *(replace(part, is_folded=True) for part in (*parts, *others))),
         exploration,
     )
@@ -233,7 +233,9 @@ def page_text(page: Page, classes: Mapping[str, str]) -> str:
     """Write a page as HTML."""
     css = _style(classes)
     scripts = [(HERE / name).read_text("utf-8") for name in (*LIBRARIES * bool(page.exploration), SCRIPT)]
-    text = _template().render(page=page, css=Markup(css), scripts=list(map(Markup, scripts)), policy=policy(css, scripts))
+    text = _template().render(
+        page=page, css=Markup(css), scripts=list(map(Markup, scripts)), policy=policy(css, scripts)
+    )
     text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", printable(text))
     return text.encode("utf-8", "replace").decode()
 

@@ -1,14 +1,16 @@
 """Pages of finished runs, made again from their folders: of one run, or of several side by side."""
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from extract import code_gate as gate
 from extract.errors import HeadError, first_line
 from extract.registry import import_own, require_recorded
+from probes.layers.layer_predictions import load_predictions
 from probes.report.document import Context
 from probes.report.drawn import digest_source, is_drawn, note_drawn
-from probes.report.exploring import join_explorations
+from probes.report.exploring import join_explorations, layer_gap
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import Plain, read_plans
@@ -118,8 +120,26 @@ def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, compariso
     title = f"{len(folders)} runs side by side"
     question = f"What differs between {', '.join(labels[:-1])} and {labels[-1]}?"
     shared = (f"{', '.join(runs)}: {text}" for text, runs in warnings.items())
-    exploration = join_explorations(explored)
+    exploration = join_explorations(explored, _gaps(labels, folders))
     return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), exploration)
+
+
+def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Plain]:
+    """Give the paired differences at every layer of two runs of the same rows, for the heads that both studied."""
+    gaps = []
+    for (one, first), (other, second) in combinations(zip(labels, folders, strict=True), 2):
+        if {first.values["what"], second.values["what"]} != {"run"}:
+            continue
+        rows, others = (read_predictions(folder.path) for folder in (first, second))
+        for head in first.heads:
+            both = [load_predictions(folder.path, head) for folder in (first, second)]
+            if both[0] is None or both[1] is None or both[0].split not in {*rows} & {*others}:
+                continue
+            table, metric = rows[both[0].split], first.scores.heads[head].metric
+            is_same = table["gold"] == others[both[0].split]["gold"]
+            if is_same and (gap := layer_gap(both[0], both[1], table, metric)):
+                gaps.append({"one": f"{one}, {head}", "other": f"{other}, {head}", **gap})
+    return gaps
 
 
 def _shorten(label: str, page: Page) -> Part:
