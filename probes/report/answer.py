@@ -17,10 +17,12 @@ BASELINES = {
     "tf-idf": "Comparing words by tf-idf",
 }
 """Baselines in words."""
+OF_WORDS = {"majority": "Giving each word its most frequent tag"}
+"""The same for tasks of words."""
 METRICS = {
     **{name: f"a {label} correlation" for name, label in LABELS.items()},
     "accuracy": "an accuracy",
-    "macro-f1": "a macro F1",
+    "f1-macro": "a macro F1",
     "span-f1": "an F1 of spans",
 }
 """Metrics in words."""
@@ -72,7 +74,8 @@ def _over_baseline(best: HeadResult, scores: RunScores) -> str:
         return ""
     level = scores.baselines[name].summary[best.reported_split][best.metric].mean
     gap = scores.baselines[name].leads[best.name]
-    what = f"{BASELINES.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
+    words = OF_WORDS if scores.header.kind == "words" else BASELINES
+    what = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
     if math.isnan(gap.value):
         return f"{what}, and the two cannot be compared, as one has no score."
     reach = f"{percent(gap.value, sign='+')}, {percent(gap.low, sign='+')} to {percent(gap.high, sign='+')}"

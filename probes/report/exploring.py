@@ -16,7 +16,7 @@ from probes.layers.findings import VIEWS, HeadFindings, load_findings
 from probes.layers.layer_predictions import LayerPredictions, load_predictions
 from probes.metrics.bootstrap import paired_scores
 from probes.metrics.significance import joint_intervals
-from probes.report.blocks import metric_label, number
+from probes.report.blocks import metric_label, percent
 from probes.report.comparison_figures import best_scores, has_layer_curves
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
 from probes.report.run_figures import PARTS, fold_penalties, layer_curves, tidy_frame
@@ -57,6 +57,7 @@ class Measure:
         is_gain: Whether 0 means nothing, and it is drawn as bars.
         layers: Layers, or groups of layers, in the order they are drawn.
         series: Its lines.
+        on: What it was measured on, as `86 test rows`; empty where that is not rows.
         levels: Baselines: name and value.
         note: How it was computed.
         aside: Why it should not be read alone; empty for most.
@@ -69,6 +70,7 @@ class Measure:
     is_gain: bool
     layers: Sequence[str]
     series: Sequence[Series]
+    on: str = ""
     levels: Sequence[tuple[str, float]] = ()
     note: str = ""
     aside: str = ""
@@ -82,8 +84,6 @@ class Source:
         label: The run and the head.
         head: The head.
         split: The split that is reported.
-        unit: What is counted as `n`.
-        n: Rows, sentences or groups that intervals are drawn from.
         metric: Its metric, as it is written.
         layers: Its layers, bottom up.
         chosen: The layer to use; empty where none was chosen.
@@ -100,8 +100,6 @@ class Source:
     label: str
     head: str
     split: str
-    unit: str
-    n: int
     metric: str
     layers: Sequence[str]
     chosen: str
@@ -187,13 +185,11 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
     scores, split = context.scores, result.reported_split
     measures = [*(measures_of_findings(findings) if findings else ()), *measures_of_result(result, scores)]
     predicted = predicted_texts(result, split) if split in result.predictions else []
-    advice = findings.recommend() if findings else _advice(result, split)
+    advice = f"{findings.choice}. {findings.tied}" if findings else _advice(result, split)
     return Source(
         result.name,
         result.name,
         split,
-        findings.unit if findings else context.report.unit_of_rows,
-        findings.n_units if findings else scores.header.task["n_rows"].get(split, 0),
         metric_label(result.metric),
         findings.layers if findings else result.layers,
         findings.recommended if findings else str(result.chosen.get("layer", "")),
@@ -212,7 +208,7 @@ def _advice(result: HeadResult, split: str) -> str:
     if not layer:
         return "The head reads all layers together."
     where = result.selection.partition(" (")[0]
-    return f"Use {layer}, chosen on {where}: {metric_label(result.metric)} {number(score.mean, times=100)} on {split}."
+    return f"Use {layer}, chosen on {where}: {metric_label(result.metric)} {percent(score.mean)} on {split}."
 
 
 def _how(scores: RunScores) -> str:
@@ -236,6 +232,7 @@ def measures_of_findings(findings: HeadFindings) -> Iterator[Measure]:
             about.is_gain,
             list(dict.fromkeys(rows["layer"])),
             [_series(str(name), line, times) for name, line in rows.groupby("name", sort=False)],
+            f"{findings.n_units:,} {findings.unit} of {findings.split}",
             [(str(row.layer), float(100 * row.value)) for row in baselines.itertuples()] if view == "alone" else (),
             "; ".join(notes),
             ASIDE.get(str(view), ""),
@@ -258,6 +255,9 @@ def measures_of_result(result: HeadResult, scores: RunScores) -> Iterator[Measur
             False,
             list(result.layers),
             [_series(str(name), line, 100.0) for name, line in lines.groupby("curve", sort=False)],
+            f"{scores.header.task['n_rows'].get(split, 0):,} rows of {split}"
+            if split in scores.header.task["n_rows"]
+            else "",
             [(str(row.curve), float(100 * row.value)) for row in levels.drop_duplicates("curve").itertuples()],
             "the best of the head's values at each layer" if len(set(curves["curve"])) > 1 else "",
         )

@@ -344,7 +344,7 @@ class WordReport(KindReport):
         EPOCHS,
     )
 
-    unit_of_rows = "words"
+    unit_of_rows = "sentences"
 
     def goal(self, task: TaskRecord) -> str:
         return f"gives words their tags ({len(task['tags'])} different ones)"

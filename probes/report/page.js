@@ -168,9 +168,10 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
 // A heat map, a colour scale for all of it; the value of the chart is the cell under the pointer.
 function drawCells(node, cells, { xLabel, yLabel, unit, label, x, y, isCount = false }) {
   const width = Math.max(node.clientWidth, 280);
-  const longest = Math.max(...y.map((name) => Math.min(name.length, 34)));
+  const longestOf = (names, most) => 6.6 * Math.max(...names.map((name) => Math.min(name.length, most)));
+  const below = isCount ? 24 + 0.8 * longestOf(x, 16) : 44;
   const chart = Plot.plot({
-    className: "plot", width, marginLeft: 14 + 6.6 * longest, marginBottom: isCount ? 110 : 44, height: 70 + 26 * y.length + (isCount ? 90 : 0),
+    className: "plot", width, marginLeft: 14 + longestOf(y, 34), marginBottom: below, height: 26 + below + 26 * y.length,
     ariaLabel: label, style: { fontSize: "12px", background: "none", overflow: "visible" },
     color: isCount ? { scheme: "blues", domain: [0, Math.max(1, ...cells.map((cell) => cell.value))] } : { scheme: "viridis" },
     x: { domain: x, label: xLabel, tickFormat: (name) => (isCount ? name.slice(0, 16) : shorten(String(name))), tickRotate: isCount ? -55 : 0, ticks: x.filter((_, k) => k % Math.ceil(x.length / (width / 34)) === 0), tickSize: 0 },
@@ -337,7 +338,7 @@ function readingOf(measure, lines, layer) {
     return k < 0 ? "" : `${line.label ? `${line.label} ` : ""}${interval(line, k, measure.unit)}`;
   }).filter(Boolean);
   const marks = [layer === source.chosen ? "the layer to use" : "", source.tied.includes(layer) ? "tied with the best" : ""];
-  return `${measure.layers[place]}: ${[values.join("; "), `n = ${source.n.toLocaleString("en")} ${source.split} ${source.unit}`, ...marks].filter(Boolean).join(", ")}`;
+  return `${measure.layers[place]}: ${[values.join("; "), measure.on, ...marks].filter(Boolean).join(", ")}`;
 }
 
 function showGap(source, beside) {
@@ -500,7 +501,8 @@ function shownPrediction(value, row) {
 
 function showLayerCharts(table, rows) {
   const [first, second] = [at("confusion"), at("calibration")];
-  at("confusion-title").textContent = table.kind === "numbers" ? "Predicted against gold" : "Gold against predicted";
+  const names = table.kind === "numbers" ? [] : [...new Set([...table.gold, ...(table.kind === "words" ? rows[0]?.here.values ?? [] : rows.map((row) => row.here))])].sort(compareTexts);
+  at("confusion-title").textContent = table.kind === "numbers" ? "Predicted against gold" : names.length > MOST_CELLS ? "Most frequent errors" : "Gold (rows) and predicted (columns)";
   if (table.kind === "numbers") {
     const ends = d3.extent(rows.flatMap((row) => [row.gold, row.here]));
     first.replaceChildren(Plot.plot({
@@ -512,22 +514,21 @@ function showLayerCharts(table, rows) {
         Plot.tip(rows, Plot.pointer({ x: "gold", y: "here", title: (row) => `row ${row.row}\n${row.texts.map((text) => text.slice(0, 120)).join("\n")}`, fill: "var(--card)", stroke: "var(--line)" })),
       ],
     }));
-    second.closest("figure").hidden = true;
+    at("calibration-card").hidden = true;
     return;
   }
   const golds = table.gold;
   const predicted = table.kind === "words" ? rows[0]?.here.values ?? [] : rows.map((row) => row.here);
   const counts = d3.rollups(golds.map((gold, k) => [gold, predicted[k]]), (group) => group.length, ([gold]) => gold, ([, name]) => name);
-  const names = [...new Set([...golds, ...predicted])].sort(compareTexts);
   const cells = counts.flatMap(([gold, inner]) => inner.map(([name, value]) => ({ x: name, y: gold, value, about: `gold ${gold}\npredicted ${name}\n${value.toLocaleString("en")}` })));
   if (names.length <= MOST_CELLS) {
-    drawCells(first, cells, { x: names, y: names, xLabel: "predicted", yLabel: "gold", unit: "rows", label: "gold against predicted", isCount: true });
+    drawCells(first, cells, { x: names, y: names, xLabel: null, yLabel: null, unit: "rows", label: "gold against predicted", isCount: true });
   } else {
     const wrong = cells.filter((cell) => cell.x !== cell.y).sort((one, other) => other.value - one.value).slice(0, 12);
     fillTable(first, [["gold", false], ["predicted", false], ["rows", true]], wrong.map((cell) => [cell.y, cell.x, cell.value.toLocaleString("en")]));
   }
   const hasShares = rows.some((row) => row.share !== undefined && row.share !== null);
-  second.closest("figure").hidden = !hasShares;
+  at("calibration-card").hidden = !hasShares;
   if (hasShares) {
     const bins = d3.groups(rows, (row) => Math.min(9, Math.floor(10 * row.share))).map(([, group]) => ({
       sure: 100 * d3.mean(group, (row) => row.share), right: 100 * d3.mean(group, (row) => 1 - row.error), n: group.length,

@@ -39,6 +39,8 @@ MOST_BYTES = 5_000_000
 """Of a page; the last figures are left out of a larger one."""
 MOST_ROWS, MOST_CELLS = 300, 3000
 """Of the table of a figure; a larger one is left out."""
+IN_FULL = "In full"
+"""Title of the part with what the answer leaves out."""
 WIDE = 6.0
 """Inches beyond which a figure takes the whole width."""
 HERE = Path(__file__).parent
@@ -161,7 +163,7 @@ def run_page(
     in_full, warnings, parts = _layer_findings(folder, pictures)
     results, *others = parts_of(document, figures)
     in_full += [document.answer] * bool(answers)
-    full = [Part("In full", tuple(map(Item, in_full)))] * bool(in_full)
+    full = [Part(IN_FULL, tuple(map(Item, in_full)))] * bool(in_full)
     return Page(
         document.title,
         document.question,

@@ -11,7 +11,7 @@ from probes.layers.layer_predictions import load_predictions
 from probes.report.document import Context
 from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.exploring import join_explorations, layer_gap
-from probes.report.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.page import IN_FULL, PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import Plain, read_plans
 from probes.report.style import Album
@@ -145,5 +145,6 @@ def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Plain]:
 def _shorten(label: str, page: Page) -> Part:
     """Make one part of the page of a run: its answers, its first table, its figures."""
     first = next(part for part in page.parts if part.is_main)
+    full = [block for part in page.parts if part.title == IN_FULL for block in part.blocks]
     pictures = tuple(picture for part in page.parts for picture in part.pictures)
-    return Part(label, (*page.answers, *first.blocks), pictures)
+    return Part(label, (*page.answers, *full, *first.blocks), pictures)

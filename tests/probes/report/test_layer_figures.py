@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from probes.layers import FINDINGS
 from probes.layers.findings import VIEWS, Agreement, load_findings
 from probes.report import style
-from probes.report.blocks import Document, Table
+from probes.report.blocks import Document, Item, Table
 from probes.report.layer_figures import (
     curve_caption,
     draw_agreement,
@@ -146,9 +146,12 @@ def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
     findings, pictures = make_findings(), Pictures()
     write_findings(tmp_path, findings)
     page = run_page(tmp_path, DOCUMENT, pictures, {})
-    assert page.answers == (f"`cosine-mlp`: {findings.answer}", DOCUMENT.answer)
+    assert page.answers == (DOCUMENT.answer,)
     assert page.warnings == findings.warnings
-    first, numbers, *rest = page.parts
+    results, full, first, numbers = page.parts
+    assert [part.is_folded for part in page.parts] == [False, False, True, True]
+    assert (results.title, full.title) == ("Results", "In full")
+    assert full.blocks == (Item(f"`cosine-mlp`: {findings.answer}"),)
     assert first.title == "Which layers matter to `cosine-mlp`"
     assert "5 of 14 layers are statistically tied with the best at 95 %" in str(first.blocks[0])
     assert all(f"`{layer}`" in str(first.blocks[0]) for layer in BEST)
@@ -158,7 +161,6 @@ def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
         assert VIEWS[view].asks in picture.title
         assert "1,379 rows of test" in picture.note
         assert picture.table
-    assert [part.title for part in rest] == ["Results"]
     table = next(block for block in numbers.blocks if isinstance(block, Table))
     assert [row[0] for row in table.rows] == list(LAYERS)
     assert {row[0] for row in table.rows if row[1] == "yes"} == set(BEST)
@@ -227,7 +229,7 @@ def test_views_that_rank_no_layers_have_no_agreement(tmp_path: Path) -> None:
         pair.update(value=None, low=None, high=None)
     (tmp_path / FINDINGS).write_text(json.dumps(values), encoding="utf-8")
     page = run_page(tmp_path, DOCUMENT, Pictures(), {})
-    assert page.parts[0].pictures[-1].table is not None
+    assert page.parts[2].pictures[-1].table is not None
     frame = pd.DataFrame([asdict(Agreement("alone", "shapley", math.nan, math.nan, math.nan))])
     assert [text.get_text() for text in draw_agreement(panel(Figure()), frame).texts] == ["-", "-"]
 
