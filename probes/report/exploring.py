@@ -19,7 +19,7 @@ from probes.metrics.significance import joint_intervals
 from probes.report.blocks import metric_label, percent
 from probes.report.comparison_figures import best_scores, has_layer_curves
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
-from probes.report.run_figures import PARTS, fold_penalties, layer_curves, tidy_frame
+from probes.report.run_figures import BARS, PARTS, fold_penalties, layer_curves, tidy_frame
 from probes.report.scores import Plain, PlansScores, RunScores
 
 MOST_ROWS, MOST_SENTENCES, MOST_LETTERS = 4000, 1000, 2000
@@ -269,7 +269,9 @@ def measures_of_result(result: HeadResult, scores: RunScores) -> Iterator[Measur
                 title = label.replace("\n", " ").removesuffix(", x 100").removesuffix(", score x 100")
                 unit = "score x 100" if times != 1 else title
                 line = Series(name="", values=values, low=(), high=())
-                yield Measure(f"{name}-{key}", f"{title}, {name}", "", unit, True, list(parts["layers"]), [line])
+                yield Measure(
+                    f"{name}-{key}", f"{title}, {name}", "", unit, label in BARS, list(parts["layers"]), [line]
+                )
 
 
 def _series(name: str, rows: pd.DataFrame, times: float) -> Series:
