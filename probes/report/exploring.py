@@ -376,7 +376,12 @@ def join_explorations(parts: Mapping[str, Plain], gaps: Sequence[Plain] = ()) ->
             tables.setdefault(names[key], table)
         for source in part.get("sources", ()):
             sources.append({**source, "label": f"{label}, {source['head']}", "table": names[source["table"]]})
-    return {"sources": sources, "tables": tables, "gaps": list(gaps)} if sources else {}
+    if not sources:
+        return {}
+    first = sources[0]["head"]
+    beside = next((k for k, source in enumerate(sources) if k and source["head"] == first), None)
+    begin = {} if beside is None else {"begin": {"source": 0, "beside": beside}}
+    return {"sources": sources, "tables": tables, "gaps": list(gaps), **begin}
 
 
 def explore_plans(scores: PlansScores) -> Exploration:
@@ -401,6 +406,6 @@ def explore_plans(scores: PlansScores) -> Exploration:
         "layers": layers,
         "unit": unit,
         "chosen": {"point": choice.plan.text, "layer": choice.result.chosen.get("layer", "")},
-        "note": f"{name}: {unit}, of every layer under every plan. Framed: the choice.",
+        "note": f"{name}: {unit}, of every layer under every plan, the lighter the better. Framed: the choice.",
     }
     return Exploration((), {}, grid=grid)

@@ -169,6 +169,7 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
 function drawCells(node, cells, { xLabel, yLabel, unit, label, x, y, isCount = false }) {
   const width = Math.max(node.clientWidth, 280);
   const longestOf = (names, most) => 6.6 * Math.max(...names.map((name) => Math.min(name.length, most)));
+  const middle = (d3.min(cells, (cell) => cell.value) + d3.max(cells, (cell) => cell.value)) / 2;
   const below = isCount ? 24 + 0.8 * longestOf(x, 16) : 44;
   const chart = Plot.plot({
     className: "plot", width, marginLeft: 14 + longestOf(y, 34), marginBottom: below, height: 26 + below + 26 * y.length,
@@ -178,6 +179,7 @@ function drawCells(node, cells, { xLabel, yLabel, unit, label, x, y, isCount = f
     y: { domain: y, label: yLabel, tickFormat: (name) => (name.length > 34 ? `${name.slice(0, 33)}…` : name), tickSize: 0 },
     marks: [
       Plot.cell(cells, { x: "x", y: "y", fill: "value", inset: 0.5 }),
+      width / x.length > 30 ? Plot.text(cells, { x: "x", y: "y", text: (cell) => (isCount ? cell.value.toLocaleString("en") : cell.value.toFixed(0)), fill: (cell) => (cell.value > middle === isCount ? "white" : "black"), fontSize: 10 }) : null,
       Plot.cell(cells.filter((cell) => cell.isMarked), { x: "x", y: "y", stroke: "var(--orange)", strokeWidth: 2, fill: "none" }),
       Plot.tip(cells, Plot.pointer({ x: "x", y: "y", title: "about", fill: "var(--card)", stroke: "var(--line)" })),
     ],
