@@ -138,7 +138,7 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
   const isBars = isGain && lines.length === 1;
   const hasEnds = points.filter((point) => point.low !== null);
   const marks = [
-    Plot.rectX(shades, { x1: (k) => k - 0.5, x2: (k) => k + 0.5, fill: "var(--pale)", fillOpacity: 0.35, ariaLabel: "layers tied with the best" }),
+    Plot.rectX(shades, { x1: (k) => k - 0.5, x2: (k) => k + 0.5, fill: "var(--pale)", fillOpacity: 0.35, ariaDescription: "layers tied with the best" }),
     Plot.ruleY(levels, { y: "1", stroke: "var(--soft)", strokeDasharray: "2,3" }),
     ...levels.map(([name, value]) => { // the lowest is named below its line, so that two do not overlap
       const isLowest = levels.length > 1 && value === Math.min(...levels.map((level) => level[1]));
@@ -151,7 +151,7 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
     ...(isBars ? [] : lines).map((line) => Plot.lineY(points.filter((point) => point.line === line), { x: "x", y: "value", stroke: line.colour, strokeDasharray: line.dash, strokeWidth: 1.8 })),
     isBars ? null : Plot.dot(points, { x: "x", y: "value", r: 2.5, fill: "colour" }),
     layer >= 0 ? Plot.ruleX([layer], { stroke: "var(--ink)", strokeDasharray: "4,2" }) : null,
-    Plot.dot(points.filter((point) => point.layer === chosen), { x: "x", y: "value", r: 6, stroke: "var(--ink)", strokeWidth: 1.5, ariaLabel: "the layer to use" }),
+    Plot.dot(points.filter((point) => point.layer === chosen), { x: "x", y: "value", r: 6, stroke: "var(--ink)", strokeWidth: 1.5, ariaDescription: "the layer to use" }),
     Plot.tip(points, Plot.pointerX({ x: "x", y: "value", title: "about", fill: "var(--card)", stroke: "var(--line)" })),
   ];
   const chart = Plot.plot({
@@ -269,7 +269,7 @@ function fitLine(values, gold) {
   return values.map((value) => centre + slope * (value - mean));
 }
 
-const state = { source: 0, measure: "", beside: "", layer: HEAD, other: NONE, query: "", filter: "all", sort: -1, isDown: true, n: FIRST_ROWS };
+const state = { source: 0, measure: "", beside: "", layer: HEAD, isPicked: false, other: NONE, query: "", filter: "all", sort: -1, isDown: true, n: FIRST_ROWS };
 const sourceNow = () => page.sources[state.source];
 const measureNow = () => sourceNow().measures.find((measure) => measure.key === state.measure) ?? sourceNow().measures[0];
 
@@ -368,6 +368,7 @@ function flip(gap) {
 
 function selectLayer(layer) {
   state.layer = layer;
+  state.isPicked = true;
   showChart();
   showRows();
 }
@@ -593,7 +594,7 @@ function showSource() {
   const others = page.sources.map((other, k) => ({ key: String(k), title: other.label })).filter(({ key }) => Number(key) !== state.source);
   state.beside = others.some(({ key }) => key === state.beside) ? state.beside : "";
   fillSelect(at("beside"), [{ key: "", title: "nothing" }, ...others], state.beside);
-  state.layer = state.layer && source.layers.includes(state.layer) ? state.layer : source.reads;
+  state.layer = state.isPicked && source.layers.includes(state.layer) ? state.layer : source.reads;
   state.other = state.other && source.layers.includes(state.other) ? state.other : NONE;
   at("explore").hidden = !source.measures.length;
   if (source.measures.length) {

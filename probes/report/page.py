@@ -427,6 +427,19 @@ def notebook_html(title: str, verdict: str, *, picture: bytes = b"", blocks: Seq
     return printable(str(body))
 
 
+@dataclass(frozen=True)
+class ShownPage:
+    """A page that a notebook shows inline, in a frame of its own that cannot reach the notebook."""
+
+    text: str = field(repr=False)
+    height: int
+    """Pixels."""
+
+    def _repr_html_(self) -> str:
+        frame = Markup('<iframe sandbox="allow-scripts" style="width:100%;height:{}px;border:0" srcdoc="{}"></iframe>')
+        return str(frame.format(self.height, self.text))
+
+
 def read_picture(path: Path) -> bytes:
     """Read a PNG; nothing where it cannot be read."""
     try:
