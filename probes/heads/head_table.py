@@ -310,7 +310,7 @@ _ENTRIES = (
         later(f"{_PAIRS}:CosineMLP"),
         _COSINES,
         "standardised layer cosines -> 128 -> 1",
-        in_words="A small network on the cosines",
+        in_words="A small network",
     ),
     pair_head(
         "cosine-linear",

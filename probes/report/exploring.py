@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from extract.errors import HeadError
+from extract.records import Values
 from probes.heads.result import HeadResult
 from probes.layers.findings import VIEWS, HeadFindings, load_findings
 from probes.layers.layer_predictions import LayerPredictions, load_predictions
@@ -20,7 +21,7 @@ from probes.report.blocks import metric_label, percent
 from probes.report.comparison_figures import best_scores, has_layer_curves
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
 from probes.report.run_figures import BARS, PARTS, fold_penalties, layer_curves, tidy_frame
-from probes.report.scores import Plain, PlansScores, RunScores
+from probes.report.scores import PlansScores, RunScores
 
 MOST_ROWS, MOST_SENTENCES, MOST_LETTERS = 4000, 1000, 2000
 """Rows and sentences of a table of a page, and letters of a text in it; of more rows it shows an even sample."""
@@ -109,7 +110,7 @@ class Source:
     measures: Sequence[Measure]
     table: str
     predicted: Sequence[str]
-    by_layer: Plain = field(default_factory=dict)
+    by_layer: Values = field(default_factory=dict)
     missing: str = ""
 
 
@@ -135,7 +136,7 @@ class RowTable:
     picked: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Positions of the listed rows among all predictions of the split."""
 
-    def to_plain(self) -> Plain:
+    def to_plain(self) -> Values:
         """Return what a page embeds."""
         return {name: getattr(self, name) for name in ("kind", "columns", "gold", "rows", "n_rows", "noun")}
 
@@ -146,12 +147,12 @@ class Exploration:
 
     sources: tuple[Source, ...]
     tables: Mapping[str, RowTable]
-    gaps: tuple[Plain, ...] = ()
+    gaps: tuple[Values, ...] = ()
     """Paired differences of two sources at every layer: `one`, `other`, `layers`, `values`, `low`, `high`."""
-    grid: Plain = field(default_factory=dict)
+    grid: Values = field(default_factory=dict)
     """Of a sweep: its axes and points, and the scores of every layer at each."""
 
-    def to_plain(self) -> Plain:
+    def to_plain(self) -> Values:
         """Return what a page embeds, without what is empty."""
         tables = {key: table.to_plain() for key, table in self.tables.items()}
         values = {"sources": [asdict(source) for source in self.sources], "tables": tables}
@@ -184,6 +185,10 @@ def explore_run(context: Context, folder: Path) -> Exploration:
 def _source(context: Context, result: HeadResult, findings: HeadFindings | None, key: str, table: RowTable) -> Source:
     scores, split = context.scores, result.reported_split
     measures = [*(measures_of_findings(findings) if findings else ()), *measures_of_result(result, scores)]
+    reads = str(result.chosen.get("layer", ""))
+    if findings and reads in ("", MIX) and len(result.layers) > 1:  # what single layers are to be compared with
+        together = ("all layers together", 100 * result.mean(split))
+        measures = [replace(m, levels=[*m.levels, together]) if m.key == "alone" else m for m in measures]
     predicted = predicted_texts(result, split) if split in result.predictions else []
     advice = f"{findings.choice}. {findings.tied}" if findings else _advice(result, split)
     return Source(
@@ -193,7 +198,7 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
         metric_label(result.metric),
         findings.layers if findings else result.layers,
         findings.recommended if findings else str(result.chosen.get("layer", "")),
-        str(result.chosen.get("layer", "") if result.chosen.get("layer") != MIX else ""),
+        "" if reads == MIX else reads,
         findings.best_set if findings else (),
         f"{advice} {'' if findings else _how(scores)}".strip(),
         measures,
@@ -263,7 +268,9 @@ def measures_of_result(result: HeadResult, scores: RunScores) -> Iterator[Measur
         )
     for name in ("mix", "contributions"):
         parts = result.extras.get(name)
-        for key, (label, times) in PARTS.items() if isinstance(parts, Mapping) and "layers" in parts else ():
+        if not isinstance(parts, Mapping) or "layers" not in parts:
+            continue
+        for key, (label, times) in PARTS.items():
             if key in parts:
                 values = [float(times * value) for value in parts[key]]
                 title = label.replace("\n", " ").removesuffix(", x 100").removesuffix(", score x 100")
@@ -298,8 +305,10 @@ def list_rows(rows: SplitRows) -> RowTable:
         listed = listed[np.linspace(0, n_rows - 1, most).round().astype(int)]
     picked = np.flatnonzero(np.isin(ids, listed)) if is_words else listed
     names = [name for name in rows.inputs if name not in ("row", "position")]
-    columns = {name: [_short(rows.inputs[name][k]) for k in picked] for name in names}
-    gold = [rows.gold[k] if isinstance(rows.gold[k], str) else float(str(rows.gold[k])) for k in picked]
+    places = picked.tolist()
+    columns = {name: [_short(rows.inputs[name][k]) for k in places] for name in names}
+    golds = [rows.gold[k] for k in places]
+    gold = [text if isinstance(text, str) else float(str(text)) for text in golds]
     return RowTable(kind, columns, gold, ids[picked].tolist(), n_rows, "sentences" if is_words else "rows", picked)
 
 
@@ -321,12 +330,12 @@ def _with_layers(source: Source, folder: Path, table: RowTable) -> Source:
     return replace(source, by_layer=pack_predictions(read, table.picked), missing="")
 
 
-def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Plain:
+def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Values:
     """Pack what every layer predicts of some rows: numbers and probabilities as small integers, in base 64.
 
     `(L, N)` or `(L, N, T)` integers of 8 or 16 bits, little-endian; a number is `low + integer * step`.
     """
-    packed: Plain = {"layers": list(read.layers)}
+    packed: dict[str, object] = {"layers": list(read.layers)}
     if read.numbers is not None:
         numbers = np.nan_to_num(read.numbers[:, picked].astype(np.float64))
         low, high = float(numbers.min()), float(numbers.max())
@@ -343,12 +352,12 @@ def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Plain
     return packed
 
 
-def _base64(values: NDArray[np.generic], dtype: type[np.unsignedinteger]) -> str:  # type: ignore[type-arg]
+def _base64(values: NDArray[np.generic], dtype: type[np.unsignedinteger]) -> str:
     integers = np.round(np.asarray(values, np.float64)).astype(np.dtype(dtype).newbyteorder("<"))
     return base64.b64encode(np.ascontiguousarray(integers).tobytes()).decode()
 
 
-def layer_gap(one: LayerPredictions, other: LayerPredictions, rows: Mapping[str, Sequence[str]], metric: str) -> Plain:
+def layer_gap(one: LayerPredictions, other: LayerPredictions, rows: Mapping[str, Sequence[str]], metric: str) -> Values:
     """Give the paired difference of two runs at every layer, times 100, with intervals for all layers together.
 
     `rows` are columns of predictions.csv of the split, which both predicted; empty where they predicted other rows or
@@ -366,9 +375,9 @@ def layer_gap(one: LayerPredictions, other: LayerPredictions, rows: Mapping[str,
     return {"layers": list(one.layers), **{name: _numbers(pd.Series(part), 100.0) for name, part in columns.items()}}
 
 
-def join_explorations(parts: Mapping[str, Plain], gaps: Sequence[Plain] = ()) -> Plain:
+def join_explorations(parts: Mapping[str, Values], gaps: Sequence[Values] = ()) -> Values:
     """Put what several runs let explore beside each other; runs of the same rows share their table."""
-    sources, tables = list[Plain](), dict[str, Plain]()
+    sources, tables = list[Values](), dict[str, Values]()
     for label, part in parts.items():
         names = {}
         for key, table in part.get("tables", {}).items():

@@ -24,10 +24,10 @@ from matplotlib.style import context
 
 from extract.errors import HeadError, printable
 from extract.files import write_file
+from extract.records import Values
 from probes.layers import FINDINGS
 from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, cell, frame_table, markdown
-from probes.report.scores import Plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,14 +146,14 @@ class Page:
     answers: tuple[str, ...]
     warnings: tuple[str, ...]
     parts: tuple[Part, ...]
-    exploration: Plain = field(default_factory=dict)
+    exploration: Values = field(default_factory=dict)
     """What a reader can explore (`probes.report.exploring`), embedded as JSON; empty for none."""
     n_left_out: int = 0
     """Figures that would have made it too large."""
 
 
 def run_page(
-    folder: Path, document: Document, pictures: Pictures, exploration: Plain, answers: Sequence[str] = ()
+    folder: Path, document: Document, pictures: Pictures, exploration: Values, answers: Sequence[str] = ()
 ) -> Page:
     """Make the page of a run: the answer, what can be explored, its numbers, then folded figures and details.
 

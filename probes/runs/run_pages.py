@@ -6,6 +6,7 @@ from pathlib import Path
 
 from extract import code_gate as gate
 from extract.errors import HeadError, first_line
+from extract.records import Values
 from extract.registry import import_own, require_recorded
 from probes.layers.layer_predictions import load_predictions
 from probes.report.document import Context
@@ -13,7 +14,7 @@ from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.exploring import join_explorations, layer_gap
 from probes.report.page import IN_FULL, PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import read_predictions, with_predictions
-from probes.report.scores import Plain, read_plans
+from probes.report.scores import read_plans
 from probes.report.style import Album
 from probes.report.write import page_of_plans, page_of_run
 from probes.runs.compare import Comparison, compare, unique_names
@@ -102,7 +103,7 @@ def _draw(folder: RunFolder, album: Album, pictures: Pictures) -> Page:
 def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, comparison: Comparison | None = None) -> Page:
     """Make one page of several runs: their comparison, if they are of the same rows, then each."""
     labels, complaint = unique_names([folder.path for folder in folders]), ""
-    parts, explored, answers, warnings = list[Part](), dict[str, Plain](), list[str](), dict[str, list[str]]()
+    parts, explored, answers, warnings = list[Part](), dict[str, Values](), list[str](), dict[str, list[str]]()
     try:
         comparison = comparison or compare(folders)
     except HeadError as error:
@@ -124,9 +125,9 @@ def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, compariso
     return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), exploration)
 
 
-def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Plain]:
+def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Values]:
     """Give the paired differences at every layer of two runs of the same rows, for the heads that both studied."""
-    gaps = []
+    gaps: list[Values] = []
     for (one, first), (other, second) in combinations(zip(labels, folders, strict=True), 2):
         if {first.values["what"], second.values["what"]} != {"run"}:
             continue

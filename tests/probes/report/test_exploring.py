@@ -25,6 +25,7 @@ from probes.report.exploring import (
     measures_of_findings,
     pack_predictions,
 )
+from probes.report.page import Page, Part, page_text
 from probes.report.scores import BaselineScores, Lead
 from tests.probes.report.made_findings import BEST, LAYERS, make_findings, write_findings
 from tests.probes.report.made_runs import MadeRun
@@ -99,7 +100,7 @@ def test_an_even_sample_of_many_rows_is_listed_and_whole_sentences(monkeypatch: 
     table = list_rows(SplitRows({"row": range(9), "text": [f"t{k}" for k in range(9)]}, [float(k) for k in range(9)]))
     assert (table.rows, table.gold, table.n_rows, table.kind) == ([0, 4, 8], [0.0, 4.0, 8.0], 9, "numbers")
     assert table.columns == {"text": ["t0", "t4", "t8"]}
-    inputs = {"row": [0, 0, 1, 2, 2], "position": [0, 1, 0, 0, 1], "word": list("abcde")}
+    inputs: dict[str, Any] = {"row": [0, 0, 1, 2, 2], "position": [0, 1, 0, 0, 1], "word": list("abcde")}
     words = list_rows(SplitRows(inputs, ["O", "X", "O", "O", "X"]))
     assert (words.rows, words.columns, words.n_rows) == ([0, 0, 2, 2], {"word": ["a", "b", "d", "e"]}, 3)
     assert (words.kind, words.noun) == ("words", "sentences")
@@ -214,3 +215,17 @@ def test_every_kind_has_an_answer_without_jargon(made: MadeRun) -> None:
     assert head_in_words(replace(next(iter(made.scores.heads.values())), name="my-head", chosen={})).startswith(
         "The head `my-head` on all "
     )
+
+
+def test_a_page_of_banking77_s_size_stays_below_its_limit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    layers, names = [f"block_{k:02d}" for k in range(1, 33)], [f"a_class_of_some_length_{k}" for k in range(77)]
+    codes, shares = rng.integers(0, 77, (32, 3080, 3)), rng.dirichlet(np.ones(3), (32, 3080))
+    kept = LayerPredictions.of("h", "test", layers, codes[None, ..., 0], names, (codes, shares))
+    save_predictions(tmp_path, kept)
+    assert (tmp_path / PREDICTED / "h.npz").stat().st_size < 1_100_000
+    texts = ["".join(rng.choice(list("abcdef gh"), 60)) for _ in range(3080)]
+    table = list_rows(SplitRows({"row": range(3080), "text": texts}, [names[k] for k in codes[0, :, 0]]))
+    values = {"sources": [pack_predictions(kept, table.picked)], "tables": {"t": table.to_plain()}}
+    page = Page("t", "q", ("a",), (), (Part("p"),), values)
+    assert len(page_text(page, {}).encode()) < 2_500_000
