@@ -311,6 +311,7 @@ class LayerHead(Head, Generic[M]):
     def likely(self, module: M, layer: int, split: str) -> tuple[Rows, Rows] | None:
         """Give `(N, T)` positions of the likeliest classes and their probabilities; None for a head without any."""
         del module, layer, split
+        return None
 
     def baselines(self) -> Mapping[str, Mapping[str, float]]:
         """Score the task without a decoder: baseline to split to score."""

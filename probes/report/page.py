@@ -179,7 +179,7 @@ def _layer_findings(folder: Path, pictures: Pictures) -> tuple[list[str], list[s
     if not (folder / FINDINGS).exists():
         return [], [], []
     from probes.layers.findings import load_findings
-    from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
+    from probes.report.layer_figures import draw_agreements, findings_blocks, set_sentence
 
     try:
         heads = load_findings(folder)
@@ -187,10 +187,10 @@ def _layer_findings(folder: Path, pictures: Pictures) -> tuple[list[str], list[s
         return [], [str(error)], []
     parts = []
     for findings in heads:
-        draw_findings(style.Album(folder, (), pictures.keep), findings)
+        draw_agreements(style.Album(folder, (), pictures.keep), findings)
         name = f"`{cell(findings.head)}`"
-        parts.append(Part(f"Which layers matter to {name}", (set_sentence(findings),), pictures.take()))
-        parts.append(Part(f"Every layer of {name} in numbers", tuple(findings_blocks(findings))))
+        blocks = (set_sentence(findings), *findings_blocks(findings))
+        parts.append(Part(f"Every layer of {name} in numbers", blocks, pictures.take()))
     answers = [f"`{cell(findings.head)}`: {cell(findings.answer)}" for findings in heads if findings.answer]
     return answers, [cell(text) for findings in heads for text in findings.warnings], parts
 
