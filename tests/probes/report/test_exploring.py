@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from extract.errors import HeadError
+from probes.fitting.epoch_report import ignore_epoch
+from probes.heads.head_table import resolve_head
+from probes.heads.layer_head import FitContext, take_apart
 from probes.layers import PREDICTED
 from probes.layers.layer_predictions import LayerPredictions, load_predictions, save_predictions
 from probes.metrics.bootstrap import SeedSummary
 from probes.report import exploring
 from probes.report.answer import head_in_words, plain_answer
-from probes.report.document import Context, SplitRows
+from probes.report.document import Context, SplitRows, predicted_texts
 from probes.report.exploring import (
     VALIDATION,
     explore_run,
@@ -28,7 +31,7 @@ from probes.report.exploring import (
 from probes.report.page import Page, Part, page_text
 from probes.report.scores import BaselineScores, Lead
 from tests.probes.report.made_findings import BEST, LAYERS, make_findings, write_findings
-from tests.probes.report.made_runs import MadeRun
+from tests.probes.report.made_runs import HEADS_OF, MadeRun
 
 
 def context(made: MadeRun) -> Context:
@@ -229,3 +232,22 @@ def test_a_page_of_banking77_s_size_stays_below_its_limit(tmp_path: Path) -> Non
     values = {"sources": [pack_predictions(kept, table.picked)], "tables": {"t": table.to_plain()}}
     page = Page("t", "q", ("a",), (), (Part("p"),), values)
     assert len(page_text(page, {}).encode()) < 2_500_000
+
+
+def test_a_head_predicts_of_its_chosen_layer_alone_what_its_run_did(made: MadeRun, tmp_path: Path) -> None:
+    """Names are those of the run's predictions, and the likeliest class is the one that is predicted."""
+    for name, options in HEADS_OF[made.kind.name].items():
+        result = made.scores.heads[name]
+        if "test" not in result.names:
+            continue
+        setting = FitContext(made.cache, made.task, (0, 3), 100, "cpu", tmp_path)
+        parts = take_apart(resolve_head(name, options), setting, result, "test", lambda _: ignore_epoch)
+        kept = LayerPredictions.of(name, "test", parts.layers, parts.alone, parts.names, parts.likely)
+        if result.chosen["layer"] in parts.layers:  # not that of a mix
+            chosen = parts.layers.index(result.chosen["layer"])
+            assert kept.of_layer(chosen) == predicted_texts(result, "test")
+        if parts.likely is not None:
+            codes, shares = parts.likely
+            assert (codes[..., 0] == parts.alone[0]).all()
+            assert (np.diff(shares, axis=-1) <= 0).all()
+            assert (shares.sum(-1) <= 1 + 1e-6).all()
