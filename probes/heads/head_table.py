@@ -199,7 +199,6 @@ class HeadEntry:
             numbers are scored by its `predict`.
         parts: Takes a fitted head apart (`probes.heads.layer_head`); None for one that is refitted on every layer.
         gives_probabilities: Whether the softmax of its outputs is the probability of each class.
-        in_words: What a report calls it at the beginning of a sentence; empty for its name.
     """
 
     name: str
@@ -213,14 +212,13 @@ class HeadEntry:
     oldest_schema: int = 1
     parts: "Callable[[HeadOptions, FitContext, HeadResult, str, Reporter], HeadParts] | None" = None
     gives_probabilities: bool = False
-    in_words: str = ""
 
     def options(self) -> tuple[str, ...]:
         """List the names of its options."""
         return (*(name for source in self.sources for name in option_names(source)), *DATA_OPTIONS)
 
 
-def pair_head(name: str, network: Any, fit: EpochOptions | None, description: str, *, in_words: str = "") -> HeadEntry:
+def pair_head(name: str, network: Any, fit: EpochOptions | None, description: str) -> HeadEntry:
     """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs.
 
     `fit` holds the defaults of fitting it; None for a network without training.
@@ -236,7 +234,6 @@ def pair_head(name: str, network: Any, fit: EpochOptions | None, description: st
         build=network,
         oldest_schema=2,
         parts=later("probes.heads.pair_heads:PairFits.take_apart", network),
-        in_words=in_words,
     )
 
 
@@ -247,7 +244,6 @@ def token_head(
     *,
     options: Any = later("probes.heads.word_fits:TokenOptions"),  # noqa: B008 - frozen
     fit: Any = None,
-    in_words: str = "",
 ) -> HeadEntry:
     """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
 
@@ -262,7 +258,6 @@ def token_head(
         check=later("probes.heads.word_heads:TokenFits.check"),
         build=network,
         parts=later("probes.heads.word_heads:TokenFits.take_apart", network, fit),
-        in_words=in_words,
     )
 
 
@@ -291,8 +286,7 @@ def _layer_head(name: str, kind: str, description: str, places: str, **more: Any
 def zero_shot_head(name: str, kind: str, description: str, head: str, *, options: str = "ZeroShotOptions") -> HeadEntry:
     """Make the row of a head without fitting: a class of `probes.heads.zero_shot_heads`."""
     module = "probes.heads.zero_shot_heads"
-    latents = "Clusters of latents" if kind == "clustering" else "The similarity of latents"
-    return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}", in_words=latents)
+    return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}")
 
 
 _PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.token_networks"
@@ -303,28 +297,19 @@ _ENTRIES = (
         later(f"{_PAIRS}:LayerCosine"),
         None,
         "raw and standardised cosine of each layer; the best on validation is the score",
-        in_words="The cosine of two texts",
     ),
-    pair_head(
-        "cosine-mlp",
-        later(f"{_PAIRS}:CosineMLP"),
-        _COSINES,
-        "standardised layer cosines -> 128 -> 1",
-        in_words="A small network",
-    ),
+    pair_head("cosine-mlp", later(f"{_PAIRS}:CosineMLP"), _COSINES, "standardised layer cosines -> 128 -> 1"),
     pair_head(
         "cosine-linear",
         later(f"{_PAIRS}:CosineLinear"),
         _COSINES,
         "standardised layer cosines -> 1: a weight for each layer",
-        in_words="A weighted sum of the cosines",
     ),
     pair_head(
         "siamese-cosine",
         later(f"{_PAIRS}:SiameseCosine"),
         EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
-        in_words="A siamese network",
     ),
     _layer_head(
         "logistic-probe",
@@ -333,7 +318,6 @@ _ENTRIES = (
         "probes.heads.logistic_probe LogisticHead LinearProbe ProbeOptions",
         oldest_schema=3,
         gives_probabilities=True,
-        in_words="A linear probe",
     ),
     _layer_head(
         "cosine-threshold",
@@ -341,7 +325,6 @@ _ENTRIES = (
         "two classes of text pairs by a threshold on the cosine of a layer",
         "probes.heads.class_heads ThresholdHead CosineThreshold ThresholdOptions",
         oldest_schema=3,
-        in_words="A threshold on the cosine",
     ),
     _layer_head(
         "nearest-centroid",
@@ -349,14 +332,12 @@ _ENTRIES = (
         "the nearest class mean, every layer, by cosine or distance; the best on validation",
         "probes.heads.class_heads CentroidHead NearestCentroid",
         oldest_schema=3,
-        in_words="The nearest class mean",
     ),
     _layer_head(
         "few-shot-probe",
         "classes",
         "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
         "probes.heads.logistic_probe FewShotHead FewShotProbe FewShotOptions",
-        in_words="A linear probe of few rows",
     ),
     _layer_head(
         "ridge-probe",
@@ -364,13 +345,11 @@ _ENTRIES = (
         "ridge regression in closed form, every layer and alpha; the best on validation",
         "probes.heads.ridge_probe RidgeHead RidgeProbe RidgeOptions",
         oldest_schema=3,
-        in_words="A linear probe",
     ),
     token_head(
         "token-classifier",
         later(f"{_TOKENS}:TokenClassifier"),
         "dropout and linear on each layer, all layers at once; the best on validation",
-        in_words="A linear probe of words",
     ),
     token_head(
         "token-logistic",
@@ -378,19 +357,12 @@ _ENTRIES = (
         "L2 logistic regression by L-BFGS on each layer; the best on validation",
         options=later("probes.heads.word_fits:LogisticOptions"),
         fit=later("probes.heads.word_fits:fit_token_logistic"),
-        in_words="A linear probe of words",
     ),
-    token_head(
-        "token-normed",
-        later(f"{_TOKENS}:TokenNormed"),
-        "the same on layer-normed latents",
-        in_words="A linear probe of words",
-    ),
+    token_head("token-normed", later(f"{_TOKENS}:TokenNormed"), "the same on layer-normed latents"),
     token_head(
         "token-mix",
         later(f"{_TOKENS}:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
-        in_words="A linear probe of a weighted sum of layers",
     ),
     zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer", "SearchHead"),
     zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer", "RerankHead"),

@@ -3,13 +3,32 @@
 import math
 
 from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM
-from probes.heads.head_table import HEADS
 from probes.heads.result import HeadResult
 from probes.metrics.correlation import CORRELATIONS
 from probes.report.blocks import LABELS, cell, percent
 from probes.report.document import FEW_UNITS, KindReport, best_baseline, best_result
 from probes.report.scores import RunScores
 
+HEADS = {
+    "layer-cosine": "The cosine of two texts",
+    "cosine-mlp": "A small network",
+    "cosine-linear": "A weighted sum of cosines",
+    "siamese-cosine": "A siamese network",
+    "logistic-probe": "A linear probe",
+    "few-shot-probe": "A linear probe of few rows",
+    "ridge-probe": "A linear probe",
+    "nearest-centroid": "The nearest class mean",
+    "cosine-threshold": "A threshold on the cosine",
+    "token-classifier": "A linear probe of words",
+    "token-logistic": "A linear probe of words",
+    "token-normed": "A linear probe of words",
+    "token-mix": "A linear probe of words",
+    "layer-clusters": "Clusters of texts",
+    **dict.fromkeys(
+        ("layer-search", "layer-rerank", "layer-alike", "layer-translate", "layer-odd"), "The similarity of texts"
+    ),
+}
+"""Heads in words, as a sentence begins; others by their name."""
 BASELINES = {
     "bag-of-words": "A bag of words",
     "word-overlap": "Counting the words that both share",
@@ -52,8 +71,7 @@ def head_in_words(result: HeadResult) -> str:
         >>> head_in_words(HeadResult("ridge-probe", "mean", (), {}, "pearson", "", 0.5, {"layer": "block_20"}, {}))
         'A linear probe on block 20'
     """
-    entry = HEADS.get(result.name)
-    what = entry.in_words if entry and entry.in_words else f"The head `{cell(result.name)}`"
+    what = HEADS.get(result.name, f"The head `{cell(result.name)}`")
     return f"{what} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
 
 
