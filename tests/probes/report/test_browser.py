@@ -13,7 +13,7 @@ import pytest
 from probes.layers.layer_predictions import LayerPredictions, save_predictions
 from probes.report.document import SplitRows
 from probes.report.exploring import Source, list_rows, pack_predictions
-from probes.report.page import Page, Part, page_text
+from probes.report.page import Page, Part, ShownPage, page_text
 from probes.runs.run_pages import write_report
 from tests.probes.report.made_findings import BEST, LAYERS, make_findings, write_findings
 
@@ -336,3 +336,14 @@ def test_a_script_that_is_not_the_page_s_own_is_refused(driver: Any, pairs_page:
     reader.open(pairs_page)
     assert driver.title != "owned"
     assert any("Content Security Policy" in line for line in reader.complaints())
+
+
+def test_a_notebook_s_frame_can_be_explored_too(reader: Reader, pairs_page: Path, tmp_path: Path) -> None:
+    shown = ShownPage(pairs_page.read_text(encoding="utf-8"), 900)
+    outer = tmp_path / "outer.html"
+    outer.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{shown._repr_html_()}", encoding="utf-8")
+    reader.open(outer)
+    reader.driver.switch_to.frame(0)
+    reader.choose("source", "cosine-mlp")
+    assert reader.run("return document.querySelectorAll('#chart circle').length") >= len(LAYERS)
+    reader.driver.switch_to.default_content()

@@ -1,8 +1,10 @@
 """Pages of finished runs, made again from their folders."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,12 @@ def test_a_sweep_that_names_code_it_did_not_record_imports_nothing(tmp_path: Pat
     edit_scores(tmp_path, lambda values: values.update(plans=shown["plans"]))
     with pytest.raises(HeadError, match=r"'stranger[.]module:mask', which is not among the code that it recorded"):
         page_of(RunFolder(tmp_path), Pictures())
+
+
+@pytest.mark.usefixtures("one_figure")
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(finished: Finished) -> None:
+    shown = icecore.load_run(finished.folder).show(height=700)
+    [(attributes, inner)] = re.findall(r'<iframe ([^>]*) srcdoc="([^"]*)"></iframe>', shown._repr_html_())
+    assert attributes == 'sandbox="allow-scripts" style="width:100%;height:700px;border:0"'
+    assert unescape(inner) == (finished.folder / PAGE).read_text(encoding="utf-8")
+    assert len(repr(shown)) < 100
