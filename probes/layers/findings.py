@@ -176,14 +176,9 @@ class HeadFindings:
 
     def recommend(self) -> str:
         """Name the layer to use with its score, the layers tied with the best, and the best where it is not tied."""
-        score = self._score(self.recommended)
-        return f"{self.choice}: {self.metric} {score} on {self.split}. {self.tied}"
-
-    @property
-    def choice(self) -> str:
-        """Name the layer to use, and what it was chosen on."""
+        score = self.score(self.recommended)
         on = f", chosen on {self.chosen_on}" if self.chosen_on else ""
-        return f"Use {self.recommended}{on}"
+        return f"Use {self.recommended}{on}: {self.metric} {score} on {self.split}. {self.tied}"
 
     @property
     def tied(self) -> str:
@@ -197,10 +192,10 @@ class HeadFindings:
         else:
             tied = f"{named} {'is' if n_tied == 1 else 'are'} statistically tied with the best on {self.split}."
         if self.recommended not in self.best_set:
-            tied += f" It is not among them: {self.best} has {self._score(self.best)}, which no choice may be based on."
+            tied += f" It is not among them: {self.best} has {self.score(self.best)}, which no choice may be based on."
         return tied
 
-    def _score(self, layer: str) -> str:
+    def score(self, layer: str) -> str:
         """Write the score of a layer alone, with its interval."""
         alone = self.curve("alone")
         if alone is None:

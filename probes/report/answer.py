@@ -6,7 +6,7 @@ from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM
 from probes.heads.result import HeadResult
 from probes.metrics.correlation import CORRELATIONS
 from probes.report.blocks import LABELS, cell, percent
-from probes.report.document import FEW_UNITS, KindReport, best_baseline, best_result
+from probes.report.document import FEW_UNITS, KindReport, best_result
 from probes.report.scores import RunScores
 
 HEADS = {
@@ -45,6 +45,8 @@ METRICS = {
     "span-f1": "an F1 of spans",
 }
 """Metrics in words."""
+FITTED = ("pairs", "classes", "numbers", "words")
+"""Kinds of tasks whose splits are compared for rows that they share."""
 ENDS = {EMBEDDING: "the embedding", FINAL_NORM: "the top layer, after the final norm"}
 
 
@@ -86,12 +88,15 @@ def layer_in_words(layer: str, layers: tuple[str, ...] = ()) -> str:
 
 
 def _over_baseline(best: HeadResult, scores: RunScores) -> str:
-    """Compare with the baseline that is best where the head was chosen, in a sentence; empty without any."""
-    name = best_baseline(best, scores.baselines)
-    if not name:
+    """Compare with the baseline that comes nearest on the rows that are reported, in a sentence; empty without any."""
+    leads = {
+        name: baseline.leads[best.name] for name, baseline in scores.baselines.items() if best.name in baseline.leads
+    }
+    if not leads:
         return ""
+    name = min(leads, key=lambda name: math.inf if math.isnan(leads[name].low) else leads[name].low)
     level = scores.baselines[name].summary[best.reported_split][best.metric].mean
-    gap = scores.baselines[name].leads[best.name]
+    gap = leads[name]
     words = OF_WORDS if scores.header.kind == "words" else BASELINES
     what = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
     if math.isnan(gap.value):
@@ -104,3 +109,12 @@ def _over_baseline(best: HeadResult, scores: RunScores) -> str:
     if gap.high < 0:
         return f"{what}, and the decoder is **worse** by a significant difference ({reach})."
     return f"{what}; the difference is not significant ({reach})."
+
+
+def checks(scores: RunScores) -> tuple[str, ...]:
+    """Say that no rows are in two splits, where that was looked for and none were found."""
+    task = scores.header.task
+    has_leak = any(note.startswith(("validation: ", "test: ")) and " in " in note for note in task["notes"])
+    if scores.header.kind not in FITTED or has_leak or task.get("shared_rows"):
+        return ()
+    return ("Leaks were looked for: no text of validation or test is in train as well, letter by letter.",)

@@ -17,7 +17,7 @@ from probes.layers.findings import VIEWS, HeadFindings, load_findings
 from probes.layers.layer_predictions import LayerPredictions, load_predictions
 from probes.metrics.bootstrap import paired_scores
 from probes.metrics.significance import joint_intervals
-from probes.report.blocks import metric_label, percent
+from probes.report.blocks import describe_point, metric_label, percent
 from probes.report.comparison_figures import best_scores, has_layer_curves
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
 from probes.report.run_figures import BARS, PARTS, fold_penalties, layer_curves, tidy_frame
@@ -190,7 +190,7 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
         together = ("all layers together", 100 * result.mean(split))
         measures = [replace(m, levels=[*m.levels, together]) if m.key == "alone" else m for m in measures]
     predicted = predicted_texts(result, split) if split in result.predictions else []
-    advice = f"{findings.choice}. {findings.tied}" if findings else _advice(result, split)
+    advice = _advice(result, split, findings)
     return Source(
         result.name,
         result.name,
@@ -200,7 +200,7 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
         findings.recommended if findings else str(result.chosen.get("layer", "")),
         "" if reads == MIX else reads,
         findings.best_set if findings else (),
-        f"{advice} {'' if findings else _how(scores)}".strip(),
+        advice if findings else f"{advice} {_how(scores)}",
         measures,
         key,
         [predicted[k] for k in table.picked] if predicted else [],
@@ -208,12 +208,20 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
     )
 
 
-def _advice(result: HeadResult, split: str) -> str:
-    layer, score = result.chosen.get("layer"), result.summary[split][result.metric]
-    if not layer:
-        return "The head reads all layers together."
-    where = result.selection.partition(" (")[0]
-    return f"Use {layer}, chosen on {where}: {metric_label(result.metric)} {percent(score.mean)} on {split}."
+def _advice(result: HeadResult, split: str, findings: HeadFindings | None) -> str:
+    """Say which layer to use and how good it is; of a head of several layers also what they have together."""
+    whole = f"{metric_label(result.metric)} {percent(result.mean(split))} on {split}"
+    layer = str(result.chosen.get("layer", ""))
+    further = describe_point({name: value for name, value in result.chosen.items() if name != "layer"})
+    if layer and layer != MIX:
+        on = findings.chosen_on if findings and findings.chosen_on else result.selection.partition(" (")[0]
+        advice = f"Use {layer}{f' ({further})' if further else ''}, chosen on {on}: {whole}."
+    elif findings and len(findings.layers) > 1:
+        alone = findings.score(findings.recommended)
+        advice = f"All layers together have {whole}. As a single layer use {findings.recommended}, which has {alone}."
+    else:
+        advice = f"The head reads all layers together: {whole}."
+    return f"{advice} {findings.tied}" if findings else advice
 
 
 def _how(scores: RunScores) -> str:

@@ -131,6 +131,8 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
     about: `${line.layers[k]}${line.label ? `, ${line.label}` : ""}\n${interval(line, k, unit)}`,
   }))).filter((point) => point.value !== null);
   const last = layers.length - 1;
+  const isWide = width > 700;
+  const besides = isWide && levels.length ? 12 + 6.6 * Math.max(...levels.map(([name]) => name.length)) : 20;
   const step = Math.max(1, Math.ceil(layers.length / (width / 34)));
   const isNamed = layers.some((name) => shorten(name).length > 4);
   const ticks = layers.map((_, k) => k).filter((k) => k % step === 0 && (last - k >= step || k === last)).concat(last % step ? [last] : []);
@@ -142,7 +144,8 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
     Plot.ruleY(levels, { y: "1", stroke: "var(--soft)", strokeDasharray: "2,3" }),
     ...levels.map(([name, value]) => { // the lowest is named below its line, so that two do not overlap
       const isLowest = levels.length > 1 && value === Math.min(...levels.map((level) => level[1]));
-      return Plot.text([value], { y: (y) => y, x: last, text: () => name, dy: isLowest ? 8 : -7, textAnchor: "end", fill: "var(--soft)" });
+      const place = isWide ? { x: last + 0.6, dx: 4, dy: isLowest ? 5 : -4, textAnchor: "start" } : { x: last, dy: isLowest ? 8 : -7, textAnchor: "end" };
+      return Plot.text([value], { y: (y) => y, text: () => name, fill: "var(--soft)", ...place });
     }),
     isGain ? Plot.ruleY([0], { stroke: "var(--grey)" }) : null,
     isBars ? Plot.rectY(points, { x1: (d) => d.x - 0.35, x2: (d) => d.x + 0.35, y1: 0, y2: "value", fill: "colour" }) : null,
@@ -155,7 +158,7 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
     Plot.tip(points, Plot.pointerX({ x: "x", y: "value", title: "about", fill: "var(--card)", stroke: "var(--line)" })),
   ];
   const chart = Plot.plot({
-    className: "plot", width, height: Math.round(Math.min(360, Math.max(240, width * 0.42))), marginLeft: 46, marginBottom: isNamed ? 78 : 40,
+    className: "plot", width, height: Math.round(Math.min(360, Math.max(240, width * 0.42))), marginLeft: 46, marginRight: besides, marginBottom: isNamed ? 78 : 40,
     ariaLabel: label, style: { fontSize: "12px", background: "none", overflow: "visible" },
     x: { domain: [-0.6, last + 0.6], ticks, tickFormat: (k) => shorten(layers[k] ?? ""), label: isNamed ? null : "block", labelAnchor: "center", tickRotate: isNamed ? -55 : 0, tickSize: 0 },
     y: { label: unit, grid: true, nice: true, labelArrow: "none" },
@@ -179,7 +182,7 @@ function drawCells(node, cells, { xLabel, yLabel, unit, label, x, y, isCount = f
     y: { domain: y, label: yLabel, tickFormat: (name) => (name.length > 34 ? `${name.slice(0, 33)}…` : name), tickSize: 0 },
     marks: [
       Plot.cell(cells, { x: "x", y: "y", fill: "value", inset: 0.5 }),
-      width / x.length > 30 ? Plot.text(cells, { x: "x", y: "y", text: (cell) => (isCount ? cell.value.toLocaleString("en") : cell.value.toFixed(0)), fill: (cell) => (cell.value > middle === isCount ? "white" : "black"), fontSize: 10 }) : null,
+      width / x.length > 30 ? Plot.text(cells, { x: "x", y: "y", text: (cell) => (isCount ? cell.value.toLocaleString("en") : cell.value.toFixed(1)), fill: (cell) => (cell.value > middle === isCount ? "white" : "black"), fontSize: 9 }) : null,
       Plot.cell(cells.filter((cell) => cell.isMarked), { x: "x", y: "y", stroke: "var(--orange)", strokeWidth: 2, fill: "none" }),
       Plot.tip(cells, Plot.pointer({ x: "x", y: "y", title: "about", fill: "var(--card)", stroke: "var(--line)" })),
     ],
@@ -279,6 +282,7 @@ function besideNow() {
   return measure ? { other, measure } : null;
 }
 
+// A source keeps its colour, whichever is laid over the other.
 function linesOf(measure, offset, label, layers) {
   return measure.series.map((series, k) => {
     const isSame = measure.layers.every((name) => layers.includes(name));
@@ -296,11 +300,13 @@ function showChart() {
   const measure = measureNow();
   const beside = besideNow();
   const layers = measure.layers;
-  const lines = linesOf(measure, 0, beside ? source.label : "", layers);
+  const lines = linesOf(measure, beside ? state.source : 0, beside ? source.label : "", layers);
   if (beside) {
-    lines.push(...linesOf(beside.measure, lines.length, beside.other.label, layers));
+    lines.push(...linesOf(beside.measure, Number(state.beside), beside.other.label, layers));
   }
   const isOverLayers = layers.includes(state.layer);
+  at("signs").hidden = measure.key !== "alone";
+  at("together").hidden = Boolean(source.reads) || !state.layer;
   at("asks").textContent = `${measure.title}: ${measure.asks || "recorded by the head"}`;
   at("aside").textContent = [measure.note, measure.aside].filter(Boolean).join(". ");
   const chart = drawLayers(at("chart"), {
@@ -339,7 +345,8 @@ function readingOf(measure, lines, layer) {
     const k = line.layers.indexOf(layer);
     return k < 0 ? "" : `${line.label ? `${line.label} ` : ""}${interval(line, k, measure.unit)}`;
   }).filter(Boolean);
-  const marks = [layer === source.chosen ? "the layer to use" : "", source.tied.includes(layer) ? "tied with the best" : ""];
+  const isAlone = measure.key === "alone";
+  const marks = [layer === source.chosen ? "the layer to use" : "", isAlone && source.tied.includes(layer) ? "tied with the best" : ""];
   return `${measure.layers[place]}: ${[values.join("; "), measure.on, ...marks].filter(Boolean).join(", ")}`;
 }
 
@@ -356,7 +363,7 @@ function showGap(source, beside) {
     return;
   }
   const drawn = make("div");
-  node.replaceChildren(make("p", {}, `${source.label} minus ${beside.other.label}, on the same rows: a band that leaves 0 out is a difference.`), drawn);
+  node.replaceChildren(make("p", {}, `${source.label} minus ${beside.other.label}, on the same rows. A band that leaves 0 out is a difference even when all layers are looked at; the first sentence of the page tests the chosen layers alone. ${gap.note}`), drawn);
   const line = { values: gap.values, low: gap.low, high: gap.high, layers: gap.layers, positions: gap.layers.map((_, k) => k), colour: COLOURS[2], label: "" };
   drawLayers(drawn, { layers: gap.layers, lines: [line, { ...line, values: [], positions: [] }], unit: measureNow().unit, isGain: true, label: "paired difference of every layer" });
 }
@@ -368,7 +375,7 @@ function flip(gap) {
 
 function selectLayer(layer) {
   state.layer = layer;
-  state.isPicked = true;
+  state.isPicked = layer !== HEAD;
   showChart();
   showRows();
 }
@@ -428,13 +435,14 @@ function filtersFor(table, hasOther) {
 // A sentence with the tags of the words that have one or were wrong.
 function taggedWords(row, table) {
   return row.places.flatMap((k) => {
-    const [gold, predicted] = [table.gold[k], row.here.values[k]];
+    const [gold, here, there] = [table.gold[k], row.here.values[k], row.there?.values[k] ?? row.here.values[k]];
     const word = table.columns.word[k];
-    if (gold === predicted && (gold === "O" || table.isAllTagged)) {
+    const isRight = gold === here && gold === there;
+    if (isRight && (gold === "O" || table.isAllTagged)) {
       return [`${word} `];
     }
-    const tag = gold === predicted ? gold : `${gold} → ${predicted}`;
-    return [make("span", { className: gold === predicted ? "word" : "word wrong" }, word, make("small", {}, tag)), " "];
+    const tag = isRight ? gold : `${gold} → ${here}${there === here ? "" : ` / ${there}`}`;
+    return [make("span", { className: gold === here ? "word" : "word wrong" }, word, make("small", {}, tag)), " "];
   });
 }
 
@@ -463,19 +471,21 @@ function showRows() {
   fillSelect(at("filter"), filters.map((key) => ({ key, title: FILTERS[key][0] })), state.filter);
   const others = byLayer ? [...(source.reads ? [] : [HEAD]), ...source.by_layer.layers].filter((name) => name !== state.layer) : [];
   fillSelect(at("other"), [{ key: NONE, title: "no other layer" }, ...others.map((key) => ({ key, title: nameOf(key) }))], state.other);
-  const query = state.query.toLowerCase();
-  const texts = (row) => [...row.texts, table.kind === "words" ? "" : String(row.gold)].join(" ").toLowerCase();
-  const shown = rows.filter((row) => FILTERS[state.filter][1](row) && (!query || texts(row).includes(query)));
+  const words = state.query.toLowerCase().split(/\s+/).filter(Boolean); // all of them are to be in a row as it is shown
+  const written = (row) => (table.kind === "words" ? row.places.flatMap((k) => [table.gold[k], row.here.values[k]])
+    : [isNumbers ? row.gold.toFixed(2) : row.gold, isNumbers ? row.here.toFixed(2) : row.here]);
+  const texts = (row) => [row.row, ...row.texts, ...written(row)].join(" ").toLowerCase();
+  const shown = rows.filter((row) => FILTERS[state.filter][1](row) && words.every((word) => texts(row).includes(word)));
   const columns = [
     ["row", true, (row) => row.row, (row) => String(row.row)],
-    ...(table.kind === "words" ? [["sentence, with tags (gold → predicted)", false, (row) => row.texts[0], (row) => taggedWords(row, table)]]
+    ...(table.kind === "words" ? [[`sentence, with tags (gold → predicted${hasOther ? ` / ${nameOf(state.other)}` : ""})`, false, (row) => row.texts[0], (row) => taggedWords(row, table)]]
       : Object.keys(table.columns).map((name, place) => [name, false, (row) => row.texts[place], (row) => row.texts[place]])),
     ...(table.kind === "words" ? [] : [
       ["gold", isNumbers, (row) => row.gold, (row) => (isNumbers ? row.gold.toFixed(2) : row.gold)],
       [`predicted, ${where}`, isNumbers, (row) => row.here, (row) => shownPrediction(row.here, row)],
       ...(hasOther ? [[`predicted, ${nameOf(state.other)}`, isNumbers, (row) => row.there, (row) => shownPrediction(row.there, {})]] : []),
     ]),
-    [isNumbers ? "error" : table.kind === "words" ? "wrong words" : "wrong", true, (row) => Math.abs(row.error), (row) => (isNumbers ? row.error.toFixed(2) : String(row.error))],
+    [isNumbers ? "predicted - gold" : table.kind === "words" ? "wrong words" : "wrong", true, (row) => Math.abs(row.error), (row) => (isNumbers ? row.error.toFixed(2) : String(row.error))],
   ];
   const sorted = state.sort < 0 || state.sort >= columns.length ? columns.length - 1 : state.sort;
   const value = columns[sorted][2];
@@ -509,7 +519,7 @@ function showLayerCharts(table, rows) {
   if (table.kind === "numbers") {
     const ends = d3.extent(rows.flatMap((row) => [row.gold, row.here]));
     first.replaceChildren(Plot.plot({
-      className: "plot", width: Math.max(first.clientWidth, 260), height: 300, marginLeft: 46, ariaLabel: "predictions against gold", style: { fontSize: "12px", background: "none" },
+      className: "plot", width: Math.max(first.clientWidth, 260), height: 310, marginLeft: 46, marginTop: 28, marginBottom: 42, ariaLabel: "predictions against gold", style: { fontSize: "12px", background: "none" },
       x: { label: "gold", labelArrow: "none", labelAnchor: "center" }, y: { label: "predicted", labelArrow: "none", grid: true },
       marks: [
         Plot.line([[ends[0], ends[0]], [ends[1], ends[1]]], { stroke: "var(--grey)", strokeDasharray: "3,3" }),
@@ -528,7 +538,7 @@ function showLayerCharts(table, rows) {
     drawCells(first, cells, { x: names, y: names, xLabel: null, yLabel: null, unit: "rows", label: "gold against predicted", isCount: true });
   } else {
     const wrong = cells.filter((cell) => cell.x !== cell.y).sort((one, other) => other.value - one.value).slice(0, 12);
-    fillTable(first, [["gold", false], ["predicted", false], ["rows", true]], wrong.map((cell) => [cell.y, cell.x, cell.value.toLocaleString("en")]));
+    fillTable(first, [["gold", false], ["predicted", false], [table.kind === "words" ? "words" : "rows", true]], wrong.map((cell) => [cell.y, cell.x, cell.value.toLocaleString("en")]));
   }
   const hasShares = rows.some((row) => row.share !== undefined && row.share !== null);
   at("calibration-card").hidden = !hasShares;
@@ -537,7 +547,7 @@ function showLayerCharts(table, rows) {
       sure: 100 * d3.mean(group, (row) => row.share), right: 100 * d3.mean(group, (row) => 1 - row.error), n: group.length,
     })).sort((one, other) => one.sure - other.sure);
     second.replaceChildren(Plot.plot({
-      className: "plot", width: Math.max(second.clientWidth, 260), height: 300, marginLeft: 46, ariaLabel: "probability of the predicted class against how often it is right", style: { fontSize: "12px", background: "none" },
+      className: "plot", width: Math.max(second.clientWidth, 260), height: 310, marginLeft: 46, marginTop: 28, marginBottom: 42, ariaLabel: "probability of the predicted class against how often it is right", style: { fontSize: "12px", background: "none" },
       x: { domain: [0, 100], label: "probability it gives, %", labelArrow: "none", labelAnchor: "center" }, y: { domain: [0, 100], label: "right, %", labelArrow: "none", grid: true },
       marks: [
         Plot.line([[0, 0], [100, 100]], { stroke: "var(--grey)", strokeDasharray: "3,3" }),
@@ -587,7 +597,7 @@ function showGrid() {
 
 function showSource() {
   const source = sourceNow();
-  at("advice").textContent = source.advice;
+  at("advice").textContent = (page.begin ? `${source.label}: ` : "") + source.advice;
   const options = source.measures.map((measure) => ({ key: measure.key, title: measure.title, group: measure.aside ? "read with care" : "" }));
   state.measure = options.some(({ key }) => key === state.measure) ? state.measure : options[0]?.key ?? "";
   fillSelect(at("measure"), options, state.measure);
@@ -606,13 +616,18 @@ function showSource() {
 function startExploring() {
   fillSelect(at("source"), page.sources.map((source, k) => ({ key: String(k), title: source.label })), String(state.source));
   const listen = (id, event, act) => at(id).addEventListener(event, (happened) => act(happened.target.value, happened));
-  listen("source", "change", (value) => { state.source = Number(value); showSource(); });
+  listen("source", "change", (value) => {
+    state.beside = state.beside === value ? String(state.source) : state.beside; // the two change places
+    state.source = Number(value);
+    showSource();
+  });
   listen("measure", "change", (value) => { state.measure = value; showChart(); });
   listen("beside", "change", (value) => { state.beside = value; showChart(); });
   listen("other", "change", (value) => { state.other = value; state.n = FIRST_ROWS; showRows(); });
   listen("filter", "change", (value) => { state.filter = value; state.n = FIRST_ROWS; showRows(); });
   listen("search", "input", (value) => { state.query = value; state.n = FIRST_ROWS; showRows(); });
   at("more").addEventListener("click", () => { state.n += 100; showRows(); });
+  at("together").addEventListener("click", () => { state.isPicked = false; selectLayer(HEAD); });
   at("chart").addEventListener("keydown", moveLayer);
   let width = root.clientWidth;
   addEventListener("resize", () => {

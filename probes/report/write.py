@@ -3,13 +3,14 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from extract.errors import IcecoreError
 from extract.files import read_file, write_file
 from probes.data.task import Task
-from probes.report.answer import plain_answer
+from probes.report.answer import checks, plain_answer
 from probes.report.blocks import Document
 from probes.report.document import (
     Context,
@@ -72,7 +73,8 @@ def page_of_run(folder: Path, album: Album, pictures: Pictures, context: Context
     draw_autoencoders(album, context.scores.pretraining, plan=context.scores.cache["plan"])
     document, exploration = run_document(context), explore_run(context, folder)
     answers = plain_answer(context.scores, context.report)
-    return run_page(folder, document, pictures, exploration.to_plain(), answers), document
+    page = run_page(folder, document, pictures, exploration.to_plain(), answers)
+    return replace(page, warnings=(*page.warnings, *checks(context.scores))), document
 
 
 def page_of_plans(

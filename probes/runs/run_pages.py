@@ -9,6 +9,7 @@ from extract.errors import HeadError, first_line
 from extract.records import Values
 from extract.registry import import_own, require_recorded
 from probes.layers.layer_predictions import load_predictions
+from probes.report.blocks import describe_point
 from probes.report.document import Context
 from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.exploring import join_explorations, layer_gap
@@ -139,7 +140,9 @@ def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Values]:
             table, metric = rows[both[0].split], first.scores.heads[head].metric
             is_same = table["gold"] == others[both[0].split]["gold"]
             if is_same and (gap := layer_gap(both[0], both[1], table, metric)):
-                gaps.append({"one": f"{one}, {head}", "other": f"{other}, {head}", **gap})
+                points = [describe_point(folder.scores.heads[head].chosen) for folder in (first, second)]
+                note = f"{one} reads {points[0]}, {other} {points[1]}." if points[0] != points[1] else ""
+                gaps.append({"one": f"{one}, {head}", "other": f"{other}, {head}", "note": note, **gap})
     return gaps
 
 

@@ -140,7 +140,7 @@ def test_the_first_screen_is_the_answer_and_a_chart(reader: Reader, pairs_page: 
     reader.open(pairs_page)
     assert "predicts how similar two texts are with a Pearson correlation of" in reader.text("header")
     reader.choose("source", "cosine-mlp")
-    assert "Use block_07" in reader.text("#advice")
+    assert "As a single layer use block_07" in reader.text("#advice")
     assert "tied with the best" in reader.text("#advice")
     chart = reader.run("return document.getElementById('chart').getBoundingClientRect().bottom")
     assert chart < 1000
@@ -194,7 +194,7 @@ def test_rows_are_searched_sorted_and_compared_at_two_layers(reader: Reader, pai
     reader.choose("source", "cosine-mlp")
     reader.choose("other", "block_03")
     titles = reader.run("return [...document.querySelectorAll('#rows-table th')].map((node) => node.textContent)")
-    assert titles[-3:] == ["predicted, the head, all layers", "predicted, block_03", "error"]
+    assert titles[-3:] == ["predicted, the head, all layers", "predicted, block_03", "predicted - gold"]
     errors = (
         "return [...document.querySelectorAll('#rows-table tbody tr')].map((row) => Number(row.lastChild.textContent))"
     )
