@@ -22,10 +22,11 @@ from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.page import PAGE, Pictures, run_page, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
+from probes.report.safe_csv import write_frame
 from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import Album
 
-SUMMARY, SCORES = "summary.md", "scores.json"
+SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
 UNTOLD = ("seconds", "command", "commit", "sha256")
 """Keys of scores.json that differ between runs of the same numbers."""
 
@@ -45,6 +46,10 @@ def write_run(
 def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
     """Write scores, figures, page and summary of a sweep or a search."""
     values = _write_scores(folder, scores)
+    if scores.grid is not None:
+        from probes.report.sweep_frames import points_frame
+
+        write_file(folder / POINTS, write_frame(points_frame(scores)))
     _write_report(folder, values, formats, lambda album: report_plans(album, scores, report))
 
 
@@ -71,6 +76,12 @@ def report_run(album: Album, context: Context) -> Document:
 
 def report_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
     """Draw the figures of a sweep or a search, and write its report."""
+    if scores.grid is not None:
+        from probes.report.sweep_document import grid_document
+        from probes.report.sweep_figures import draw_grid
+
+        draw_grid(album, scores)
+        return grid_document(scores)
     from probes.report.comparison_figures import draw_plans
 
     draw_plans(album, scores, report)

@@ -1,0 +1,131 @@
+"""The tidy frame of a sweep: a row per number, with a column per axis. Figures, tables and pages read it."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from extract.decoders.decoder_spec import relative_depths
+from probes.heads.result import HeadResult
+from probes.report.scores import PlanScores, PlansScores, PointGap, tidy_rows
+
+PLAN_AXIS = "plan"
+COLUMNS = (
+    "point",
+    "task",
+    "decoder",
+    "plan",
+    "slot",
+    "head",
+    "pooling",
+    "record",
+    "layer",
+    "depth",
+    "curve",
+    "split",
+    "metric",
+    "seed",
+    "value",
+    "std",
+    "low",
+    "high",
+    "is_chosen",
+    "is_reference",
+    "gap",
+    "gap_low",
+    "gap_high",
+    "p_corrected",
+)
+"""Columns after those of the axes, of which one with the name of an axis is left out."""
+
+
+def axes_of(scores: PlansScores) -> tuple[str, ...]:
+    """Name the axes of a sweep."""
+    return scores.grid.axes if scores.grid else (PLAN_AXIS,)
+
+
+def point_of(row: PlanScores) -> Mapping[str, str]:
+    """Return axis to value of a point; of a sweep over plans alone, its plan."""
+    return row.point or {PLAN_AXIS: row.plan.text}
+
+
+def points_frame(scores: PlansScores) -> pd.DataFrame:
+    """List every number of a sweep: a column per axis, then `COLUMNS`.
+
+    `record` says what a row is: `score`, the mean over seeds of a metric on a split, with its interval; `seed`, the
+    score of one seed; `curve`, the score of one layer; `baseline`, named in `curve`. `slot` is the head's name in
+    `chosen`, which differs from `head` where heads are an axis. `is_chosen` marks the point that was chosen for it on
+    validation, `is_reference` the point that others are compared with. `gap` and what follows it are in the `score`
+    rows of the split that points were compared on: what the point has above the reference, the paired interval, and the
+    p-value corrected by Holm over points. Scores are fractions, `depth` is 0 at the embedding and 1 at the top; what
+    does not apply is missing.
+    """
+    axes = axes_of(scores)
+    rows = [number for row in scores.plans for number in _rows_of(scores, row)]
+    return pd.DataFrame(rows, columns=[*axes, *(name for name in COLUMNS if name not in axes)])
+
+
+def _rows_of(scores: PlansScores, row: PlanScores) -> Iterator[dict[str, object]]:
+    """Give the rows of one point."""
+    point, decoder, grid = dict(point_of(row)), row.decoder or scores.header.decoder, scores.grid
+    where: dict[str, object] = {
+        "point": row.label,
+        "task": row.task or scores.header.task["name"],
+        "decoder": decoder["name"],
+        "plan": row.plan.text,
+        "is_reference": grid is not None and point == dict(grid.reference),
+    }
+    gaps = [gap for gap in (grid.gaps if grid else ()) if dict(gap.point) == point]
+    for slot, result in slots_of(scores, row).items():
+        choice = scores.chosen.get(slot)
+        is_chosen = choice is not None and (dict(choice.point) or {PLAN_AXIS: choice.plan.text}) == point
+        head = {"slot": slot, "head": result.name, "pooling": result.pooling, "is_chosen": is_chosen}
+        depths = _depths(result, decoder.get("n_layers", 0))
+        for number in tidy_rows(result):
+            depth = depths.get(str(number.get("layer")))
+            compared = _compared(gaps, slot, number) if number.get("metric") == result.metric else {}
+            yield {**where, **head, "depth": depth, **number, **compared, **point}
+
+
+def slots_of(scores: PlansScores, row: PlanScores) -> dict[str, HeadResult]:
+    """Return the results of a point by what the heads are called in `chosen`: heads of an axis by their position."""
+    if scores.grid is None:
+        return dict(row.heads)
+    return dict(zip(scores.chosen, row.heads.values(), strict=False))
+
+
+def _compared(gaps: list[PointGap], slot: str, number: Mapping[str, object]) -> dict[str, object]:
+    """Return the comparison of a score with the reference."""
+    for gap in gaps:
+        if (gap.head, gap.split, "score") == (slot, number["split"], number["record"]):
+            return {"gap": gap.value, "gap_low": gap.low, "gap_high": gap.high, "p_corrected": gap.p_corrected}
+    return {}
+
+
+def _depths(result: HeadResult, n_blocks: int) -> dict[str, float]:
+    """Return the relative depth of every layer of a head; none where the blocks are not on record."""
+    if not n_blocks or not result.layers:
+        return {}
+    names = [layer.rpartition("/")[2] for layer in result.layers]
+    return dict(zip(result.layers, relative_depths(names, n_blocks), strict=True))
+
+
+def layer_scores(frame: pd.DataFrame, slot: str) -> pd.DataFrame:
+    """Take the curves of a head from a `points_frame`: the best of its values at each layer, on the split that chose.
+
+    A row per point and layer: the columns of the axes, `point`, `task`, `layer`, `depth`, `metric`, `split`,
+    `is_chosen` and `value`; no row where no head scored single layers.
+    """
+    curves = frame[(frame["record"] == "curve") & (frame["slot"] == slot) & (frame["split"] != "test")]
+    if (curves["split"] == "validation").any():
+        curves = curves[curves["split"] == "validation"]
+    names = list(curves.columns)
+    keys = [*names[: names.index("point") + 1], "task", "layer", "depth", "metric", "split", "is_chosen"]
+    best = curves.groupby(list(dict.fromkeys(keys)), sort=False, dropna=False, as_index=False).agg({"value": "max"})
+    return best[np.isfinite(best["value"].astype(np.float64))].reset_index(drop=True)
+
+
+def score_rows(frame: pd.DataFrame, slot: str) -> pd.DataFrame:
+    """Take a row per point and split from a `points_frame`: the score by the metric that a head was chosen by."""
+    rows = frame[(frame["record"] == "score") & (frame["slot"] == slot)]
+    return rows.groupby(["point", "split"], sort=False, as_index=False).head(1).reset_index(drop=True)
