@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from extract.code_gate import allow_code
 from extract.errors import ConfigError
 from extract.files import write_file
 from extract.masks.mask_plan import (
@@ -13,13 +14,14 @@ from extract.masks.mask_plan import (
     plans_over_k_and_k0,
     plans_over_windows,
 )
+from extract.registry import PLACE
 from probes.cli.commands import RunArgs, SweepArgs
 from probes.cli.main import leave_at_once, stop_signals
 from probes.cli.screen import show, show_run, show_task, watcher_of
 from probes.report.scores import PlansScores, label_of, read_plans
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line
-from probes.runs.grid import Grid, grid_of, make_grid, plan_axis
+from probes.runs.grid import Grid, grid_of, plan_grid
 from probes.runs.run_config import load_run_task
 from probes.runs.run_stamp import find_finished
 from probes.runs.watcher import Watcher
@@ -105,9 +107,10 @@ def choose_grid(args: SweepArgs) -> Grid:
     options = {"reference": args.reference, "choose_on": args.choose_on}
     flags = (args.plans, args.kinds, args.k, args.windows)
     if any(flags) or not (args.over or args.ratios or args.config.sweep):
-        return make_grid(args.config, [plan_axis(choose_plans(args))], **options)
+        return plan_grid(args.config, choose_plans(args), **options)
     over = [*args.over, *[f"ratio={args.ratios}"] * bool(args.ratios)]
-    return grid_of(args.config, over, **options)
+    with allow_code(PLACE.findall(" ".join(over))):  # code that is typed is the user's own
+        return grid_of(args.config, over, **options)
 
 
 def _show_plans(folder: Path, scores: PlansScores) -> None:

@@ -30,8 +30,8 @@ def grid_document(scores: PlansScores) -> Document:
     """Write the report of a sweep over axes."""
     header, axes = scores.header, axes_of(scores)
     question = (
-        f"At which of {len(scores.plans):,} points ({' x '.join(axes)}) is {header.decoder['name']} the best encoder for "
-        f"{task_title(header.task['name'])}?"
+        f"At which of {len(scores.plans):,} points ({' x '.join(axes)}) is {header.decoder['name']} the best encoder "
+        f"for {task_title(header.task['name'])}?"
     )
     blocks = [*opening(header), *_cost(scores), *_failures(scores), *_choices(scores), *_every_point(scores)]
     blocks += [*baseline_blocks(scores.baselines), Heading("What was used"), machine_line(header)]

@@ -24,7 +24,8 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
     """Draw the figures of a sweep over axes: for every head the layers at every point, and the scores of points."""
     frame, axes = points_frame(scores), axes_of(scores)
     for slot in scores.chosen:
-        layers, stem = layer_scores(frame, slot), slot.replace("-", "_").replace(" ", "_")
+        metric, stem = scores.chosen[slot].result.metric, slot.replace("-", "_").replace(" ", "_")
+        layers = layer_scores(frame, slot, metric)
         where = f"{task_title(scores.header.task['name'])} on {scores.header.decoder['name']}"
         chosen = label_of(scores.chosen[slot].point)
         if layers["layer"].nunique() > 1:
@@ -33,11 +34,11 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
                 draw_layer_maps,
                 layers,
                 title=f"{slot}: score of each layer at every point",
-                note=f"{where}; one scale; framed: the best layer of a row, ring: chosen, {chosen}",
+                note=f"{where}; one scale; square: best layer of a row, star: best of all; ring: chosen, {chosen}",
                 size=map_size(layers, axes),
                 table=layer_table(layers),
             )
-        rows = score_rows(frame, slot)
+        rows = score_rows(frame, slot, metric)
         album.add(
             f"points_{stem}",
             draw_points,
@@ -81,8 +82,8 @@ def map_size(frame: pd.DataFrame, axes: Sequence[str]) -> tuple[float, float]:
 def draw_layer_maps(figure: Figure, frame: pd.DataFrame) -> None:
     """Draw the columns of `layer_scores`: layers by the values of an axis, a panel for each value of the others.
 
-    All panels have one scale. The best layer of each row is framed, the best of all is marked by a cross, and the row
-    of the chosen point by a ring at its best layer.
+    All panels have one scale. A square is at the best layer of each row, a star at the best of all, and a ring at the
+    best layer of the chosen point.
     """
     rows, others = panel_axes(frame)
     parts = _panels(frame, others)
@@ -133,7 +134,7 @@ def _draw_map(axes: Axes, part: pd.DataFrame, rows: str, names: list[str], ends:
         style.mark_layers(axes, layers)
     else:
         axes.set_xticks([-0.5, (len(layers) - 1) / 2, len(layers) - 0.5], ["0", "0.5", "1"])
-        axes.set_xlabel(style.DEPTH)
+        axes.set_xlabel("relative depth")
     return image
 
 

@@ -110,13 +110,14 @@ def _depths(result: HeadResult, n_blocks: int) -> dict[str, float]:
     return dict(zip(result.layers, relative_depths(names, n_blocks), strict=True))
 
 
-def layer_scores(frame: pd.DataFrame, slot: str) -> pd.DataFrame:
+def layer_scores(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:
     """Take the curves of a head from a `points_frame`: the best of its values at each layer, on the split that chose.
 
     A row per point and layer: the columns of the axes, `point`, `task`, `layer`, `depth`, `metric`, `split`,
     `is_chosen` and `value`; no row where no head scored single layers.
     """
-    curves = frame[(frame["record"] == "curve") & (frame["slot"] == slot) & (frame["split"] != "test")]
+    curves = _of_slot(frame, "curve", slot, metric)
+    curves = curves[curves["split"] != "test"]
     if (curves["split"] == "validation").any():
         curves = curves[curves["split"] == "validation"]
     names = list(curves.columns)
@@ -125,7 +126,10 @@ def layer_scores(frame: pd.DataFrame, slot: str) -> pd.DataFrame:
     return best[np.isfinite(best["value"].astype(np.float64))].reset_index(drop=True)
 
 
-def score_rows(frame: pd.DataFrame, slot: str) -> pd.DataFrame:
-    """Take a row per point and split from a `points_frame`: the score by the metric that a head was chosen by."""
-    rows = frame[(frame["record"] == "score") & (frame["slot"] == slot)]
-    return rows.groupby(["point", "split"], sort=False, as_index=False).head(1).reset_index(drop=True)
+def score_rows(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:
+    """Take a row per point and split from a `points_frame`: the scores of a head by a metric."""
+    return _of_slot(frame, "score", slot, metric).reset_index(drop=True)
+
+
+def _of_slot(frame: pd.DataFrame, record: str, slot: str, metric: str) -> pd.DataFrame:
+    return frame[(frame["record"] == record) & (frame["slot"] == slot) & (frame["metric"] == metric)]

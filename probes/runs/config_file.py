@@ -34,6 +34,7 @@ from extract.records import (
     with_numbers,
 )
 from extract.registry import PLACE
+from extract.run.extraction_spec import names_of_code
 from probes.data.task_table import TASKS
 from probes.fitting.fit_options import find_protocol
 from probes.runs.run_config import NAME_BYTES, TYPED, ConfigPaths, RunConfig, home_of
@@ -448,7 +449,9 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
         if not any(f"{key}.".startswith(f"{name}.") for name in settings)
     }
     hidden = {"sources": {**kept, **dict.fromkeys(settings, source)}, "missing": config.missing}
-    record: RunConfig = from_plain(RunConfig, {**values, **hidden, "has_checked_heads": config.has_checked_heads})
+    known = [*names_of_code(config.extraction), *filter(PLACE.fullmatch, config.heads)]
+    with allow_code(known):  # of a record that was read before
+        record: RunConfig = from_plain(RunConfig, {**values, **hidden, "has_checked_heads": config.has_checked_heads})
     return record
 
 
@@ -458,8 +461,8 @@ def _drop_missing_poolings(heads: Mapping[str, dict[str, object] | None], extrac
     given = (extraction.get("poolings", ()), words.get("poolings", ()) if isinstance(words, Mapping) else ())
     poolings = {name for part in given for name in from_plain(tuple[str, ...], part, "extraction.poolings")}
     for options in filter(None, heads.values()) if poolings else ():
-        if not set(split_poolings(str(options.get("pooling") or ""))) <= poolings:
-            options.pop("pooling", None)
+        if options.get("pooling") and not set(split_poolings(str(options["pooling"]))) <= poolings:
+            del options["pooling"]
 
 
 def _plain_values(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:

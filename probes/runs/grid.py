@@ -11,9 +11,11 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
+from extract.code_gate import allow_code
 from extract.decoders.decoder_spec import short_name
 from extract.errors import ConfigError, IcecoreError, unknown_name
 from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.registry import PLACE
 from probes.report.scores import label_of
 from probes.runs.config_file import name_key, with_settings
 from probes.runs.run_config import RunConfig
@@ -225,16 +227,16 @@ def short_key(key: str) -> str:
 
 def _ratio_axis(values: object, config: RunConfig) -> Axis:
     """Read the ratios of a merge of two checkpoints: the weight of the second."""
+    try:
+        ratios = [float(value) for value in (split_values(values) if isinstance(values, str) else _list(values))]
+    except ValueError as error:
+        raise ConfigError(f"--ratios is {_text(values)!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
     merge = config.decoder.merge
     if len(merge) != 2:
         raise ConfigError(
             f"decoder.merge has {len(merge)} parts, and ratios are between two; set decoder.merge: "
             "[{name: A, weight: 0.5}, {name: B, weight: 0.5}]."
         )
-    try:
-        ratios = [float(value) for value in (split_values(values) if isinstance(values, str) else _list(values))]
-    except ValueError as error:
-        raise ConfigError(f"the ratios are {values!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
     first, second = merge
     parts = {  # 0.1, and not 0.09999999999999998
         f"{ratio:g}": (replace(first, weight=round(1 - ratio, 12)), replace(second, weight=ratio)) for ratio in ratios
@@ -246,6 +248,10 @@ def _ratio_axis(values: object, config: RunConfig) -> Axis:
 
 def _list(values: object) -> Sequence[str | float]:
     return values if isinstance(values, list | tuple) else [values]  # type: ignore[list-item]
+
+
+def _text(values: object) -> str:
+    return ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
 
 
 def _mapping(value: object, where: str) -> dict[object, object]:
@@ -334,6 +340,14 @@ def make_grid(
         wanted = combinations[0]
     values = {axis.name: axis.values for axis in axes}
     return Grid(tuple(by_name), spanned, wanted, choose_on, values)
+
+
+def plan_grid(config: RunConfig, plans: Sequence[MaskPlan], **options: str) -> Grid:
+    """Span the grid of a sweep over mask plans; `options` are those of `make_grid`."""
+    if not plans:
+        raise ConfigError("no plan was given to sweep over; give at least one.")
+    with allow_code([name for plan in plans for name in plan.kind_names if PLACE.fullmatch(name)]):  # read before
+        return make_grid(config, [plan_axis(list(dict.fromkeys(plans)))], **options)
 
 
 def _size(axes: Sequence[Axis]) -> int:

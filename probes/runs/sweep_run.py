@@ -30,7 +30,7 @@ from probes.report.scores import (
 )
 from probes.report.write import write_plans
 from probes.runs.folder import name_sweep, open_folder
-from probes.runs.grid import Grid, Point, make_grid, plan_axis
+from probes.runs.grid import Grid, Point, plan_grid
 from probes.runs.plan_runs import (
     evaluate_plan,
     finite_score,
@@ -57,10 +57,7 @@ def run_sweep(
     config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
 ) -> RunResult[PlansScores]:
     """Run a configuration under many plans: the grid with this one axis; see `run_grid`."""
-    if not plans:
-        raise ConfigError("no plan was given to sweep over; give at least one.")
-    grid = make_grid(config, [plan_axis(list(dict.fromkeys(plans)))])
-    return run_grid(config, grid, test=test, watcher=watcher, command=command)
+    return run_grid(config, plan_grid(config, plans), test=test, watcher=watcher, command=command)
 
 
 def run_grid(
