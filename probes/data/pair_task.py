@@ -336,7 +336,7 @@ def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error"
 
 
 def _with_origins(rows: "datasets.Dataset", split: str, file: Path) -> "datasets.Dataset":
-    """Add genre and source to the rows of a split of STS-B, where its file is the published one and none was dropped."""
+    """Add genre and source to the rows of a split of STS-B, where its file is the published one and all are there."""
     digest, parts = STSB_ORIGINS[split]
     if len(rows) != sum(n for _, _, n in parts) or digest_bytes(read_file(file)) != digest:
         return rows

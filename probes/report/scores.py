@@ -335,6 +335,57 @@ class PointGap:
 
 
 @dataclass(frozen=True)
+class PartGain:
+    """What a chosen point has above the reference on one task, or on the rows of one source."""
+
+    name: str
+    point: Mapping[str, str]
+    """The point that is compared."""
+    metric: str
+    split: str
+    chosen: float
+    """Its score."""
+    reference: float
+    value: float
+    """The gain."""
+    low: float
+    high: float
+    rank: float
+    """Normalised rank of the point among all on this part, 0 the best; NaN where ranks were not taken."""
+    n_units: int
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Whether the gain of a choice is seen on more than one task, or source of rows."""
+
+    head: str
+    """The head's name in `chosen`."""
+    over: str
+    """What the parts are: `tasks`, `sources`, or `sources, each left out of the choice`."""
+    chosen_on: str
+    """Where the point was chosen, in words."""
+    parts: tuple[PartGain, ...]
+    value: float
+    """Mean gain over parts."""
+    low: float
+    """Lower end of the interval that reflects the draw of parts as well as of rows."""
+    high: float
+    spread: float
+    """Standard deviation of the gains."""
+
+    @property
+    def n_gained(self) -> int:
+        """Parts with a gain."""
+        return sum(part.value > 0 for part in self.parts)
+
+    @property
+    def n_certain(self) -> int:
+        """Parts whose gain has an interval above 0."""
+        return sum(part.low > 0 for part in self.parts)
+
+
+@dataclass(frozen=True)
 class FailedPoint:
     """A point of a sweep that could not be computed."""
 
@@ -439,6 +490,10 @@ class GridScores:
     gaps: tuple[PointGap, ...] = ()
     """Every point against the reference: on test where it was read for all, else on validation."""
     failed: tuple[FailedPoint, ...] = ()
+    task_axis: str = ""
+    """The axis along which the task changes; a choice holds for all its values."""
+    transfers: tuple[Transfer, ...] = ()
+    """Gains of the choices over tasks, and over the sources of rows."""
 
 
 @dataclass(frozen=True)

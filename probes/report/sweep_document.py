@@ -15,11 +15,12 @@ from probes.report.blocks import (
     describe_point,
     interval,
     metric_label,
+    number,
     percent,
     spread,
 )
 from probes.report.document import EVERY_PLAN, FEW_UNITS, baseline_blocks, machine_line, margin, opening, over_baseline
-from probes.report.scores import PlanChoice, PlansScores, PointGap, label_of
+from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
 from probes.report.sweep_frames import axes_of, slots_of
 
 LEVEL = 0.05
@@ -30,10 +31,17 @@ def grid_document(scores: PlansScores) -> Document:
     """Write the report of a sweep over axes."""
     header, axes = scores.header, axes_of(scores)
     question = (
-        f"At which of {len(scores.plans):,} points ({' x '.join(axes)}) is {header.decoder['name']} the best encoder "
+        f"At which of {count_points(scores)} ({' x '.join(axes)}) is {header.decoder['name']} the best encoder "
         f"for {task_title(header.task['name'])}?"
     )
-    blocks = [*opening(header), *_cost(scores), *_failures(scores), *_choices(scores), *_every_point(scores)]
+    blocks = [
+        *opening(header),
+        *_cost(scores),
+        *_failures(scores),
+        *_choices(scores),
+        *_transfers(scores),
+        *_every_point(scores),
+    ]
     blocks += [*baseline_blocks(scores.baselines), Heading("What was used"), machine_line(header)]
     return Document(header.name, question, grid_lead(scores), blocks)
 
@@ -44,10 +52,68 @@ def grid_lead(scores: PlansScores) -> str:
     result, split = choice.result, choice.result.reported_split
     where = describe_point(result.chosen)
     head = f"the head `{result.name}`" + f" at {where}" * bool(where)
-    text = f"The best of {len(scores.plans):,} points is `{label_of(choice.point)}`, with {head}: "
+    text = f"The best of {count_points(scores)} is `{label_of(choice.point)}`, with {head}: "
     text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {split}, "
     text += f"{_certainty(scores, name, choice)}."
-    return f"{text} {over_baseline(result, scores.baselines)}".rstrip()
+    transfers = scores.grid.transfers if scores.grid else ()
+    seen = [seen_on(part) for part in transfers if part.head == name and part.over in ("tasks", "sources")]
+    return " ".join(filter(None, [text, _ties(scores, name, choice), *seen, over_baseline(result, scores.baselines)]))
+
+
+def count_points(scores: PlansScores) -> str:
+    """Count the points, which tasks do not multiply."""
+    axis = scores.grid.task_axis if scores.grid else ""
+    if not axis:
+        return f"{len(scores.plans):,} points"
+    systems = {tuple(value for name, value in row.point.items() if name != axis) for row in scores.plans}
+    return f"{len(systems):,} points on {len({row.point[axis] for row in scores.plans})} tasks"
+
+
+def seen_on(transfer: Transfer) -> str:
+    """Say on how many sets a gain was seen."""
+    ends = f"{percent(transfer.low, sign='+')} to {percent(transfer.high, sign='+')}"
+    n = len(transfer.parts)
+    return (
+        f"Over {n} {transfer.over}, chosen on {transfer.chosen_on}, a gain was seen on {transfer.n_gained} of {n} and "
+        f"is certain on {transfer.n_certain}: {percent(transfer.value, sign='+')} on average, spread "
+        f"{percent(transfer.spread)} ({ends} over {transfer.over.partition(',')[0]} and rows)."
+    )
+
+
+def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
+    """Say how many points validation cannot tell from the chosen one, where they were compared with it."""
+    grid = scores.grid
+    if grid is None or dict(choice.point) != dict(grid.reference):
+        return ""
+    gaps = [gap for gap in grid.gaps if gap.head == name]
+    task = grid.task_axis
+    gaps = [gap for gap in gaps if not task or gap.point[task] == choice.point[task]]
+    tied = sum(not gap.p_corrected < LEVEL for gap in gaps)
+    return f"On {gaps[0].split}, {tied} of the {len(gaps)} other points are statistically tied with it." if gaps else ""
+
+
+def _transfers(scores: PlansScores) -> Iterator[Block]:
+    """Write the gains over tasks and over sources of rows."""
+    for transfer in scores.grid.transfers if scores.grid else ():
+        yield Heading(f"Does it transfer? {transfer.head} over {transfer.over}")
+        yield seen_on(transfer)
+        columns = ("part", "point", "metric", "split", "reference", "chosen", "gain", "95 % interval", "rank", "n")
+        rows = [
+            (
+                cell(part.name),
+                f"`{label_of(part.point)}`",
+                metric_label(part.metric),
+                part.split,
+                percent(part.reference),
+                percent(part.chosen),
+                percent(part.value, sign="+"),
+                f"{percent(part.low, sign='+')} to {percent(part.high, sign='+')}",
+                number(part.rank, 2),
+                f"{part.n_units:,}",
+            )
+            for part in transfer.parts
+        ]
+        yield Table(columns, rows)
 
 
 def _best(scores: PlansScores) -> tuple[str, PlanChoice]:
@@ -77,7 +143,7 @@ def _cost(scores: PlansScores) -> Iterator[Block]:
     cost = scores.cost
     if cost is not None:
         yield (
-            f"{len(scores.plans):,} points; the decoder passed texts through {cost.block_passes:,} blocks in all, "
+            f"{count_points(scores)}; the decoder passed texts through {cost.block_passes:,} blocks in all, "
             f"{cost.ratio:.2f} of the {cost.apart:,} of separate extractions."
         )
 

@@ -12,7 +12,7 @@ from probes.data.task_table import task_title
 from probes.report import style
 from probes.report.blocks import metric_label, score_unit
 from probes.report.scores import PlansScores, label_of
-from probes.report.sweep_frames import axes_of, layer_scores, points_frame, score_rows
+from probes.report.sweep_frames import axes_of, gains_frame, layer_scores, points_frame, score_rows
 
 MOST_PANELS = 12
 """Most panels of a figure; further values of the outer axes are in the table alone."""
@@ -47,6 +47,20 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
             note=f"{where}; bars: intervals over rows; ring: chosen on validation, {chosen}",
             size=(style.WIDE[0], 1.2 + ROW * max(rows["point"].nunique(), 3)),
             table=_point_table(rows, axes),
+        )
+    gains = gains_frame(scores)
+    for (slot, over), rows in gains.groupby(["slot", "over"], sort=False):
+        plain = over.partition(",")[0]
+        stem = f"{slot}_{plain}{'_left_out' * (over != plain)}".replace("-", "_").replace(" ", "_")
+        split = str(rows["split"].iloc[0])
+        album.add(
+            f"gains_{stem}",
+            style.on_panel(draw_gains),
+            rows,
+            title=f"{slot}: gains over {over}",
+            note=f"chosen - reference on {split}; bars: 95 % over rows, of the mean over {plain} as well",
+            size=(style.SIZE[0], 1.3 + ROW * len(rows)),
+            table=rows.drop(columns=["slot", "over"]).rename_axis(columns="scores are fractions"),
         )
 
 
@@ -164,6 +178,24 @@ def draw_points(figure: Figure, frame: pd.DataFrame) -> None:
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{metric_label(frame['metric'].iloc[0])} x 100")
     axes.legend(loc="best", frameon=False, fontsize=style.SMALL)
+
+
+def draw_gains(axes: Axes, frame: pd.DataFrame) -> Axes:
+    """Draw the columns of `gains_frame`: the gain on every part with its interval, and their mean below a line."""
+    names = list(frame["part"])
+    value, low, high = (100 * frame[name].to_numpy(np.float64) for name in ("gain", "low", "high"))
+    for row, name in enumerate(names):
+        colour = style.ORANGE if name == "mean" else style.BLUE
+        axes.plot([low[row], high[row]], [row, row], color=colour, linewidth=1.4)
+        axes.plot(value[row], row, "D" if name == "mean" else "o", color=colour, markersize=5)
+    axes.axvline(0, color=style.GREY, linewidth=0.7)
+    axes.axhline(len(names) - 1.5, color=style.PALE, linewidth=0.7)
+    axes.set_yticks(range(len(names)), [style.shorten(name) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    metrics = [metric_label(metric) for metric in dict.fromkeys(frame["metric"].dropna())]
+    axes.set_xlabel(f"gain in {' and '.join(metrics)} x 100")
+    return axes
 
 
 def _point_table(frame: pd.DataFrame, axes: Sequence[str]) -> pd.DataFrame:

@@ -7,9 +7,13 @@ import pandas as pd
 
 from extract.decoders.decoder_spec import relative_depths
 from probes.heads.result import HeadResult
-from probes.report.scores import PlanScores, PlansScores, PointGap, tidy_rows
+from probes.report.scores import PlanScores, PlansScores, PointGap, label_of, tidy_rows
 
 PLAN_AXIS = "plan"
+GAIN_COLUMNS = (
+    *("slot", "over", "part", "point", "metric", "split", "chosen", "reference"),
+    *("gain", "low", "high", "rank", "n_units"),
+)
 COLUMNS = (
     "point",
     "task",
@@ -55,10 +59,10 @@ def points_frame(scores: PlansScores) -> pd.DataFrame:
     `record` says what a row is: `score`, the mean over seeds of a metric on a split, with its interval; `seed`, the
     score of one seed; `curve`, the score of one layer; `baseline`, named in `curve`. `slot` is the head's name in
     `chosen`, which differs from `head` where heads are an axis. `is_chosen` marks the point that was chosen for it on
-    validation, `is_reference` the point that others are compared with. `gap` and what follows it are in the `score`
-    rows of the split that points were compared on: what the point has above the reference, the paired interval, and the
-    p-value corrected by Holm over points. Scores are fractions, `depth` is 0 at the embedding and 1 at the top; what
-    does not apply is missing.
+    validation, `is_reference` the point that others are compared with, both on every task. `gap` and what follows it
+    are in the `score` rows of the split that points were compared on: what the point has above the reference, the
+    paired interval, and the p-value corrected by Holm over points. Scores are fractions, `depth` is 0 at the embedding
+    and 1 at the top; what does not apply is missing.
     """
     axes = axes_of(scores)
     rows = [number for row in scores.plans for number in _rows_of(scores, row)]
@@ -73,18 +77,25 @@ def _rows_of(scores: PlansScores, row: PlanScores) -> Iterator[dict[str, object]
         "task": row.task or scores.header.task["name"],
         "decoder": decoder["name"],
         "plan": row.plan.text,
-        "is_reference": grid is not None and point == dict(grid.reference),
+        "is_reference": grid is not None and _but_task(scores, point) == _but_task(scores, grid.reference),
     }
     gaps = [gap for gap in (grid.gaps if grid else ()) if dict(gap.point) == point]
     for slot, result in slots_of(scores, row).items():
         choice = scores.chosen.get(slot)
-        is_chosen = choice is not None and (dict(choice.point) or {PLAN_AXIS: choice.plan.text}) == point
+        at = None if choice is None else choice.point or {PLAN_AXIS: choice.plan.text}
+        is_chosen = at is not None and _but_task(scores, at) == _but_task(scores, point)
         head = {"slot": slot, "head": result.name, "pooling": result.pooling, "is_chosen": is_chosen}
         depths = _depths(result, decoder.get("n_layers", 0))
         for number in tidy_rows(result):
             depth = depths.get(str(number.get("layer")))
             compared = _compared(gaps, slot, number) if number.get("metric") == result.metric else {}
             yield {**where, **head, "depth": depth, **number, **compared, **point}
+
+
+def _but_task(scores: PlansScores, point: Mapping[str, str]) -> dict[str, str]:
+    """Leave the axis of tasks out of a point: a choice holds on all of them."""
+    axis = scores.grid.task_axis if scores.grid else ""
+    return {name: value for name, value in point.items() if name != axis}
 
 
 def slots_of(scores: PlansScores, row: PlanScores) -> dict[str, HeadResult]:
@@ -133,3 +144,22 @@ def score_rows(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:
 
 def _of_slot(frame: pd.DataFrame, record: str, slot: str, metric: str) -> pd.DataFrame:
     return frame[(frame["record"] == record) & (frame["slot"] == slot) & (frame["metric"] == metric)]
+
+
+def gains_frame(scores: PlansScores) -> pd.DataFrame:
+    """List the gains of the choices over tasks and over sources of rows: a row per part, and one for the mean.
+
+    Columns: `slot`, `over`, `part`, `point`, `metric`, `split`, `chosen` and `reference` (scores), `gain`, `low`,
+    `high`, `rank` (0 the best of all points on this part), `n_units`; the mean is called `mean`.
+    """
+    rows = []
+    for transfer in scores.grid.transfers if scores.grid else ():
+        of = {"slot": transfer.head, "over": transfer.over}
+        for part in transfer.parts:
+            gain = {"gain": part.value, "low": part.low, "high": part.high}
+            where = {"part": part.name, "point": label_of(part.point), "metric": part.metric, "split": part.split}
+            numbers = {"chosen": part.chosen, "reference": part.reference, **gain, "rank": part.rank}
+            rows.append({**of, **where, **numbers, "n_units": part.n_units})
+        mean = {"gain": transfer.value, "low": transfer.low, "high": transfer.high}
+        rows.append({**of, "part": "mean", **mean, "n_units": len(transfer.parts)})
+    return pd.DataFrame(rows, columns=list(GAIN_COLUMNS))

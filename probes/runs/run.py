@@ -573,10 +573,13 @@ class Gaps:
     """The same of every resample."""
     n_units: int
 
-    def interval(self, system: int) -> Difference:
-        """Return the gap of one result with its symmetric interval."""
-        values, draws = np.stack([self.gaps[system], 0.0]), np.stack([self.draws[system], 0 * self.draws[system]])
-        return difference(values, draws, 0, 1, n_units=self.n_units)
+    def interval(self, system: int, *, around: float | None = None) -> Difference:
+        """Return the gap of one result with its symmetric interval, around the difference of scores on record."""
+        zeros = np.zeros_like(self.draws[system])
+        values, draws = np.array([self.gaps[system], 0.0]), np.stack([self.draws[system], zeros])
+        gap = difference(values, draws, 0, 1, n_units=self.n_units)
+        moved = 0.0 if around is None else around - gap.value
+        return Difference(gap.value + moved, gap.low + moved, gap.high + moved, gap.n_units)
 
 
 def score_gaps(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
+from extract.decoders.decoder_spec import plain_decoder, select_layers
 from extract.decoders.fetch import is_fetched, remove_fetched
 from extract.errors import IcecoreError, first_line
 from extract.files import digest_json
@@ -23,6 +23,7 @@ from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.runs.grid import Grid, Point
 from probes.runs.run_caches import show_as
+from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
 
 Item = TypeVar("Item")
@@ -94,7 +95,7 @@ def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> Iterator[li
         alone = [spec.plan] if _is_alone(spec) else []
         words = spec.words.poolings
         # `auto` stands for another pooling under each plan, and a mean of several templates is stored as it is.
-        apart = [AUTO in words, len(spec.members) > 1]
+        apart = [KINDS[task.kind].reads_words and AUTO in words, len(spec.members) > 1]
         held = [list(words), list(spec.poolings), list(spec.layers)] if any(apart) else []
         rest = [spec.template.to_dict(), spec.storage_dtype, spec.batch_tokens, spec.store_texts, spec.looks_inside]
         words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba)]
@@ -182,8 +183,3 @@ def _compute(
         return {plans[0]: extract_latents(decoder, texts, spec=alone, folder=folder, progress=progress)}
     swept = sweep_latents(decoder, texts, plans, spec=spec, folder=folder, progress=progress)
     return dict(zip(plans, swept, strict=True))
-
-
-def decoder_key(spec: DecoderSpec) -> str:
-    """Digest the settings of a decoder, by which points are grouped."""
-    return digest_json(plain_decoder(spec))
