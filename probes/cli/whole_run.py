@@ -75,8 +75,8 @@ def sweep_command(args: SweepArgs) -> int:
 
     grid = grid.check_heads()
     config = args.config.check_heads()
-    options = {"test": args.test, "removes_decoders": args.remove_decoders}
-    result = run_grid(config, grid, **options, watcher=watcher, command=command_line())
+    removes = args.remove_decoders
+    result = run_grid(config, grid, test=args.test, removes_decoders=removes, watcher=watcher, command=command_line())
     _show_plans(result.folder, result.record)
     return 0
 
@@ -96,8 +96,8 @@ def _search(args: SweepArgs, watcher: Watcher) -> int:
     with stop_signals(leave_at_once):
         from probes.runs.plan_runs import run_search
 
-    options = {"strategy": args.search, "budget": args.budget}
-    result = run_search(config, plans, **options, watcher=watcher, command=command_line())
+    strategy, budget = args.search, args.budget
+    result = run_search(config, plans, strategy=strategy, budget=budget, watcher=watcher, command=command_line())
     _show_plans(result.folder, result.record)
     return 0
 

@@ -301,8 +301,8 @@ class PlanScores:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         certified = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
-        where = {"point": self.point, "task": self.task, "decoder": self.decoder} if self.point else {}
-        return {"plan": self.plan.text, **to_plain({**where, **certified}), "heads": heads}
+        where: Plain = {"point": self.point, "task": self.task, "decoder": self.decoder} if self.point else {}
+        return {"plan": self.plan.text, **to_plain(where), **to_plain(certified), "heads": heads}
 
 
 def label_of(point: Mapping[str, str]) -> str:
@@ -615,9 +615,9 @@ def read_plans(values: Plain) -> PlansScores:
     plans = []
     for number, row in enumerate(record["plans"]):
         heads = _read_heads(f"plans[{number}].heads", row["heads"])
-        where = {"point": row.get("point", {}), "task": row.get("task", ""), "decoder": row.get("decoder")}
+        where = row.get("point", {}), row.get("task", ""), row.get("decoder")
         certified = row["cache"], row["certificate"]
-        plans.append(PlanScores(parse_plan(row["plan"]), *certified, heads, row["zero_shot"], **where))
+        plans.append(PlanScores(parse_plan(row["plan"]), *certified, heads, row["zero_shot"], *where))
     by_label = {row.label: row for row in plans}
     chosen = {}
     for name, choice in record["chosen"].items():

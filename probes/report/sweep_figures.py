@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from probes.data.task_table import task_title
 from probes.report import style
@@ -118,7 +119,9 @@ def draw_layer_maps(figure: Figure, frame: pd.DataFrame) -> None:
         figure.colorbar(image, ax=axes, label=f"{score_unit(frame)}, {frame['split'].iloc[0]}", aspect=30)
 
 
-def _draw_map(axes: Axes, part: pd.DataFrame, rows: str, names: list[str], ends: tuple[float, float]) -> object:
+def _draw_map(
+    axes: Axes, part: pd.DataFrame, rows: str, names: list[str], ends: tuple[float, float]
+) -> AxesImage | None:
     """Draw one heat map; a row whose layers are others than those of the longest is stretched over its depth."""
     curves = {str(name): curve for name, curve in part.groupby(rows, sort=False)}
     longest = max(curves.values(), key=len)
@@ -136,8 +139,8 @@ def _draw_map(axes: Axes, part: pd.DataFrame, rows: str, names: list[str], ends:
         best = int(np.argmax(values))
         x = (best + 0.5) * len(layers) / len(values) - 0.5
         is_top = curve["value"].max() == best_of_all
-        marker = {"marker": "*" if is_top else "s", "markersize": 9 if is_top else 4.5}
-        axes.plot(x, row, color=style.INK, markerfacecolor="white", linestyle="none", **marker)
+        size = 9 if is_top else 4.5
+        axes.plot(x, row, "*" if is_top else "s", color=style.INK, markerfacecolor="white", markersize=size)
         if bool(curve["is_chosen"].any()):
             axes.plot(x, row, "o", color=style.ORANGE, markerfacecolor="none", markersize=13, markeredgewidth=1.6)
     axes.grid(visible=False)

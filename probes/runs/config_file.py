@@ -470,8 +470,10 @@ def _plain_values(values: Mapping[str, object], prefix: str = "") -> dict[str, o
     flat: dict[str, object] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        is_section = SECTIONS.get(name) is False and isinstance(value, dict)
-        flat |= _plain_values(value, f"{name}.") if is_section else {name: value}
+        if SECTIONS.get(name) is False and isinstance(value, dict):
+            flat |= _plain_values(value, f"{name}.")
+        else:
+            flat[name] = value
     return flat
 
 
@@ -499,7 +501,8 @@ def _given_of(record: object, decided: Mapping[str, object]) -> dict[str, object
     """Write the fields of a record that were given, without those that have the value which a protocol decided."""
     template = TEMPLATES[record.name].fields if isinstance(record, InputTemplate) and record.name in TEMPLATES else {}
     values: dict[str, object] = {}
-    for name in record_hints(type(record)):
+    kind: type = type(record)
+    for name in record_hints(kind):
         value, other = getattr(record, name), decided.get(name)
         if is_dataclass(value) and GIVEN in vars(value):
             values[name] = _given_of(value, other if isinstance(other, Mapping) else {})

@@ -19,6 +19,7 @@ from extract.registry import PLACE
 from probes.report.scores import label_of
 from probes.runs.config_file import name_key, with_settings
 from probes.runs.run_config import RunConfig
+from probes.runs.sweep_presets import PRESETS, fill_shares, names_shares
 
 PLAN, PLAN_KEY = "plan", "extraction.plan"
 SOURCE = "sweep"
@@ -148,6 +149,7 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
     if not equals:
         return axis or _read_preset(name, config, named)
     words = split_values(values)
+    axis = axis or (_read_preset(name, config, named) if not _is_key(name) else None)
     if axis is None:
         return _read_axis(name, words, config)
     missing = [word for word in words if word not in axis.values]
@@ -158,12 +160,11 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
 
 
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
-    from probes.runs.sweep_presets import PRESETS
-
     if name not in PRESETS:
         hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
         raise unknown_name("axis", name, [*named, *PRESETS], hint=hint)
-    return Axis(name.removesuffix("s"), PRESETS[name](config))
+    axis, read = PRESETS[name]
+    return Axis(axis, read(config))
 
 
 def split_values(text: str) -> list[str]:
@@ -342,12 +343,13 @@ def make_grid(
     return Grid(tuple(by_name), spanned, wanted, choose_on, values)
 
 
-def plan_grid(config: RunConfig, plans: Sequence[MaskPlan], **options: str) -> Grid:
-    """Span the grid of a sweep over mask plans; `options` are those of `make_grid`."""
+def plan_grid(config: RunConfig, plans: Sequence[MaskPlan], *, reference: str = "", choose_on: str = "") -> Grid:
+    """Span the grid of a sweep over mask plans; options are those of `make_grid`."""
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")
     with allow_code([name for plan in plans for name in plan.kind_names if PLACE.fullmatch(name)]):  # read before
-        return make_grid(config, [plan_axis(list(dict.fromkeys(plans)))], **options)
+        axes = [plan_axis(list(dict.fromkeys(plans)))]
+        return make_grid(config, axes, reference=reference, choose_on=choose_on)
 
 
 def _size(axes: Sequence[Axis]) -> int:
@@ -362,6 +364,9 @@ def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str
     for name, value in values.items():
         settings |= axes[name].values[value]
     try:
+        if names_shares(settings):
+            rest = {key: value for key, value in settings.items() if not names_shares({key: value})}
+            settings = fill_shares(settings, with_settings(config, rest, SOURCE).decoder)
         return Point(values, with_settings(config, settings, SOURCE))
     except IcecoreError as error:
         raise ConfigError(f"the point {label_of(values)} of the sweep: {error}") from error
@@ -417,7 +422,7 @@ def _read_points(
         raise ConfigError(f"sweep.points is {str(listed)[:60]!r}; allowed: a list of points, as [{{plan: causal}}].")
     names = list(dict.fromkeys(str(name) for point in listed for name in point))
     axes: dict[str, Axis] = {}
-    points: list[dict[str, str]] = [{} for _ in listed]
+    points = [dict[str, str]() for _ in listed]
     for name in names:
         if any(name not in point for point in listed):
             raise ConfigError(f"a point of sweep.points has no {name!r}; give every point a value of every axis.")
@@ -434,4 +439,4 @@ def _read_points(
                 raise unknown_name(f"value of the axis {name!r}", value, axis.values)
             point[axis.name] = labels[json.dumps(value)]
         axes[axis.name] = axis
-    return tuple(axes.values()), points
+    return tuple(axes.values()), [*points]

@@ -63,25 +63,26 @@ def obtain_point_caches(
         removes: Whether decoders that had to be fetched are removed from this computer once their points are extracted.
 
     Raises:
-        IcecoreError: A decoder cannot be loaded, or a text not be extracted. Where points have several decoders, one
-            that fails costs its own points alone, unless all do.
+        IcecoreError: No point can be extracted. A decoder that cannot be loaded, or a text that cannot be read under a
+            template, costs the points that need it alone.
     """
     caches, groups = PointCaches(), group(grid.points, lambda point: digest_json(plain_decoder(point.config.decoder)))
     for points in groups:
         spec = points[0].config.decoder
         was_there = is_fetched(spec.name, spec.revision) if removes else True
-        try:
-            loaded = decoder or load_decoder(spec, report=watcher.say)
-            for family in _families(points, tasks):
+        loaded = decoder
+        for family in _families(points, tasks):
+            try:
+                loaded = loaded or load_decoder(spec, report=watcher.say)
                 _extract(loaded, family, tasks[family[0].label], caches, watcher, is_of_plans=grid.is_of_plans)
-            del loaded
-        except (IcecoreError, OSError, RuntimeError) as error:
-            if len(groups) == 1 or len(caches.failed) + len(points) == len(grid.points):
-                raise
-            caches.failed |= dict.fromkeys((point.label for point in points), first_line(error))
-            for point in points:
-                caches.of.pop(point.label, None)
-            watcher.say(f"{spec.name} failed, and the sweep goes on without it: {first_line(error)}")
+            except (IcecoreError, OSError, RuntimeError) as error:
+                if len(caches.failed) + len(family) == len(grid.points):
+                    raise  # nothing is left
+                caches.failed |= dict.fromkeys((point.label for point in family), first_line(error))
+                for point in family:
+                    caches.of.pop(point.label, None)
+                watcher.say(f"{family[0].label} failed, and the sweep goes on without it: {first_line(error)}")
+        del loaded
         if not was_there:
             watcher.say(remove_fetched(spec.name, spec.revision))
     return caches
