@@ -1,5 +1,6 @@
 """Figures of a sweep over axes, from its tidy frame: heat maps of layers by values, small multiples, and scores."""
 
+import re
 from collections.abc import Sequence
 from itertools import product
 
@@ -17,6 +18,8 @@ from probes.report.sweep_frames import axes_of, gains_frame, layer_scores, point
 
 MOST_PANELS = 12
 """Most panels of a figure; further values of the outer axes are in the table alone."""
+MOST_INCHES = 14.0
+"""Height of the figure of very many points."""
 ROW, PANEL = 0.27, 2.6
 """Inches of a row of a heat map, and of the width of a panel."""
 
@@ -42,11 +45,11 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
         rows = score_rows(frame, slot, metric)
         album.add(
             f"points_{stem}",
-            draw_points,
+            style.on_panel(draw_numbers) if len(axes) == 1 and numbers_of(rows[axes[0]]) else draw_points,
             rows,
             title=f"{slot}: every point of the sweep",
             note=f"{where}; bars: intervals over rows; ring: chosen on validation, {chosen}",
-            size=(style.WIDE[0], 1.2 + ROW * max(rows["point"].nunique(), 3)),
+            size=(style.WIDE[0], min(1.2 + ROW * max(rows["point"].nunique(), 3), MOST_INCHES)),
             table=_point_table(rows, axes),
         )
     gains = gains_frame(scores)
@@ -181,6 +184,32 @@ def draw_points(figure: Figure, frame: pd.DataFrame) -> None:
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{metric_label(frame['metric'].iloc[0])} x 100")
     axes.legend(loc="best", frameon=False, fontsize=style.SMALL)
+
+
+def numbers_of(names: pd.Series) -> dict[str, float]:
+    """Read the values of an axis as numbers, as `0.5` or `step512`; none where one is no number."""
+    matches = {str(name): re.fullmatch(r"[A-Za-z_=-]*?(\d+(?:\.\d+)?)", str(name)) for name in names}
+    return {name: float(match[1]) for name, match in matches.items() if match} if all(matches.values()) else {}
+
+
+def draw_numbers(axes: Axes, frame: pd.DataFrame) -> Axes:
+    """Draw the columns of `score_rows` over an axis of numbers, such as ratios or steps of a training, with intervals.
+
+    A line per split; a ring is at the point that was chosen on validation.
+    """
+    axis = str(frame.columns[0])
+    numbers = numbers_of(frame[axis])
+    frame = frame.assign(x=[numbers[str(name)] for name in frame[axis]]).sort_values("x", kind="stable")
+    shown = frame[frame["split"] != "train"]
+    for (split, rows), colour in style.coloured(list(shown.groupby("split", sort=False))):
+        x, (value, low, high) = rows["x"], (100 * rows[name].to_numpy(np.float64) for name in ("value", "low", "high"))
+        style.draw_line(axes, x, value, colour=colour, label=str(split))
+        style.draw_band(axes, x, low, high, colour=colour)
+        chosen = rows["is_chosen"].to_numpy(bool)
+        axes.plot(x[chosen], value[chosen], "o", color=colour, markerfacecolor="none", markersize=9)
+    axes.set_xlabel(axis)
+    axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100")
+    return axes
 
 
 def draw_gains(axes: Axes, frame: pd.DataFrame) -> Axes:

@@ -505,7 +505,7 @@ def _given_of(record: object, decided: Mapping[str, object]) -> dict[str, object
     for name in record_hints(kind):
         value, other = getattr(record, name), decided.get(name)
         if is_dataclass(value) and GIVEN in vars(value):
-            values[name] = _given_of(value, other if isinstance(other, Mapping) else {})
+            values |= {name: part} if (part := _given_of(value, other if isinstance(other, Mapping) else {})) else {}
         elif name in given(record) and value not in (other, template.get(name)):
             values[name] = value
     return values

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,13 +15,14 @@ from extract.code_gate import allow_code
 from extract.decoders.decoder_spec import short_name
 from extract.errors import ConfigError, IcecoreError, unknown_name
 from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.records import to_plain
 from extract.registry import PLACE
 from probes.report.scores import label_of
-from probes.runs.config_file import name_key, with_settings
+from probes.runs.config_file import SECTIONS, name_key, with_settings
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_presets import PRESETS, fill_shares, names_shares
 
-PLAN, PLAN_KEY = "plan", "extraction.plan"
+PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
@@ -124,7 +125,7 @@ def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
     """
     listed = _mapping(config.sweep.get("over", {}), "sweep.over")
     listed |= {
-        key: config.sweep[name] for key, name in ((PLAN_KEY, "plans"), ("ratio", "ratios")) if name in config.sweep
+        key: config.sweep[name] for key, name in ((PLAN_KEY, "plans"), (RATIO, "ratios")) if name in config.sweep
     }
     read = [_read_axis(str(name), values, config) for name, values in listed.items()]
     named = {axis.name: axis for axis in read}
@@ -149,7 +150,8 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
     if not equals:
         return axis or _read_preset(name, config, named)
     words = split_values(values)
-    axis = axis or (_read_preset(name, config, named) if not _is_key(name) else None)
+    if axis is None and name != RATIO and not _is_key(name):
+        axis = _read_preset(name, config, named)
     if axis is None:
         return _read_axis(name, words, config)
     missing = [word for word in words if word not in axis.values]
@@ -186,7 +188,7 @@ def split_values(text: str) -> list[str]:
 
 def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
     """Read one axis: a list of values of a key, or a mapping of names to values of it, or to sets of keys."""
-    if name == "ratio":
+    if name == RATIO:
         return _ratio_axis(values, config)
     if isinstance(values, str):
         values = split_values(values)
@@ -244,7 +246,7 @@ def _ratio_axis(values: object, config: RunConfig) -> Axis:
     }
     if not parts:
         raise ConfigError("there is no ratio; give some with ',' between them, as 0,0.25,0.5,0.75,1.")
-    return Axis("ratio", {label: {"decoder.merge": list(pair)} for label, pair in parts.items()})
+    return Axis(RATIO, {label: {"decoder.merge": to_plain(pair)} for label, pair in parts.items()})
 
 
 def _list(values: object) -> Sequence[str | float]:
@@ -324,23 +326,42 @@ def make_grid(
             "the sweep does not say what it goes over; allowed: --over KEY=VALUE,VALUE, a section `sweep` in the "
             "config, or the flags of plans (icecore sweep --help)."
         )
+    _refuse_shared_keys(axes)
     by_name = {axis.name: axis for axis in axes}
     n_points = len(points) or _size(axes)
     if n_points > MOST_POINTS:
         raise ConfigError(f"the sweep has {n_points:,} points; allowed: {MOST_POINTS:,}.")
     if points:
-        combinations = [{name: combination[name] for name in by_name} for combination in points]
+        named = [{name: combination[name] for name in by_name} for combination in points]
     else:
-        combinations = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
-    spanned = tuple(_point(config, by_name, values) for values in combinations)
+        named = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+    spanned = tuple(_point(config, by_name, values) for values in named)
     default = {axis.name: CAUSAL if CAUSAL in axis.values else next(iter(axis.values)) for axis in axes}
     wanted = default | read_point(reference, by_name)
-    if wanted not in combinations:
+    if wanted not in named:
         if reference:
             raise ConfigError(f"the reference {label_of(wanted)!r} is no point of the sweep; name one that is.")
-        wanted = combinations[0]
+        wanted = named[0]
     values = {axis.name: axis.values for axis in axes}
     return Grid(tuple(by_name), spanned, wanted, choose_on, values)
+
+
+def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
+    """Refuse axes that set the same key, as one of them would be ignored."""
+    keys = {axis.name: {key for settings in axis.values.values() for key in _flat_keys(settings)} for axis in axes}
+    for one, other in combinations(keys, 2):
+        for key, rival in product(sorted(keys[one]), sorted(keys[other])):
+            if f"{key}.".startswith(f"{rival}.") or f"{rival}.".startswith(f"{key}."):
+                raise ConfigError(f"the axes {one!r} and {other!r} both set {max(key, rival, key=len)}; make them one.")
+
+
+def _flat_keys(settings: Mapping[str, object]) -> Iterator[str]:
+    """Give the keys of settings, of a section those that are in it; heads and options are replaced as a whole."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and SECTIONS.get(key) is False:
+            yield from _flat_keys({f"{key}.{name}": part for name, part in value.items()})
+        else:
+            yield key
 
 
 def plan_grid(config: RunConfig, plans: Sequence[MaskPlan], *, reference: str = "", choose_on: str = "") -> Grid:

@@ -35,8 +35,9 @@ from probes.report.scores import (
     label_of,
 )
 from probes.report.write import write_plans
+from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import name_sweep, open_folder
-from probes.runs.grid import Grid, Point, plan_grid
+from probes.runs.grid import Grid, Point, grid_of, plan_grid
 from probes.runs.plan_runs import (
     evaluate_plan,
     finite_score,
@@ -52,12 +53,51 @@ from probes.runs.run_stamp import SWEEP, describe_inputs, write_stamp
 from probes.runs.sweep_caches import PointCaches, obtain_point_caches
 from probes.runs.sweep_gains import LEFT_OUT, make_part, make_transfer, rows_by_source
 from probes.runs.task_kinds import KINDS
-from probes.runs.watcher import SILENT, Watcher
+from probes.runs.watcher import SILENT, Watcher, watching
 
 TEST_READS = ("chosen", "all")
 """Points that test is read for: those chosen with the reference beside them, or every one."""
 FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical", "task")
 """Settings that decide a fit on the same latents."""
+
+
+def sweep(
+    config: ConfigSource,
+    over: Mapping[str, object] | Sequence[str] = (),
+    *,
+    reference: str = "",
+    choose_on: str = "",
+    test: str = "chosen",
+    watcher: Watcher | None = None,
+) -> RunResult[PlansScores]:
+    """Run a configuration at every point of a grid, choose one for each head on validation, and read test.
+
+    Args:
+        config: The configuration, as `run` takes it; its section `sweep` may name axes.
+        over: Axes: a mapping of a key to its values, as `{"extraction.plan": ["causal", "backward"]}`, or of a name to
+            named sets of keys, as `{"encoder": {"plain": {}, "last": {"poolings": ["last"]}}}`; or what is typed after
+            `--over`, as `["extraction.plan=causal,backward", "encoders"]`. Those of the configuration when empty.
+        reference: Some values of the point that others are compared with, as `plan=causal`; the first ones when empty.
+        choose_on: Where tasks are an axis, the task to choose on; all of them when empty.
+        test: Points that test is read for: `chosen` (and the reference), or `all`.
+        watcher: Progress callbacks; by default a bar in a notebook, and nothing elsewhere.
+
+    Returns:
+        The folder of the sweep, and its scores; `icecore.points_frame` lists them, a column per axis.
+
+    Raises:
+        IcecoreError: An axis that is no key, or a point that a run would refuse; names the point.
+
+    Example:
+        >>> result = sweep("configs/demo.yaml", {"poolings": ["mean", "last"]})  # doctest: +SKIP
+    """
+    with watching(watcher) as shown:
+        record = as_config(config, report=shown.say)
+        if isinstance(over, Mapping):
+            record = replace(record, sweep={**record.sweep, "over": dict(over)}) if over else record
+            over = ()
+        grid = grid_of(record, list(over), reference=reference, choose_on=choose_on)
+        return run_grid(record, grid, test=test, watcher=shown)
 
 
 def run_sweep(
