@@ -139,7 +139,9 @@ def _draw_map(
         values = 100 * curve["value"].to_numpy(np.float64)
         extent = (-0.5, len(layers) - 0.5, row + 0.5, row - 0.5)
         image = axes.imshow(values[None], aspect="auto", cmap=style.SCALE, vmin=ends[0], vmax=ends[1], extent=extent)
-        best = int(np.argmax(values))
+        if np.isnan(values).all():
+            continue
+        best = int(np.nanargmax(values))
         x = (best + 0.5) * len(layers) / len(values) - 0.5
         is_top = curve["value"].max() == best_of_all
         size = 9 if is_top else 4.5

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import pandas as pd
 
 from extract.decoders.decoder_spec import relative_depths
@@ -125,7 +124,7 @@ def layer_scores(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:
     """Take the curves of a head from a `points_frame`: the best of its values at each layer, on the split that chose.
 
     A row per point and layer: the columns of the axes, `point`, `task`, `layer`, `depth`, `metric`, `split`,
-    `is_chosen` and `value`; no row where no head scored single layers.
+    `is_chosen` and `value`, which is missing where a layer has no score; no row where no head scored single layers.
     """
     curves = _of_slot(frame, "curve", slot, metric)
     curves = curves[curves["split"] != "test"]
@@ -133,8 +132,7 @@ def layer_scores(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:
         curves = curves[curves["split"] == "validation"]
     names = list(curves.columns)
     keys = [*names[: names.index("point") + 1], "task", "layer", "depth", "metric", "split", "is_chosen"]
-    best = curves.groupby(list(dict.fromkeys(keys)), sort=False, dropna=False, as_index=False).agg({"value": "max"})
-    return best[np.isfinite(best["value"].astype(np.float64))].reset_index(drop=True)
+    return curves.groupby(list(dict.fromkeys(keys)), sort=False, dropna=False, as_index=False).agg({"value": "max"})
 
 
 def score_rows(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:

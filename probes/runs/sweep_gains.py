@@ -45,13 +45,18 @@ def make_part(
 def make_transfer(
     name: str, over: str, chosen_on: str, parts: Sequence[PartGain], draws: Sequence[NDArray[np.float64]]
 ) -> Transfer | None:
-    """Average gains over parts, with an interval over the draw of parts as well as of rows; None for one part."""
+    """Average gains over parts, with an interval over the draw of parts as well as of rows; None for one part.
+
+    A part on which one of the two has no score is listed, and left out of the average.
+    """
     if len(parts) < 2:
         return None
-    values = np.array([part.value for part in parts])
-    low, high = mean_gain_interval(np.stack(draws))
-    spread = float(values.std(ddof=1))
-    return Transfer(name, over, chosen_on, tuple(parts), float(values.mean()), low, high, spread)
+    scored = [number for number, part in enumerate(parts) if math.isfinite(part.value)]
+    values = np.array([parts[number].value for number in scored])
+    low, high = mean_gain_interval(np.stack([draws[number] for number in scored])) if scored else (math.nan, math.nan)
+    mean = float(values.mean()) if scored else math.nan
+    spread = float(values.std(ddof=1)) if len(scored) > 1 else math.nan
+    return Transfer(name, over, chosen_on, tuple(parts), mean, low, high, spread)
 
 
 def mean_gain_interval(
@@ -60,13 +65,16 @@ def mean_gain_interval(
     """Return the interval of the mean gain over `T` tasks or sources, from gains of `R` resamples of the rows of each.
 
     Every resample draws as many parts as there are, with replacement, and of each the gain of a resample of its rows
-    (a bootstrap of two levels). With few parts it is rough.
+    (a bootstrap of two levels). With few parts it is rough. Resamples in which a part has no score are left out.
     """
     n_parts, n_resamples = draws.shape
     rng = np.random.default_rng(seed)
     parts = rng.integers(n_parts, size=(n_resamples, n_parts))
     rows = rng.integers(n_resamples, size=(n_resamples, n_parts))
-    means = np.nanmean(draws[parts, rows], axis=1)
+    drawn = draws[parts, rows]
+    means = drawn.mean(axis=1)[np.isfinite(drawn).all(axis=1)]
+    if not len(means):
+        return math.nan, math.nan
     tail = (1 - confidence) / 2
-    low, high = np.nanquantile(means, [tail, 1 - tail])
+    low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
