@@ -623,8 +623,9 @@ def remove_fetched(name: str, revision: str | None = None) -> str:
     from huggingface_hub import scan_cache_dir
 
     plain = split_random(name)[0]
-    snapshot = local_snapshot(plain, revision or "main")
-    if snapshot is None or Path(plain).expanduser().exists():
+    is_of_user = Path(plain).expanduser().exists()
+    snapshot = None if is_of_user else local_snapshot(plain, revision or "main")
+    if snapshot is None:
         return f"{name}: nothing to remove"
     strategy = scan_cache_dir().delete_revisions(snapshot.name)
     freed = strategy.expected_freed_size_str

@@ -82,8 +82,8 @@ def obtain_point_caches(
                 for point in family:
                     caches.of.pop(point.label, None)
                 watcher.say(f"{family[0].label} failed, and the sweep goes on without it: {first_line(error)}")
-        del loaded
-        if not was_there:
+        was_loaded, loaded = loaded is not None, None  # frees its memory before the next one
+        if was_loaded and not was_there:
             watcher.say(remove_fetched(spec.name, spec.revision))
     return caches
 
