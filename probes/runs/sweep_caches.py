@@ -151,7 +151,7 @@ def _extract(
     missing = [point for point in points if is_of_plans or not _find(decoder, texts, point, caches)]
     if not missing:
         return
-    spec = join_specs([point.config.extraction for point in missing], n_blocks)
+    spec = join_specs([point.config.extraction for point in points], n_blocks)  # whatever a killed sweep has left
     plans = list({point.plan: None for point in missing})
     made = _compute(decoder, texts, plans, spec, folder=folder, progress=watcher.extraction(title))
     for point in missing:

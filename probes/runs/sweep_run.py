@@ -57,8 +57,8 @@ from probes.runs.watcher import SILENT, Watcher, watching
 
 TEST_READS = ("chosen", "all")
 """Points that test is read for: those chosen with the reference beside them, or every one."""
-FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical", "task")
-"""Settings that decide a fit on the same latents."""
+FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
+"""Settings that decide a fit, beside latents and rows."""
 
 
 def sweep(
@@ -306,7 +306,7 @@ class _Sweep:
         if self.grid.is_of_plans:
             return folder
         values = point.config.to_dict()
-        fitted = digest_json({key: values[key] for key in FITTED})
+        fitted = digest_json([self.tasks[point.label].digest(), *(values[key] for key in FITTED)])
         return folder.with_name(f"{folder.name}-{fitted[:8]}")
 
     def _reference(self) -> Point:
