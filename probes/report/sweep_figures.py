@@ -131,7 +131,6 @@ def _draw_map(
     layers = list(longest["layer"])
     alike = all(list(curve["layer"]) == layers for curve in curves.values())
     image = None
-    best_of_all = part["value"].max()
     for row, name in enumerate(names):
         curve = curves.get(str(name))
         if curve is None:
@@ -143,7 +142,7 @@ def _draw_map(
             continue
         best = int(np.nanargmax(values))
         x = (best + 0.5) * len(layers) / len(values) - 0.5
-        is_top = curve["value"].max() == best_of_all
+        is_top = values[best] == ends[1]  # of all panels
         size = 9 if is_top else 4.5
         axes.plot(x, row, "*" if is_top else "s", color=style.INK, markerfacecolor="white", markersize=size)
         if bool(curve["is_chosen"].any()):
