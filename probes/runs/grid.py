@@ -429,10 +429,13 @@ def grid_of(config: RunConfig, over: Sequence[str] = (), *, reference: str = "",
     listed = config.sweep.get("points", [])
     if listed and not over:
         axes, points = _read_points(listed, {axis.name: axis for axis in axes}, config)
-    origin = config.sweep.get("reference", "")
-    of_file = {str(key): str(value) for key, value in origin.items()} if isinstance(origin, Mapping) else str(origin)
+    by_name = {axis.name: axis for axis in axes}
+    of_file = config.sweep.get("reference", "")
+    if isinstance(of_file, Mapping):  # typed axes may be others
+        of_file = {_short(str(key)): str(value) for key, value in of_file.items() if _short(str(key)) in by_name}
+    wanted = reference or (of_file if isinstance(of_file, dict) else str(of_file))
     chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
-    return make_grid(config, axes, points=points, reference=reference or of_file, choose_on=chosen_on)
+    return make_grid(config, axes, points=points, reference=wanted, choose_on=chosen_on)
 
 
 def _read_points(

@@ -94,7 +94,9 @@ def sweep(
     with watching(watcher) as shown:
         record = as_config(config, report=shown.say)
         if isinstance(over, Mapping):
-            record = replace(record, sweep={**record.sweep, "over": dict(over)}) if over else record
+            if over:
+                rest = {key: value for key, value in record.sweep.items() if key in ("reference", "choose_on")}
+                record = replace(record, sweep={**rest, "over": dict(over)})
             over = ()
         grid = grid_of(record, list(over), reference=reference, choose_on=choose_on)
         return run_grid(record, grid, test=test, watcher=shown)
