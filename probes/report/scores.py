@@ -5,7 +5,7 @@ The file may come from anybody: it is read by the annotations below, and a field
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, Required, TypedDict
 
 from extract.files import digest_text
@@ -300,7 +300,7 @@ class PlanScores:
     def to_dict(self) -> Plain:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
-        certified = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
+        certified: Plain = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
         where: Plain = {"point": self.point, "task": self.task, "decoder": self.decoder} if self.point else {}
         return {"plan": self.plan.text, **to_plain(where), **to_plain(certified), "heads": heads}
 
@@ -432,7 +432,7 @@ class PlanChoice:
     def to_dict(self) -> Plain:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
-        gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
+        gain: dict[str, object] = {} if self.gain is None else {"gain": self.gain.to_dict()}
         gain |= {} if self.lead is None else {"lead": to_plain(self.lead)}
         gain |= {"point": to_plain(self.point), "head": self.result.name} if self.point else {}
         return {"plan": self.plan.text, "chosen": dict(self.result.chosen), "summary": summary, **gain}
@@ -615,9 +615,9 @@ def read_plans(values: Plain) -> PlansScores:
     plans = []
     for number, row in enumerate(record["plans"]):
         heads = _read_heads(f"plans[{number}].heads", row["heads"])
-        where = row.get("point", {}), row.get("task", ""), row.get("decoder")
-        certified = row["cache"], row["certificate"]
-        plans.append(PlanScores(parse_plan(row["plan"]), *certified, heads, row["zero_shot"], *where))
+        plan = PlanScores(parse_plan(row["plan"]), row["cache"], row["certificate"], heads, row["zero_shot"])
+        point, task, decoder = row.get("point", {}), row.get("task", ""), row.get("decoder")
+        plans.append(replace(plan, point=point, task=task, decoder=decoder))
     by_label = {row.label: row for row in plans}
     chosen = {}
     for name, choice in record["chosen"].items():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from extract.masks.mask_plan import parse_plan
 from probes.heads.result import Curve
 from probes.report.scores import (
+    DecoderInfo,
     FailedPoint,
     GridScores,
     Lead,
@@ -24,14 +25,14 @@ LAYERS = ("embedding", "block_01", "block_02", "final_norm")
 AXES: Mapping[str, Sequence[str]] = {"plan": ("causal", "backward:1"), "encoder": ("plain", "echo", "last")}
 
 
-def make_grid(axes: Mapping[str, Sequence[str]] = AXES, **fields: object) -> PlansScores:
+def make_grid(axes: Mapping[str, Sequence[str]] = AXES) -> PlansScores:
     """Make a sweep over axes, each point a hundredth better than the one before at a layer of its own.
 
     The last point is chosen, and the first is the reference.
     """
     points: list[dict[str, str]] = [{}]
-    for axis, values in axes.items():
-        points = [{**point, axis: value} for point in points for value in values]
+    for axis, names in axes.items():
+        points = [{**point, axis: name} for point in points for name in names]
     rows = []
     for number, point in enumerate(points):
         score = 0.5 + number / 100
@@ -43,7 +44,7 @@ def make_grid(axes: Mapping[str, Sequence[str]] = AXES, **fields: object) -> Pla
             chosen={"layer": LAYERS[number % 4]},
             curves=(Curve("", "validation", "accuracy", tuple(values)), Curve("", "test", "accuracy", (0.9,) * 4)),
         )
-        decoder = {"name": "tiny", "n_layers": 2}
+        decoder: DecoderInfo = {"name": "tiny", "n_layers": 2}
         rows.append(PlanScores(parse_plan(point.get("plan", "causal")), "c.h5", {}, {"head": result}, {}, point, "toy"))
         rows[-1] = replace(rows[-1], decoder=decoder)
     first, last = rows[0], rows[-1]
@@ -67,5 +68,4 @@ def make_grid(axes: Mapping[str, Sequence[str]] = AXES, **fields: object) -> Pla
         (Transfer("head", "tasks", "the task one", tuple(parts), 0.05, -0.1, 0.2, 0.15),),
     )
     header = make_header("classes", {"name": "toy", "is_sample": True}, "sweep")
-    values = {"test_read": last.label, "chosen": {"head": choice}, "cost": SweepCost(5, 20, 0.25), "grid": grid}
-    return PlansScores(header, plans=tuple(rows), **{**values, **fields})  # type: ignore[arg-type]
+    return PlansScores(header, last.label, tuple(rows), {"head": choice}, SweepCost(5, 20, 0.25), grid=grid)

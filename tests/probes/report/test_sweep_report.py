@@ -83,7 +83,7 @@ def test_numbers_are_drawn_as_a_line_in_their_order() -> None:
     assert numbers_of(frame["ratio"]) == {"0": 0.0, "1": 1.0, "0.5": 0.5}
     axes = make_figure(on_panel(draw_numbers), frame, title="t").axes[0]
     line = next(line for line in axes.lines if str(line.get_label()) == "validation")
-    np.testing.assert_allclose(line.get_xydata(), [[0, 50], [0.5, 52], [1, 51]])
+    np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.array([[0, 50], [0.5, 52], [1, 51]]))
     steps = score_rows(points_frame(make_grid({"step": ("step512", "step4000")})), "head", "accuracy")
     assert numbers_of(steps["step"]) == {"step512": 512.0, "step4000": 4000.0}
     assert numbers_of(steps["point"].str.replace("step", "x:y")) == {}

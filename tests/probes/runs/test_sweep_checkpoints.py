@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from extract.decoders import fetch
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.errors import FetchError
 from probes.report.scores import PlansScores
 from probes.report.sweep_frames import layer_scores, points_frame
 from probes.runs import sweep_caches
 from probes.runs.grid import grid_of
 from probes.runs.run import RunResult
-from probes.runs.run_config import RunConfig
+from probes.runs.run_config import RunConfig, TaskSpec
 from probes.runs.sweep_run import run_grid, sweep
 from tests.extract.tiny_decoders import make_model, make_tokenizer
 
@@ -58,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pooled = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
         loss = nn.functional.cross_entropy(top(pooled), torch.tensor([name == "odd" for name in names]).long())
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
     return folder
 
@@ -67,8 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(folder: Path) -> RunConfig:
     return RunConfig(
         name="steps",
-        decoder=str(folder / "step0"),
-        task={"name": "class-files", "options": {"files": str(folder / "rows.csv")}},
+        decoder=DecoderSpec(str(folder / "step0")),
+        task=TaskSpec("class-files", {"files": str(folder / "rows.csv")}),
         heads={"logistic-probe": {}},
         bootstrap=100,
         caches=str(folder / "caches"),
@@ -120,12 +122,16 @@ def test_checkpoints_that_had_to_be_fetched_are_removed_again(
     def locate(name: str, *, revision: str | None = None, report: object = None) -> fetch.Located:
         del report
         if (name, revision) not in there:
-            raise fetch.FetchError(f"there is no revision {revision!r}")
+            raise FetchError(f"there is no revision {revision!r}")
         return fetch.Located(name, "folder", str(folder / str(revision)), str(revision))
+
+    def remove(name: str, revision: str | None) -> str:
+        removed.append((name, revision))
+        return "removed"
 
     monkeypatch.setattr("extract.decoders.decoder.locate_decoder", locate)
     monkeypatch.setattr(sweep_caches, "is_fetched", lambda name, revision: (name, revision) in present)
-    monkeypatch.setattr(sweep_caches, "remove_fetched", lambda name, revision: removed.append((name, revision)) or "")
+    monkeypatch.setattr(sweep_caches, "remove_fetched", remove)
     config = replace(config, name="fetched", decoder=replace(config.decoder, name="somebody/steps"), runs=str(tmp_path))
     over = ["decoder.revision=step30,step31,step60"]
     result = run_grid(config, grid_of(config, over), removes_decoders=True)

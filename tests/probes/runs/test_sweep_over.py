@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from extract.decoders.decoder import load_decoder
 from extract.errors import ConfigError, IcecoreError
+from extract.run.sweep import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
@@ -66,8 +68,8 @@ def swept(config: RunConfig, calls: dict[str, int]) -> RunResult[PlansScores]:
         return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_caches, "load_decoder", counting("load", sweep_caches.load_decoder))
-        patch.setattr(sweep_caches, "sweep_latents", counting("extract", sweep_caches.sweep_latents))
+        patch.setattr(sweep_caches, "load_decoder", counting("load", load_decoder))
+        patch.setattr(sweep_caches, "sweep_latents", counting("extract", sweep_latents))
         return sweep(config, OVER)
 
 
