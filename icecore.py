@@ -89,6 +89,9 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.report.decoder_figures import draw_similarity as draw_similarity
     from probes.report.layer_figures import draw_alone as draw_alone
     from probes.report.layer_figures import draw_view as draw_view
+    from probes.report.sweep_figures import draw_layer_maps as draw_layer_maps
+    from probes.report.sweep_frames import layer_scores as layer_scores
+    from probes.report.sweep_frames import points_frame as points_frame
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import compare as compare
     from probes.runs.compare import paired_tests as paired_tests
@@ -110,6 +113,7 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.runs.run_config import RunConfig as RunConfig
     from probes.runs.run_config import TaskSpec as TaskSpec
     from probes.runs.run_pages import write_report as write_report
+    from probes.runs.sweep_run import sweep as sweep
 
 __all__ = sorted([*extract.__all__, *probes.__all__])  # noqa: PLE0605
 

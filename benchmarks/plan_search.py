@@ -26,7 +26,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.heads.result import HeadResult
-from probes.runs.plan_runs import evaluate_plan
+from probes.runs.plan_runs import evaluate_plan, heads_folder
 from probes.runs.plan_search import STRATEGIES, PlanSpace, Search, Trial, draw_rows, search_plans, space_of
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec, load_run_task
 
@@ -77,7 +77,9 @@ class Replay:
 
     def _evaluate(self, task: Task, plan: MaskPlan) -> HeadResult:
         with tempfile.TemporaryDirectory() as folder:
-            row = evaluate_plan(self.config, task, plan, self.caches[plan], Path(folder))
+            row = evaluate_plan(
+                self.config, task, plan, self.caches[plan], heads_folder(Path(folder), self.caches[plan])
+            )
         return row.heads[next(iter(self.config.heads))]
 
 

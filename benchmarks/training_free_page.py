@@ -1,6 +1,7 @@
 """The tables of docs/encoders_compared.md, from the committed JSON: `python -m benchmarks.training_free_page`.
 
-`tests/test_encoders_compared.py` holds them against the JSON.
+Each task of the page is one sweep, `icecore sweep --over encoders`; the JSON holds what was measured, an encoder at a
+time. `tests/test_encoders_compared.py` holds the page against the JSON, and the JSON against the preset.
 """
 
 import csv
@@ -11,9 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training_free import OUT, TASKS
-
 ROOT = Path(__file__).parent.parent
+OUT = ROOT / "benchmarks" / "results" / "training_free.json"
 PAGE = ROOT / "docs" / "encoders_compared.md"
 TABLE = ROOT / "docs" / "tables" / "encoders.csv"
 DECODERS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "gemma-3-270m-q4_k_m": "Gemma-3-270M"}
@@ -23,6 +23,38 @@ TITLES = {
     "banking77-clusters": "Banking77, clusters",
     "odd-sample": "word sense",
 }
+HEADS = {
+    "stsb": "layer-cosine",
+    "banking77": "few-shot-probe",
+    "banking77-clusters": "layer-clusters",
+    "odd-sample": "layer-odd",
+}
+"""Task to the head that scores it without training, or on a few rows."""
+ENCODERS = {
+    "mean": "mean",
+    "mean-standardised": "mean, standardised",
+    "last": "last",
+    "prompt-eol": "PromptEOL, one word",
+    "pretended-cot": "pretended CoT, one word",
+    "knowledge": "knowledge, one word",
+    "echo-mean": "echo, mean",
+    "echo-last": "echo, last",
+    "reba-mean": "ReBA-2, mean",
+    "reba-last": "ReBA-2, last",
+    "token-prepending": "Token Prepending, one word",
+    "kv-prefix": "KV prefix, one word",
+    "attention-tap": "attention tap, mean",
+    "value-tap": "value tap, mean",
+    "nosink-sixth": "no sink, top sixth, mean",
+    "nosink-third": "no sink, top third, mean",
+    "nosink-half": "no sink, top half, mean",
+    "nosink-third-standardised": "no sink, top third, mean, standardised",
+    "nosink-third-last": "no sink, top third, last",
+    "nosink-middle-third": "no sink, middle third, mean",
+    "nosink-third-echo": "no sink, top third, echo, mean",
+    "nosink-third-cot": "no sink, top third, pretended CoT",
+}
+"""Value of the axis `encoder` to what the page and the JSON call it."""
 CERTAIN = 0.05
 """Corrected p-value below which a difference is marked."""
 
@@ -35,7 +67,7 @@ def read_tables() -> dict[str, Any]:
 
 def of_decoder(results: Mapping[str, Any], decoder: str) -> dict[str, dict[str, Any]]:
     """Take the encoders of every task that a decoder was scored on."""
-    found = {task: results.get(f"{decoder} {task}") for task in TASKS}
+    found = {task: results.get(f"{decoder} {task}") for task in HEADS}
     return {task: each["encoders"] for task, each in found.items() if each}
 
 
@@ -70,9 +102,15 @@ def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
 
 
 def command_block(results: Mapping[str, Any]) -> Iterator[str]:
-    """Write the command of every encoder on STS-B."""
+    """Write the command that measures every encoder on a task."""
     yield "```console"
-    yield from map(command_of, of_decoder(results, "smollm2-135m-instruct")["stsb"].values())
+    for decoder in DECODERS:
+        for task, head in HEADS.items():
+            rows = results[f"{decoder} {task}"]["rows_per_split"] if f"{decoder} {task}" in results else 0
+            few = f" --task.pairs {rows}" * bool(rows and not task.endswith("sample"))
+            name = f"{decoder}.gguf" if "-q4" in decoder else decoder
+            settings = f"--decoder.name {name} --task.name {task}{few} --heads '{{{head}: {{}}}}'"
+            yield f"icecore sweep {settings} --over encoders --test all --name {task}-{decoder.partition('-')[0]}"
     yield "```"
 
 

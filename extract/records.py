@@ -265,7 +265,7 @@ def _read(hint: object, value: object) -> object:
     elif type(value) is date:  # as PyYAML reads 2026-01-31
         value = str(value)
     for option in options:
-        if option is Any or (option is NoneType and value is None) or _is_choice(value, (option,)):
+        if option is object or (option is NoneType and value is None) or _is_choice(value, (option,)):
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(_read(get_args(option)[0], item) for item in value)

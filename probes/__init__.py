@@ -25,6 +25,8 @@ _NAMES = {
     "probes.networks.pair_networks": ("CosineLinear",),
     "probes.report.decoder_figures": ("draw_measure", "draw_similarity"),
     "probes.report.layer_figures": ("draw_alone", "draw_view"),
+    "probes.report.sweep_figures": ("draw_layer_maps",),
+    "probes.report.sweep_frames": ("layer_scores", "points_frame"),
     "probes.runs.compare": ("Comparison", "compare", "paired_tests"),
     "probes.runs.encoder": ("Encoder",),
     "probes.runs.layer_studies": ("LayerStudy", "compare_at_layers", "compare_layers"),
@@ -34,6 +36,7 @@ _NAMES = {
     "probes.runs.run": ("run",),
     "probes.runs.run_config": ("PretrainingSpec", "RunConfig", "TaskSpec"),
     "probes.runs.run_pages": ("write_report",),
+    "probes.runs.sweep_run": ("sweep",),
 }
 """Module to its public names; `icecore` lists them for type checkers."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

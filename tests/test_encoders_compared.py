@@ -1,9 +1,24 @@
-"""The tables of encoders without training are those of the committed JSON, and every encoder is in them."""
+"""The tables of encoders without training are those of the committed JSON, of encoders that the preset still has."""
+
+import re
+import shlex
 
 import pytest
 
-from benchmarks.training_free import ENCODERS, has_encoder, options_of
-from benchmarks.training_free_page import PAGE, TABLE, blocks, csv_text, filled, read_tables
+from benchmarks.training_free_page import (
+    ENCODERS,
+    HEADS,
+    PAGE,
+    TABLE,
+    blocks,
+    command_of,
+    csv_text,
+    filled,
+    read_tables,
+)
+from probes.runs.config_file import read_config
+from probes.runs.grid import grid_of
+from probes.runs.run_config import RunConfig, TaskSpec
 
 RESULTS = read_tables()
 
@@ -16,12 +31,25 @@ def test_the_tables_are_those_of_the_json() -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_every_encoder_that_the_task_has_was_run_as_it_is_said(name: str) -> None:
+def test_the_preset_is_what_was_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder, task = name.split()
-    found = RESULTS[name]
-    assert set(found["encoders"]) == {encoder for encoder in ENCODERS if has_encoder(task, encoder)}
-    depth = 30 if decoder.startswith("smollm2") else 18
-    for encoder, row in found["encoders"].items():
-        options = options_of(task, encoder, "X", rows=found["rows_per_split"], depth=depth)
-        assert row["options"].split()[2:] == " ".join(options).split()[2:]
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", lambda _: 30 if "smollm2" in decoder else 18)
+    rows = RESULTS[name]["encoders"]
+    points = grid_of(RunConfig(task=TaskSpec(task), heads={HEADS[task]: {}}), ["encoders"]).points
+    assert [ENCODERS[point.values["encoder"]] for point in points] == list(rows)
+    for point in points:
+        row = rows[ENCODERS[point.values["encoder"]]]
+        words = shlex.split(command_of(row))[2:]
+        keys = [word.removeprefix("--") for word in words[::2]]
+        typed = read_config(list(zip(keys, words[1::2], strict=True)))
+        assert point.config.extraction.plan == typed.extraction.plan
+        assert point.config.extraction.template == typed.extraction.template
+        assert point.config.extraction.layers == typed.extraction.layers
+        read = re.search(r"pooling: ([\w-]+)", row["options"])
+        assert read is not None
+        [head], [options] = point.config.heads, point.config.heads.values()
+        poolings = point.config.extraction.words.poolings if task == "odd-sample" else point.config.extraction.poolings
+        assert (head, poolings) == (HEADS[task], (read[1],))
+        if head == "layer-cosine":
+            assert (options or {})["transform"] == (typed.heads[head] or {})["transform"]
         assert row["test"]["low"] <= row["test"]["mean"] <= row["test"]["high"]

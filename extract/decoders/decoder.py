@@ -326,6 +326,14 @@ def load_tokenizer(
         return _read_tokenizer(located, spec)
 
 
+def read_n_blocks(spec: DecoderSpec, *, report: Callable[[str], None] = lambda _: None) -> int:
+    """Return the number of blocks of a decoder from its configuration alone; of a merge, of its first part."""
+    name, revision = (spec.merge[0].name, spec.merge[0].revision) if spec.merge else (spec.name, spec.revision)
+    located = locate_decoder(name, revision=revision, report=report)
+    with _loading(located, spec):
+        return _sizes(_read_config(located, spec))[1]
+
+
 def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
     if flags := decoder.description.bidirectional:
         report(

@@ -608,3 +608,26 @@ def list_decoder_files(name: str) -> list[Path] | None:
         folders = [*records, *(record.weights_folder(folder) for folder, record in records.items())]
     files = [file for folder in dict.fromkeys(folders) for file in sorted(folder.rglob("*")) if file.is_file()]
     return files or None
+
+
+def is_fetched(name: str, revision: str | None = None) -> bool:
+    """Whether a decoder is on this computer already; a folder or file always is."""
+    plain = split_random(name)[0]
+    if Path(plain).expanduser().exists() or "/" not in plain:
+        return True
+    return local_snapshot(plain, revision or "main") is not None
+
+
+def remove_fetched(name: str, revision: str | None = None) -> str:
+    """Remove the revision of a hub id from the hub's local cache, and say what was freed; nothing else is removed."""
+    from huggingface_hub import scan_cache_dir
+
+    plain = split_random(name)[0]
+    is_of_user = Path(plain).expanduser().exists()
+    snapshot = None if is_of_user else local_snapshot(plain, revision or "main")
+    if snapshot is None:
+        return f"{name}: nothing to remove"
+    strategy = scan_cache_dir().delete_revisions(snapshot.name)
+    freed = strategy.expected_freed_size_str
+    strategy.execute()
+    return f"{name} at {revision or 'main'}: removed again, {freed} freed"

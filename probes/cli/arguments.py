@@ -70,6 +70,11 @@ class Argument:
         """Whether it takes all words that are left."""
         return self.is_positional and get_origin(self.hint) is tuple
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an option may be typed several times."""
+        return not self.is_positional and self.read is None and self.hint == tuple[str, ...]
+
 
 def option(default: Any, help: str, **more: Any) -> Any:
     """Declare an option, which goes by its name; `more` are fields of `Argument`."""
@@ -309,7 +314,7 @@ def _with_dashes(value: Any) -> Any:
 
 def _read(argument: Argument, value: Any) -> Any:
     if argument.read is None:
-        return value
+        return tuple(value) if argument.is_repeated else value
     with allow_code(PLACE.findall(value)):  # code that is typed is the user's own
         return argument.read(value)
 
@@ -391,6 +396,8 @@ def _function(command: Command) -> Callable[..., None]:
         )
         kind = many if argument.is_many else alone if argument.is_positional else by_name
         hint: Any = str if argument.is_many or argument.read else argument.hint
+        if argument.is_repeated:
+            hint = list[str]
         if argument.values:
             hint = Literal[argument.values]
         about = Parameter(name=argument.names, negative="", required=argument.default is MISSING)
@@ -399,6 +406,8 @@ def _function(command: Command) -> Callable[..., None]:
             default = inspect.Parameter.empty
         elif argument.values:
             default = default if default in argument.values else argument.values[0]
+        elif argument.is_repeated:
+            default = None
         elif hint is str and not isinstance(default, str):  # cyclopts checks defaults where pydantic is imported
             default = ""
         parameters.append(inspect.Parameter(argument.key, kind, default=default, annotation=Annotated[hint, about]))

@@ -76,13 +76,6 @@ def _check_range(text: str) -> str:
     return text
 
 
-def _ratios(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(ratio) for ratio in _names(text))
-    except ValueError as error:
-        raise UsageError(f"--ratios is {text!r}; allowed: numbers with ',' between them, as 0,0.25,0.5,1.") from error
-
-
 def _check_kinds(text: str) -> str:
     for kind in filter(str.strip, text.split(",")):
         parse_kind(kind.strip())
@@ -178,24 +171,34 @@ class ExtractArgs(Configured, Computing):
 @command(
     "whole_run",
     examples=(
+        "sweep configs/demo.yaml --over extraction.plan=causal,nosink-bidirectional:10 --over poolings=mean,last",
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
+        "sweep configs/stsb-sweep.yaml --over encoders",
         "sweep merged.yaml --ratios 0,0.25,0.5,0.75,1",
     ),
 )
 class SweepArgs(Configured, Computing):
-    """Extract a task under many plans, sharing what they have in common, and compare heads on each.
+    """Run a config at every point of a grid of settings, sharing what they have in common, and choose one.
 
-    Or run a config whose decoder is a merge of two checkpoints at several ratios, and compare those.
+    An axis is any key of the config with several values, or named sets of keys from its section `sweep`. Mask plans
+    have flags of their own.
     """
 
     checks_heads: ClassVar[bool] = False
     fits_heads: ClassVar[bool] = True
-    ratios: tuple[float, ...] = option(
+    over: tuple[str, ...] = option(
         (),
-        "weights of the second part of decoder.merge, as 0,0.5,1: a run for each, under the config's plan",
-        read=_ratios,
-        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--search", "--test"),
+        "an axis, KEY=VALUE,VALUE, or one that the config names; several span a grid",
+        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--search", "--ratios"),
+    )
+    reference: str = option("", "values of the point to compare with, as plan=causal; the first ones when absent")
+    choose_on: str = option("", "where tasks are an axis: the task to choose on; all when absent")
+    remove_decoders: bool = option(False, "remove decoders that had to be fetched once they have been run")
+    ratios: str = option(
+        "",
+        "weights of the second part of decoder.merge, as 0,0.5,1: the axis `ratio`",
+        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--search"),
     )
     plans: str = option(
         "",
@@ -216,9 +219,9 @@ class SweepArgs(Configured, Computing):
     )
     budget: float = option(0.25, "with --search: most to compute, as a share of the whole sweep", needs=("--search",))
     test: str = option(
-        "chosen", "plans that test is read for: the chosen (and causal), or all", values=("chosen", "all")
+        "chosen", "points that test is read for: the chosen and the reference, or all", values=("chosen", "all")
     )
-    dry_run: bool = option(False, "list the plans and what they cost; compute nothing")
+    dry_run: bool = option(False, "list the points; compute nothing")
 
 
 @command(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.errors import ConfigError, InputError, UsageError, printable, unknown_name
+from extract.errors import ConfigError, InputError, UsageError, unknown_name
 from extract.files import write_file
 from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText
@@ -19,12 +19,11 @@ from extract.linear import bfloat16_gain
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
 from extract.store.cache import LatentCache, open_cache
 from extract.store.manifest import Manifest
-from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs, SweepArgs
-from probes.cli.screen import open_output, read_lines, show, show_run, show_task, show_written, watcher_of
+from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs
+from probes.cli.screen import read_lines, show, show_run, show_task, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
 from probes.heads.head_table import AUTOENCODER
 from probes.runs.folder import command_line
-from probes.runs.ratio_runs import merge_at, run_ratios
 from probes.runs.run import check_heads, find_sides, obtain_cache, obtain_shards, pretrain, run
 from probes.runs.run_config import RunConfig, load_run_task, obtain_corpus
 from probes.runs.watcher import Watcher
@@ -222,48 +221,6 @@ def _time_line(estimates: "Sequence[Estimate]") -> str:
     rate = sum(estimate.n_tokens for estimate in estimates) / seconds
     minutes, rest = divmod(round(seconds), 60)
     return f"time      about {minutes} min {rest} s at {rate:,.0f} tokens/s"
-
-
-# --- Sweeps over ratios of a merge ---
-
-
-def sweep_ratios(args: SweepArgs) -> int:
-    """Run a merge at several ratios; print a table, and write a frame and a figure."""
-    config = args.config.check_heads()
-    if args.dry_run:
-        for ratio in args.ratios:
-            show(merge_at(config.decoder, ratio).name)
-        return 0
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    from probes.report.decoder_figures import draw_ratios
-    from probes.report.safe_csv import write_frame
-    from probes.report.style import Album, on_panel
-
-    folder, frame = run_ratios(config, args.ratios, watcher=watcher_of(args), command=command_line())
-    table = Table(title=printable(f"{config.name}, ratio of the second checkpoint"), box=SIMPLE)
-    scored = frame[frame["split"] != "train"]
-    splits = list(dict.fromkeys(scored["split"]))
-    for column in ("head", "ratio", *(f"{split} x 100" for split in splits), "layer", "best on validation"):
-        table.add_column(column)
-    for (head, ratio), rows in scored.groupby(["head", "ratio"], sort=False):
-        by_split = rows.set_index("split")
-        cells = [
-            "{score:.1f} ({low:.1f} to {high:.1f})".format(**(100 * by_split.loc[split, ["score", "low", "high"]]))
-            for split in splits
-        ]
-        table.add_row(head, f"{ratio:g}", *cells, by_split["layer"].iloc[0], "*" * bool(rows["is_chosen"].any()))
-    Console(markup=False).print(table)
-    show("Every run has read test; only the ratio that is best on validation was chosen without it.")
-    album = Album(open_output(folder), config.figures)
-    write_file(folder / "ratios.csv", write_frame(frame))
-    names = " and ".join(part.label.partition("*")[2] for part in config.decoder.merge)
-    note = f"{config.task.name}, plan {config.extraction.plan}; bands: intervals of the runs; ring: chosen"
-    album.add("ratios", on_panel(draw_ratios), scored, title=f"Merges of {names}", note=note)
-    show_written(folder, ("ratios.csv",), album.drawn)
-    return 0
 
 
 # --- Latents of a file ---

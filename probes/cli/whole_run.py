@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from extract.code_gate import allow_code
 from extract.errors import ConfigError
 from extract.files import write_file
 from extract.masks.mask_plan import (
@@ -13,14 +14,17 @@ from extract.masks.mask_plan import (
     plans_over_k_and_k0,
     plans_over_windows,
 )
+from extract.registry import PLACE
 from probes.cli.commands import RunArgs, SweepArgs
 from probes.cli.main import leave_at_once, stop_signals
 from probes.cli.screen import show, show_run, show_task, watcher_of
-from probes.report.scores import PlansScores, read_plans
+from probes.report.scores import PlansScores, label_of, read_plans
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line
+from probes.runs.grid import Grid, grid_of, plan_grid
 from probes.runs.run_config import load_run_task
 from probes.runs.run_stamp import find_finished
+from probes.runs.watcher import Watcher
 
 
 def run_command(args: RunArgs) -> int:
@@ -51,47 +55,69 @@ def run_command(args: RunArgs) -> int:
 
 
 def sweep_command(args: SweepArgs) -> int:
-    """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
-    if args.ratios:
-        with stop_signals(leave_at_once):
-            from probes.cli.run_commands import sweep_ratios
-
-        return sweep_ratios(args)
-    plans = choose_plans(args)
+    """Run a config at every point of a grid, sharing what they have in common, and choose one."""
+    watcher = watcher_of(args)
+    if args.search:
+        return _search(args, watcher)
+    grid = choose_grid(args)
     if args.dry_run:
         args.config.check_heads()
-        sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
+        sys.stdout.write("".join(f"{point.plan.text if grid.is_of_plans else point.label}\n" for point in grid.points))
         return 0
-    watcher = watcher_of(args)
-    if args.search and args.test != "chosen":
+    if grid.is_of_plans:
+        finished = find_finished(args.config, [point.plan.text for point in grid.points], test=args.test)
+        if finished is not None:
+            watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
+            _show_plans(finished.path, read_plans(finished.values))
+            return 0
+    with stop_signals(leave_at_once):
+        from probes.runs.sweep_run import run_grid
+
+    grid = grid.check_heads()
+    config = args.config.check_heads()
+    removes = args.remove_decoders
+    result = run_grid(config, grid, test=args.test, removes_decoders=removes, watcher=watcher, command=command_line())
+    _show_plans(result.folder, result.record)
+    return 0
+
+
+def _search(args: SweepArgs, watcher: Watcher) -> int:
+    """Search for a plan."""
+    plans = choose_plans(args)
+    if args.test != "chosen":
         raise ConfigError(
             f"--test is {args.test!r}, but a search reads test for what it chose and for causal; leave --test or "
             "--search out."
         )
-    finished = None if args.search else find_finished(args.config, [plan.text for plan in plans], test=args.test)
-    if finished is not None:
-        watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
-        _show_plans(finished.path, read_plans(finished.values))
+    config = args.config.check_heads()
+    if args.dry_run:
+        sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
         return 0
     with stop_signals(leave_at_once):
-        from probes.runs.plan_runs import run_search, run_sweep
+        from probes.runs.plan_runs import run_search
 
-    config = args.config.check_heads()
-    if args.search:
-        result = run_search(
-            config, plans, strategy=args.search, budget=args.budget, watcher=watcher, command=command_line()
-        )
-    else:
-        result = run_sweep(config, plans, test=args.test, watcher=watcher, command=command_line())
+    strategy, budget = args.search, args.budget
+    result = run_search(config, plans, strategy=strategy, budget=budget, watcher=watcher, command=command_line())
     _show_plans(result.folder, result.record)
     return 0
+
+
+def choose_grid(args: SweepArgs) -> Grid:
+    """Work out the grid that the flags of the command, or else the section `sweep` of its file, ask for."""
+    options = {"reference": args.reference, "choose_on": args.choose_on}
+    flags = (args.plans, args.kinds, args.k, args.windows)
+    if any(flags) or not (args.over or args.ratios or args.config.sweep):
+        return plan_grid(args.config, choose_plans(args), **options)
+    over = [*args.over, *[f"ratio={args.ratios}"] * bool(args.ratios)]
+    with allow_code(PLACE.findall(" ".join(over))):  # code that is typed is the user's own
+        return grid_of(args.config, over, **options)
 
 
 def _show_plans(folder: Path, scores: PlansScores) -> None:
     for name, choice in scores.chosen.items():
         best = choice.result
         point = f" ({best.chosen['layer']})" if "layer" in best.chosen else ""
-        line = f"{name}: best on validation {choice.plan.text}{point}"
+        line = f"{name}: best on validation {label_of(choice.point) or choice.plan.text}{point}"
         line += "".join(
             f", {split} {best.metric} {100 * best.mean(split):.1f}"
             for split in ("validation", "test")
@@ -100,7 +126,9 @@ def _show_plans(folder: Path, scores: PlansScores) -> None:
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
         show(line)
-    show(f"{folder}/report.html holds every plan and the figures, summary.md the same as Markdown.")
+    for failure in scores.grid.failed if scores.grid else ():
+        show(f"failed: {label_of(failure.point)}: {failure.why}")
+    show(f"{folder}/report.html holds every point and the figures, summary.md the same as Markdown.")
 
 
 def choose_plans(args: SweepArgs) -> list[MaskPlan]:

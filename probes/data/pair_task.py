@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float32
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
+from extract.files import digest_bytes, read_file
 from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
 from probes.data.table_files import (
@@ -139,14 +140,17 @@ class PairTask(GradedTask):
         "sentence2": "string",
         "score": "float64",
         "subset": "string",
+        "genre": "string",
+        "source": "string",
     }
     text_columns: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
+    origin_columns: ClassVar[tuple[str, ...]] = ("genre", "source")
     gold_column: ClassVar[str] = "score"
 
     name: str
     splits: "datasets.DatasetDict"
-    """Pairs `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
-    (string: test is scored for each by itself, too)."""
+    """Pairs `sentence1`, `sentence2` (string), `score` (float64, gold in the original units), and perhaps `subset`
+    (string: test is scored for each by itself, too), `genre` and `source` (string: where a pair was taken from)."""
     score_range: tuple[float, float]
     """Lowest and highest gold the task can hold, in the original units."""
     source: str
@@ -184,6 +188,47 @@ class PairTask(GradedTask):
 
 STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
 STSB_HUB_ID = "sentence-transformers/stsb"
+_CAPTIONS, _FORUMS, _NEWS = "captions", "forums", "news"
+STSB_ORIGINS: dict[str, tuple[str, tuple[tuple[str, str, int], ...]]] = {
+    "train": (
+        "e1e84fec60bbb598735552f54a35f4949904a484750fd2cb11e2720e49f63da6",
+        (
+            (_CAPTIONS, "MSRvid", 1000),
+            (_CAPTIONS, "images", 1000),
+            (_FORUMS, "deft-forum", 450),
+            (_NEWS, "MSRpar", 1000),
+            (_NEWS, "deft-news", 300),
+            (_NEWS, "headlines", 1999),
+        ),
+    ),
+    "validation": (
+        "d29586e96558c4eb52cf5ea5d14e9c24d3bf0e44f111b017caba43a5adc33226",
+        (
+            (_CAPTIONS, "MSRvid", 250),
+            (_CAPTIONS, "images", 250),
+            (_CAPTIONS, "track5", 125),
+            (_FORUMS, "answers-forums", 375),
+            (_NEWS, "MSRpar", 250),
+            (_NEWS, "headlines", 250),
+        ),
+    ),
+    "test": (
+        "11523b625219e94e9ca05d2816b5f02cac1614c5894fe657376fa0806378d053",
+        (
+            (_CAPTIONS, "MSRvid", 250),
+            (_CAPTIONS, "images", 250),
+            (_CAPTIONS, "track5", 125),
+            (_FORUMS, "answer-answer", 254),
+            (_NEWS, "MSRpar", 250),
+            (_NEWS, "headlines", 250),
+        ),
+    ),
+}
+"""Split to the SHA-256 of its published CSV, and to the genre, source and number of its rows in their order there.
+
+The three-column CSV names neither; the counts are those of the table of sources that STS-B was published with (Cer et
+al. 2017), and hold for files of this digest alone.
+"""
 _NO_HUB = (
     f"set {DATA_VARIABLE} to a folder that holds stsb/{STSB_FILES['train']} and its siblings, or give local files to "
     "task 'pair-files'"
@@ -199,6 +244,8 @@ def read_pair_files(
     score: str = "score",
     split: str | None = None,
     score_range: Sequence[float | int] | None = None,
+    genre: str | None = None,
+    source: str | None = None,
     options: FileOptions = DEFAULT_FILES,
 ) -> PairTask:
     r"""Read a pair task from one file per split, or from one file with or without a split column.
@@ -215,6 +262,8 @@ def read_pair_files(
             no splits.
         score_range: Lowest and highest gold allowed; scales the gold to [0, 1]. None takes the lowest and highest of
             train (of all rows, where there is no train), and a note says so.
+        genre: Column of the genre of a pair, if there is one; nothing is scored by it unless a sweep asks for gains.
+        source: Column of where a pair was taken from, likewise.
         options: How the files are read and split; options of the task by their own names.
 
     Returns:
@@ -239,8 +288,10 @@ def read_pair_files(
         "sentence1": (sentence1, check_text),
         "sentence2": (sentence2, check_text),
         "score": (score, check_score),
+        "genre": (genre, check_text),
+        "source": (source, check_text),
     }
-    rows, source, notes = read_rows(files, fields, options)
+    rows, origin, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)
     columns, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
     splits = PairTask.hold(columns)
@@ -250,7 +301,7 @@ def read_pair_files(
         low, high = min(scores), max(scores)
         note = f"score_range is {low:g} to {high:g}, the scores of {where}; set score_range for another scale"
         notes = (*notes, note)
-    task = PairTask(name, splits, limits or (low, high), source, has_inferred_range=limits is None)
+    task = PairTask(name, splits, limits or (low, high), origin, has_inferred_range=limits is None)
     return task.with_remarks(*notes, drawn)
 
 
@@ -273,13 +324,26 @@ def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error"
         TaskError: `ICECORE_DATA` is not set, or a file is missing or broken.
     """
     local = need_local("stsb", folder, example=STSB_FILES["train"])
+    files = {split: local.find(file) for split, file in STSB_FILES.items()}
     task = read_pair_files(
-        {split: local.find(file) for split, file in STSB_FILES.items()},
+        files,
         name="stsb",
         score_range=(0.0, 5.0),
         options=FileOptions(header=False, columns=("sentence1", "sentence2", "score"), bad_rows=bad_rows),
     )
-    return replace(task, source=local.source(*STSB_FILES.values()))
+    splits = type(task.splits)({split: _with_origins(task.rows(split), split, files[split]) for split in task.splits})
+    return replace(task, splits=splits, source=local.source(*STSB_FILES.values()))
+
+
+def _with_origins(rows: "datasets.Dataset", split: str, file: Path) -> "datasets.Dataset":
+    """Add genre and source to the rows of a split of STS-B, where its file is the published one and all are there."""
+    digest, parts = STSB_ORIGINS[split]
+    if len(rows) != sum(n for _, _, n in parts) or digest_bytes(read_file(file)) != digest:
+        return rows
+    origins = [(genre, source) for genre, source, n in parts for _ in range(n)]
+    for column, values in zip(PairTask.origin_columns, zip(*origins, strict=True), strict=True):
+        rows = rows.add_column(column, list(values))
+    return rows
 
 
 def load_stsb_hub(

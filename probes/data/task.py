@@ -148,6 +148,8 @@ class Task(ABC):
     """The fewest rows of a split."""
     purpose: ClassVar[str] = ""
     """What needs that many rows, for messages; empty where a split needs one."""
+    origin_columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that say where a row was taken from, the finest last; no head reads them, and no digest holds them."""
     digest_names_columns: ClassVar[bool] = False
     """True for kinds whose tasks differ in their columns, which are then part of the digest."""
 
@@ -278,7 +280,8 @@ class Task(ABC):
     def _digest(self) -> str:
         sha = hashlib.sha256(json.dumps(self.digest_head()).encode())
         for split, rows in self.splits.items():
-            columns = [name for name in self.columns if name in rows.column_names and name != ROW]
+            undigested = (ROW, *self.origin_columns)
+            columns = [name for name in self.columns if name in rows.column_names and name not in undigested]
             named = [columns] if self.digest_names_columns else []
             sha.update(json.dumps([split, len(rows), *named]).encode())
             for row in zip(*(rows[column][:] for column in columns), strict=True):

@@ -188,19 +188,6 @@ def draw_weights(axes: Axes, frame: "pd.DataFrame") -> None:
     axes.set_ylabel("cosine of the weights")
 
 
-def draw_ratios(axes: Axes, frame: "pd.DataFrame") -> None:
-    """Draw scores over the ratio of a merge, a line per head and split with its interval; a ring where it is chosen."""
-    telling = [key for key in ("head", "split") if frame[key].nunique() > 1]
-    for (key, rows), colour in style.coloured(list(frame.sort_values("ratio").groupby(["head", "split"], sort=False))):
-        label = " ".join(value for name, value in zip(("head", "split"), key, strict=True) if name in telling)
-        style.draw_line(axes, rows["ratio"].to_numpy(), 100 * rows["score"].to_numpy(), colour=colour, label=label)
-        style.draw_band(axes, rows["ratio"].to_numpy(), 100 * rows["low"], 100 * rows["high"], colour=colour)
-        chosen = rows[rows["is_chosen"]]
-        axes.plot(chosen["ratio"], 100 * chosen["score"], "o", mfc="none", ms=9, color=colour)
-    axes.set_xlabel("ratio of the second checkpoint")
-    axes.set_ylabel(f"{', '.join(dict.fromkeys(frame['metric']))} x 100")
-
-
 def draw_scores(figure: Figure, frame: "pd.DataFrame") -> None:
     """Draw the score of every layer, a line per task, split, plan and pooling; names only what tells them apart."""
     axes = style.panel(figure)

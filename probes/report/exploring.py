@@ -18,10 +18,10 @@ from probes.layers.layer_predictions import LayerPredictions, load_predictions
 from probes.metrics.bootstrap import paired_scores
 from probes.metrics.significance import joint_intervals
 from probes.report.blocks import describe_point, metric_label, percent
-from probes.report.comparison_figures import best_scores, has_layer_curves
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
 from probes.report.run_figures import BARS, PARTS, fold_penalties, layer_curves, tidy_frame
 from probes.report.scores import PlansScores, RunScores
+from probes.report.sweep_frames import axes_of, layer_scores, points_frame, score_rows
 
 MOST_ROWS, MOST_SENTENCES, MOST_LETTERS = 4000, 1000, 2000
 """Rows and sentences of a table of a page, and letters of a text in it; of more rows it shows an even sample."""
@@ -402,27 +402,32 @@ def join_explorations(parts: Mapping[str, Values], gaps: Sequence[Values] = ()) 
 
 
 def explore_plans(scores: PlansScores) -> Exploration:
-    """Gather what the page of a sweep or a search shows: the score of every layer under every plan."""
-    if not scores.plans:
+    """Gather what the page of a sweep or a search shows: the score of every layer at every point, from its frame."""
+    if not scores.plans or not scores.chosen:
         return Exploration((), {})
-    name, choice = max(scores.chosen.items(), key=lambda item: np.nan_to_num(item[1].result.selection_score, nan=-1))
+    slot, choice = max(scores.chosen.items(), key=lambda item: np.nan_to_num(item[1].result.selection_score, nan=-1))
+    frame, metric = points_frame(scores), choice.result.metric
+    curves, numbers = layer_scores(frame, slot, metric), score_rows(frame, slot, metric)
     points = []
-    for row in scores.plans:
-        result = row.heads[name]
-        if has_layer_curves(result):
-            values = _numbers(pd.Series(best_scores(result)), 100.0)
-            about = f"chosen layer {result.chosen.get('layer', 'none')}"
-            points.append({"label": row.plan.text, "layers": list(result.layers), "values": values, "about": about})
-    if not points:
+    for name, rows in curves.groupby("point", sort=False):
+        at = numbers[numbers["point"] == name]
+        about = ", ".join(f"{row.split} {100 * row.value:.1f} at {row.layer}" for row in at.itertuples())
+        axes = {axis: str(rows[axis].iloc[0]) for axis in axes_of(scores)}
+        values = _numbers(rows["value"], 100.0)
+        points.append(
+            {"label": str(name), "axes": axes, "layers": list(rows["layer"]), "values": values, "about": about}
+        )
+    if not any(len(point["layers"]) > 1 for point in points):
         return Exploration((), {})
     layers = max((point["layers"] for point in points), key=len)
-    unit = f"{metric_label(choice.result.metric)} x 100, validation"
+    unit = f"{metric_label(metric)} x 100, {curves['split'].iloc[0]}"
+    chosen = curves.loc[curves["is_chosen"], "point"]
     grid = {
-        "axes": ["plan"],
+        "axes": list(axes_of(scores)),
         "points": points,
         "layers": layers,
         "unit": unit,
-        "chosen": {"point": choice.plan.text, "layer": choice.result.chosen.get("layer", "")},
-        "note": f"{name}: {unit}, of every layer under every plan, the lighter the better. Framed: the choice.",
+        "chosen": {"point": "" if chosen.empty else chosen.iloc[0], "layer": choice.result.chosen.get("layer", "")},
+        "note": f"{slot}: {unit}, of every layer at every point, the lighter the better. Framed: the choice.",
     }
     return Exploration((), {}, grid=grid)

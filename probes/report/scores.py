@@ -5,7 +5,7 @@ The file may come from anybody: it is read by the annotations below, and a field
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, Required, TypedDict
 
 from extract.files import digest_text
@@ -205,6 +205,9 @@ class PlanInfo(TypedDict):
     certificate: NotRequired[Plain]
     zero_shot: NotRequired[Mapping[str, Mapping[str, float]]]
     heads: Mapping[str, Plain]
+    point: NotRequired[Mapping[str, str]]
+    task: NotRequired[str]
+    decoder: NotRequired[DecoderInfo]
 
 
 @dataclass(frozen=True)
@@ -282,12 +285,112 @@ class PlanScores:
     heads: Mapping[str, HeadResult]
     zero_shot: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """For pairs: split to metric to the correlation of the raw cosine at the final norm; else empty."""
+    point: Mapping[str, str] = field(default_factory=dict)
+    """Axis to the name of its value; empty in a sweep over plans alone."""
+    task: str = ""
+    """Name of its task in a sweep over axes."""
+    decoder: DecoderInfo | None = None
+    """Its decoder in a sweep over axes."""
+
+    @property
+    def label(self) -> str:
+        """The values of the axes, or else the plan."""
+        return label_of(self.point) or self.plan.text
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
-        certified = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
-        return {"plan": self.plan.text, **to_plain(certified), "heads": heads}
+        certified: Plain = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
+        where: Plain = {"point": self.point, "task": self.task, "decoder": self.decoder} if self.point else {}
+        return {"plan": self.plan.text, **to_plain(where), **to_plain(certified), "heads": heads}
+
+
+def label_of(point: Mapping[str, str]) -> str:
+    """Write a point of a sweep as text.
+
+    Example:
+        >>> label_of({"plan": "causal", "encoder": "echo"})
+        'plan=causal, encoder=echo'
+    """
+    return ", ".join(f"{axis}={value}" for axis, value in point.items())
+
+
+@dataclass(frozen=True)
+class PointGap:
+    """What a head scores at one point of a sweep above the reference, on the same rows."""
+
+    point: Mapping[str, str]
+    head: str
+    """The head's name in `chosen`."""
+    split: str
+    value: float
+    low: float
+    """Lower end of the paired interval."""
+    high: float
+    p_value: float
+    """Of the paired bootstrap."""
+    p_corrected: float
+    """Corrected by Holm over the points of this head and split."""
+    n_units: int
+
+
+@dataclass(frozen=True)
+class PartGain:
+    """What a chosen point has above the reference on one task, or on the rows of one source."""
+
+    name: str
+    point: Mapping[str, str]
+    """The point that is compared."""
+    metric: str
+    split: str
+    chosen: float
+    """Its score."""
+    reference: float
+    value: float
+    """The gain."""
+    low: float
+    high: float
+    rank: float
+    """Normalised rank of the point among all on this part, 0 the best; NaN where ranks were not taken."""
+    n_units: int
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Whether the gain of a choice is seen on more than one task, or source of rows."""
+
+    head: str
+    """The head's name in `chosen`."""
+    over: str
+    """What the parts are: `tasks`, `sources`, or `sources, each left out of the choice`."""
+    chosen_on: str
+    """Where the point was chosen, in words."""
+    parts: tuple[PartGain, ...]
+    value: float
+    """Mean gain over parts."""
+    low: float
+    """Lower end of the interval that reflects the draw of parts as well as of rows."""
+    high: float
+    spread: float
+    """Standard deviation of the gains."""
+
+    @property
+    def n_gained(self) -> int:
+        """Parts with a gain."""
+        return sum(part.value > 0 for part in self.parts)
+
+    @property
+    def n_certain(self) -> int:
+        """Parts whose gain has an interval above 0."""
+        return sum(part.low > 0 for part in self.parts)
+
+
+@dataclass(frozen=True)
+class FailedPoint:
+    """A point of a sweep that could not be computed."""
+
+    point: Mapping[str, str]
+    why: str
 
 
 @dataclass(frozen=True)
@@ -323,12 +426,15 @@ class PlanChoice:
     """None where there is nothing to compare with, or no test."""
     lead: Lead | None = None
     """The gain with its paired interval; None without a gain, for the default plan itself, and in earlier versions."""
+    point: Mapping[str, str] = field(default_factory=dict)
+    """The chosen point; empty in a sweep over plans alone."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
-        gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
+        gain: dict[str, object] = {} if self.gain is None else {"gain": self.gain.to_dict()}
         gain |= {} if self.lead is None else {"lead": to_plain(self.lead)}
+        gain |= {"point": to_plain(self.point), "head": self.result.name} if self.point else {}
         return {"plan": self.plan.text, "chosen": dict(self.result.chosen), "summary": summary, **gain}
 
 
@@ -374,6 +480,23 @@ class SearchCost:
 
 
 @dataclass(frozen=True)
+class GridScores:
+    """What a sweep over axes has beside its points."""
+
+    axes: tuple[str, ...]
+    """Names of the axes, in order."""
+    reference: Mapping[str, str]
+    """The point that others are compared with."""
+    gaps: tuple[PointGap, ...] = ()
+    """Every point against the reference: on test where it was read for all, else on validation."""
+    failed: tuple[FailedPoint, ...] = ()
+    task_axis: str = ""
+    """The axis along which the task changes; a choice holds for all its values."""
+    transfers: tuple[Transfer, ...] = ()
+    """Gains of the choices over tasks, and over the sources of rows."""
+
+
+@dataclass(frozen=True)
 class PlansScores:
     """The scores of a sweep or of a search."""
 
@@ -390,11 +513,14 @@ class PlansScores:
     """Of a search."""
     baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
     """As those of a run; leads are of the heads on their chosen plans."""
+    grid: GridScores | None = None
+    """What a sweep over axes has beside; None for one over plans alone, and for a search."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
         return {
             **self.header.to_dict(),
+            **({"grid": to_plain(self.grid)} if self.grid else {}),
             **({"cost": to_plain(self.cost)} if self.cost else {}),
             **({"search": to_plain(self.search)} if self.search else {}),
             "test_read": self.test_read,
@@ -424,6 +550,8 @@ class ChoiceInfo(TypedDict):
     plan: str
     gain: NotRequired[PlanGain]
     lead: NotRequired[Lead]
+    point: NotRequired[Mapping[str, str]]
+    head: NotRequired[str]
 
 
 class PlansInfo(TypedDict):
@@ -434,6 +562,7 @@ class PlansInfo(TypedDict):
     chosen: NotRequired[Mapping[str, ChoiceInfo]]
     cost: NotRequired[SweepCost]
     search: NotRequired[SearchCost]
+    grid: NotRequired[GridScores]
 
 
 def seal_scores(values: Plain) -> str:
@@ -486,15 +615,20 @@ def read_plans(values: Plain) -> PlansScores:
     plans = []
     for number, row in enumerate(record["plans"]):
         heads = _read_heads(f"plans[{number}].heads", row["heads"])
-        plans.append(PlanScores(parse_plan(row["plan"]), row["cache"], row["certificate"], heads, row["zero_shot"]))
-    by_text = {row.plan.text: row for row in plans}
+        plan = PlanScores(parse_plan(row["plan"]), row["cache"], row["certificate"], heads, row["zero_shot"])
+        point, task, decoder = row.get("point", {}), row.get("task", ""), row.get("decoder")
+        plans.append(replace(plan, point=point, task=task, decoder=decoder))
+    by_label = {row.label: row for row in plans}
     chosen = {}
     for name, choice in record["chosen"].items():
-        best = by_text[choice["plan"]]
-        chosen[name] = PlanChoice(best.plan, best.heads[name], choice.get("gain"), choice.get("lead"))
+        point = choice.get("point", {})
+        best = by_label[label_of(point) or choice["plan"]]
+        result = best.heads[choice.get("head", name)]
+        chosen[name] = PlanChoice(best.plan, result, choice.get("gain"), choice.get("lead"), point)
     header: Header = from_json(Header, values)
     costs = record.get("cost"), record.get("search")
-    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, read_baselines(values))
+    baselines = read_baselines(values)
+    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, baselines, record.get("grid"))
 
 
 def read_baselines(values: Plain) -> Mapping[str, BaselineScores]:

@@ -25,10 +25,11 @@ from probes.report.exploring import explore_plans, explore_run
 from probes.report.page import PAGE, Page, Pictures, run_page, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
+from probes.report.safe_csv import write_frame
 from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import Album
 
-SUMMARY, SCORES = "summary.md", "scores.json"
+SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
 UNTOLD = ("seconds", "command", "commit", "sha256")
 """Keys of scores.json that differ between runs of the same numbers."""
 
@@ -48,6 +49,10 @@ def write_run(
 def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
     """Write scores, figures, page and summary of a sweep or a search."""
     _write_scores(folder, scores)
+    if scores.grid is not None:
+        from probes.report.sweep_frames import points_frame
+
+        write_file(folder / POINTS, write_frame(points_frame(scores)))
     _write_report(folder, formats, lambda album, pictures: page_of_plans(folder, album, pictures, scores, report))
 
 
@@ -81,6 +86,13 @@ def page_of_plans(
     folder: Path, album: Album, pictures: Pictures, scores: PlansScores, report: KindReport
 ) -> tuple[Page, Document]:
     """Draw the figures of a sweep or a search, and write its report: the page, and the document it is made of."""
+    if scores.grid is not None:
+        from probes.report.sweep_document import grid_document
+        from probes.report.sweep_figures import draw_grid
+
+        draw_grid(album, scores)
+        document = grid_document(scores)
+        return run_page(folder, document, pictures, explore_plans(scores).to_plain()), document
     from probes.report.comparison_figures import draw_plans
 
     draw_plans(album, scores, report)

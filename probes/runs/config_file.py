@@ -20,9 +20,23 @@ import yaml
 from extract.code_gate import allow_code
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError
-from extract.records import from_plain, load_yaml, record_hints, unknown_key, with_numbers
+from extract.inputs.template import TEMPLATES, InputTemplate
+from extract.poolings.pooling_table import split_poolings
+from extract.records import (
+    GIVEN,
+    default_of,
+    from_plain,
+    given,
+    load_yaml,
+    record_hints,
+    to_plain,
+    unknown_key,
+    with_numbers,
+)
 from extract.registry import PLACE
+from extract.run.extraction_spec import names_of_code
 from probes.data.task_table import TASKS
+from probes.fitting.fit_options import find_protocol
 from probes.runs.run_config import NAME_BYTES, TYPED, ConfigPaths, RunConfig, home_of
 
 if TYPE_CHECKING:
@@ -224,7 +238,7 @@ def read_config(
 
     Without `checks_heads` no torch is loaded, and the values of heads' options are checked by its `check_heads`.
     """
-    layers, missing = _Layers(RunConfig, options), dict[str, str]()
+    layers, missing, sweep = _Layers(RunConfig, options), dict[str, str](), dict[str, object]()
     if data is not None:
         layers.add("", config_of_data(data), str(data.path))
     for key, _ in typed:
@@ -237,6 +251,8 @@ def read_config(
         if key == "config" or (SECTIONS.get(key) is False and _is_file(text)):
             name = text if section else require_file(text)
             values = spell_out(section, load_config_file(name))
+            if not section:
+                sweep |= read_sweep(values.pop("sweep", None) or {})
             paths = ConfigPaths(*home_of(name, values), text)
             layers.add(section, paths.read(values, section), text)
             missing |= paths.missing
@@ -245,6 +261,7 @@ def read_config(
             missing = {name: why for name, why in missing.items() if not f"{name}.".startswith(f"{key}.")}
     with allow_code(_typed_code(pairs, ("extraction", "heads"))):
         values = {**layers.values, "sources": layers.sources, "missing": missing} if layers.values else {}
+        values["sweep"] = sweep
         values["has_checked_heads"] = checks_heads
         config: RunConfig = from_plain(RunConfig, values)
     _require_typed_trust(config.decoder, pairs)
@@ -300,6 +317,23 @@ def spell_out(section: str, values: Any) -> Any:
     return values
 
 
+def name_key(dotted: str, *, option: str = "") -> str:
+    """Find the key or section whose name is or ends in these parts, nearest to the top; `option` is how it was written.
+
+    Raises:
+        UsageError: No key has this name, or several do.
+    """
+    names = dict.fromkeys([*SECTIONS, *(key.name for key in list_keys())])
+    matches = [name for name in names if f".{name}".endswith(f".{dotted}")]
+    matches = [name for name in matches if name.count(".") == min(match.count(".") for match in matches)]
+    if len(matches) > 1:
+        spelled = " or ".join(match.replace(".", "__") if option else match for match in matches)
+        raise UsageError(f"option {option or dotted!r} is one of several sections; write {spelled}.")
+    if not matches:
+        raise unknown_key(option or dotted, [name.rpartition(".")[2] for name in names])
+    return matches[0]
+
+
 def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
     """Write options as a configuration: each has the name of a key, or of a section, as `plan` or `template`.
 
@@ -308,19 +342,8 @@ def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
     Raises:
         UsageError: No key has this name, or several do.
     """
-    names = dict.fromkeys([*SECTIONS, *(key.name for key in list_keys())])
     values: dict[str, Any] = {}
-    keys: dict[str, object] = {}
-    for option, value in options.items():
-        dotted = option.replace("__", ".")
-        matches = [name for name in names if f".{name}".endswith(f".{dotted}")]
-        matches = [name for name in matches if name.count(".") == min(match.count(".") for match in matches)]
-        if len(matches) > 1:
-            spelled = " or ".join(match.replace(".", "__") for match in matches)
-            raise UsageError(f"option {option!r} is one of several sections; write {spelled}.")
-        if not matches:
-            raise unknown_key(option, [name.rpartition(".")[2] for name in names])
-        keys[matches[0]] = value
+    keys = {name_key(option.replace("__", "."), option=option): value for option, value in options.items()}
     for key in sorted(keys, key=lambda key: key.count(".")):  # sections before their keys
         section = values
         *parents, last = key.split(".")
@@ -352,14 +375,17 @@ def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _:
     if isinstance(source, RunConfig):
         return source
     if isinstance(source, Mapping):
-        unnamed = ("sources", "has_checked_heads")
+        unnamed = ("sources", "has_checked_heads", "sweep")
+        source = {**source}
+        sweep = read_sweep(source.pop("sweep", {}))
         hints = {key: hint for key, hint in record_hints(RunConfig).items() if key not in unnamed}
         for key in source:
             if key not in hints:
                 raise unknown_key(str(key), hints)
         plain = {key for key, hint in hints.items() if not (is_dataclass(hint) or key == "heads")}
         return RunConfig(
-            **{key: from_plain(hints[key], value, key) if key in plain else value for key, value in source.items()}
+            **{key: from_plain(hints[key], value, key) if key in plain else value for key, value in source.items()},
+            sweep=sweep,
         )
     if not isinstance(source, str | Path):
         raise ConfigError(
@@ -370,6 +396,119 @@ def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _:
     if data is not None:
         report(str(data))
     return read_config([], file="" if data else str(source), data=data)
+
+
+SWEEP_KEYS = ("over", "points", "plans", "ratios", "reference", "choose_on")
+"""Keys of the section `sweep` of a file."""
+
+
+def read_sweep(values: object) -> dict[str, object]:
+    """Check the section `sweep` of a file: its keys, and that nothing in it names code to run."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"section 'sweep' is {_shorten(values)}; allowed: the keys {', '.join(SWEEP_KEYS)}.")
+    for key in values:
+        if key not in SWEEP_KEYS:
+            raise unknown_key(f"sweep.{key}", [f"sweep.{name}" for name in SWEEP_KEYS])
+    _refuse_objects(values, "sweep")
+    return values
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, object], source: str) -> RunConfig:
+    """Return a configuration with other values for some keys and sections, as if its file had them.
+
+    What was not given before is decided again: by the new template, protocol and task. The name of another task leaves
+    the options of the old one out, other poolings those of the heads, and another decoder a merge.
+
+    Args:
+        config: The configuration.
+        settings: Dotted key or section to value; of a section the keys that are to change.
+        source: Where they come from, for its record.
+
+    Raises:
+        UsageError: An unknown key, or a value of a wrong kind.
+        ConfigError: Values that contradict each other.
+    """
+    layers = _Layers(RunConfig, ())
+    layers.add("", given_values(config))
+    before = _plain_values(layers.values)
+    for key, value in settings.items():
+        layers.put(key, value, source)
+    values = layers.values
+    task, decoder, extraction = (values.setdefault(name, {}) for name in ("task", "decoder", "extraction"))
+    changed = {key.partition(".")[0] for key in settings}
+    if "task" in changed and task.get("name") != before.get("task.name") and task.get("options") == config.task.options:
+        task.pop("options", None)
+    if "decoder" in changed and "merge" in decoder and decoder["merge"] == before.get("decoder.merge"):
+        del decoder["merge"]
+    names_pooling = any(key == "heads" or key.endswith(".pooling") for key in settings)
+    if "extraction" in changed and not names_pooling:
+        _drop_missing_poolings(values.get("heads") or {}, extraction)
+    kept = {
+        key: origin
+        for key, origin in config.sources.items()
+        if not any(f"{key}.".startswith(f"{name}.") for name in settings)
+    }
+    hidden = {"sources": {**kept, **dict.fromkeys(settings, source)}, "missing": config.missing}
+    known = [*names_of_code(config.extraction), *filter(PLACE.fullmatch, config.heads)]
+    with allow_code(known):  # of a record that was read before
+        record: RunConfig = from_plain(RunConfig, {**values, **hidden, "has_checked_heads": config.has_checked_heads})
+    return record
+
+
+def _drop_missing_poolings(heads: Mapping[str, dict[str, object] | None], extraction: Mapping[str, object]) -> None:
+    """Let heads read the first pooling where theirs is not extracted."""
+    words = extraction.get("words", {})
+    given = (extraction.get("poolings", ()), words.get("poolings", ()) if isinstance(words, Mapping) else ())
+    poolings = {name for part in given for name in from_plain(tuple[str, ...], part, "extraction.poolings")}
+    for options in filter(None, heads.values()) if poolings else ():
+        if options.get("pooling") and not set(split_poolings(str(options["pooling"]))) <= poolings:
+            del options["pooling"]
+
+
+def _plain_values(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Write nested sections as dotted keys with plain values."""
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if SECTIONS.get(name) is False and isinstance(value, dict):
+            flat |= _plain_values(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+def given_values(config: RunConfig) -> dict[str, object]:
+    """Write what was given of a configuration as plain values: nothing that a default, protocol or template decided."""
+    decoder = {
+        item.name: getattr(config.decoder, item.name)
+        for item in fields(config.decoder)
+        if getattr(config.decoder, item.name) != default_of(item) and not (item.name == "name" and config.decoder.merge)
+    }
+    rest = {
+        item.name: getattr(config, item.name)
+        for item in fields(config)
+        if item.metadata.get("is_key", True)
+        and item.name not in ("decoder", "extraction")
+        and getattr(config, item.name) != default_of(item)
+    }
+    decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
+    extraction = _given_of(config.extraction, decided)
+    values: dict[str, object] = to_plain({**rest, "decoder": decoder, "extraction": extraction})
+    return values
+
+
+def _given_of(record: object, decided: Mapping[str, object]) -> dict[str, object]:
+    """Write the fields of a record that were given, without those that have the value which a protocol decided."""
+    template = TEMPLATES[record.name].fields if isinstance(record, InputTemplate) and record.name in TEMPLATES else {}
+    values: dict[str, object] = {}
+    kind: type = type(record)
+    for name in record_hints(kind):
+        value, other = getattr(record, name), decided.get(name)
+        if is_dataclass(value) and GIVEN in vars(value):
+            values |= {name: part} if (part := _given_of(value, other if isinstance(other, Mapping) else {})) else {}
+        elif name in given(record) and value not in (other, template.get(name)):
+            values[name] = value
+    return values
 
 
 def require_value(name: str, value: str | None) -> str:
@@ -423,6 +562,19 @@ class _Layers:
             self._put(name, text, "")
         else:
             self._put_free(free, name, with_numbers(load_yaml(text, where=f"--{name}")))
+
+    def put(self, name: str, value: object, source: str) -> None:
+        """Merge one key or section whose value is plain, or the text of one."""
+        free = next((section for section in self.free if name.startswith(f"{section}.")), "")
+        if isinstance(value, str) and (free or name in self.sections):
+            value = with_numbers(load_yaml(value, where=name))
+        if name in self.sections:
+            self.add(name, value, source)
+        elif free:
+            self._put_free(free, name, value)
+        else:
+            _refuse_objects(value, name)
+            self._put(name, value, source)
 
     def require_known(self, name: str) -> None:
         """Refuse an unknown key."""

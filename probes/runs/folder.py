@@ -90,10 +90,9 @@ def open_folder(
     return folder
 
 
-def name_plans(config: RunConfig, what: str, plans: Sequence[str], **settings: object) -> tuple[str, Plain]:
-    """Name the folder of a `sweep` or a `search`, and give its settings with those the configuration does not hold."""
-    name = f"{config.name.removesuffix(f'-{what}')}-{what}"
-    return name, {**config.to_dict(), **settings, "plans": list(plans)}
+def name_sweep(config: RunConfig, what: str, settings: Mapping[str, object]) -> tuple[str, Plain]:
+    """Name the folder of a `sweep` or a `search`, and add the settings that the configuration does not hold."""
+    return f"{config.name.removesuffix(f'-{what}')}-{what}", {**config.to_dict(), **settings}
 
 
 def choose_folder(runs: str, name: str, settings: Values, cache_id: str) -> Path:

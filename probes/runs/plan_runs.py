@@ -1,7 +1,7 @@
-"""Runs under many mask plans: a search for a plan, and a sweep over all of them."""
+"""A search for a mask plan, and what it shares with sweeps: fitting the heads of a configuration on one plan."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,10 +17,8 @@ from extract.store.cache import LatentCache, cache_path
 from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
 from probes.data.task import Task
-from probes.data.task_table import task_title
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
-from probes.report.document import EVERY_PLAN
 from probes.report.scores import (
     BaselineScores,
     PlanChoice,
@@ -29,10 +27,9 @@ from probes.report.scores import (
     PlansScores,
     SearchCost,
     SearchTrial,
-    SweepCost,
 )
 from probes.report.write import write_plans
-from probes.runs.folder import name_plans, open_folder
+from probes.runs.folder import name_sweep, open_folder
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
 from probes.runs.run import (
     RunResult,
@@ -44,7 +41,6 @@ from probes.runs.run import (
     score_baselines,
 )
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
-from probes.runs.run_stamp import SWEEP, describe_inputs, write_stamp
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 
@@ -117,13 +113,18 @@ class GrowingCaches:
 
 def load_for_plans(config: RunConfig) -> Task:
     """Load the task of a configuration, cut as the protocol says, that is to be scored under many plans."""
+    refuse_random_decoder(config)
+    task = load_run_task(config)
+    check_heads(config, task, chooses_plan=True)
+    return task
+
+
+def refuse_random_decoder(config: RunConfig) -> None:
+    """Refuse the baseline that only runs have."""
     if config.random_decoder:
         raise ConfigError(
             "random_decoder is true, but a sweep has no such baseline; leave it out, and run the best plan with it."
         )
-    task = load_run_task(config)
-    check_heads(config, task, chooses_plan=True)
-    return task
 
 
 def require_unread_test(config: RunConfig) -> None:
@@ -135,30 +136,26 @@ def require_unread_test(config: RunConfig) -> None:
         )
 
 
-def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: object) -> Path:
-    """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
-    name, values = name_plans(config, what, [plan.text for plan in plans], **settings)
-    return open_folder(config.runs, name, values, sources=describe_sources(config))
-
-
-def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
+def evaluate_plan(
+    config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path, *, adds_zero_shot: bool = True
+) -> PlanScores:
     """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
 
-    The fitted heads stay in the run folder.
+    The fitted heads stay in `folder`. Unless `adds_zero_shot` is false, the head of the kind that needs no training is
+    fitted beside them.
     """
     kind = KINDS[config.task.kind]
-    if kind.zero_shot_head:
-        first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
-        config = replace(config, heads={**first, **config.heads})
-    head_folder = folder / "heads" / cache.manifest.short_id
-    heads = evaluate_heads(config, make_context(config, task, cache, head_folder, has_details=False))
-    zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
+    beside = kind.zero_shot_head if adds_zero_shot else ""
+    if beside:
+        config = replace(config, heads={**{beside: config.heads.get(beside)}, **config.heads})
+    heads = evaluate_heads(config, make_context(config, task, cache, folder, has_details=False))
+    zero_shot = kind.zero_shot(heads[beside]) if beside else {}
     return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
 
 
-def best_row(rows: Iterable[PlanScores], head: str) -> PlanScores:
-    """Choose the plan a head is best with on validation; of equals the first."""
-    return max(rows, key=lambda row: finite_score(row, head))
+def heads_folder(folder: Path, cache: LatentCache) -> Path:
+    """Name the folder of the heads that are fitted on a cache."""
+    return folder / "heads" / cache.manifest.short_id
 
 
 def finite_score(row: PlanScores, head: str) -> float:
@@ -178,11 +175,6 @@ def finite_score(row: PlanScores, head: str) -> float:
 def causal_row(rows: Iterable[PlanScores]) -> PlanScores | None:
     """Find the causal plan, if it is among them."""
     return next((row for row in rows if row.plan.text == CAUSAL), None)
-
-
-def default_row(rows: Collection[PlanScores]) -> PlanScores:
-    """Return the plan that one would take without choosing: causal, or the first where causal is not among them."""
-    return causal_row(rows) or next(iter(rows))
 
 
 def describe_choices(chosen: Mapping[str, PlanScores], default: PlanScores | None) -> dict[str, PlanChoice]:
@@ -245,7 +237,9 @@ def run_search(
     folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
     fewest = KINDS[config.task.kind].fewest_rows(judged, folds)
     space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
-    folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
+    settings = {"search": strategy, "budget": budget, "plans": [plan.text for plan in plans]}
+    name, values = name_sweep(config, "search", settings)
+    folder = open_folder(config.runs, name, values, sources=describe_sources(config))
     caches = GrowingCaches(decoder, config, watcher)
     scorer = _TrialScores(config, judged, space, caches, folder)
     search = search_plans(strategy, space, scorer, budget=budget)
@@ -254,7 +248,7 @@ def run_search(
     default = causal_row(rows)
     choices = describe_choices(dict.fromkeys(config.heads, rows[0]), default)
     chosen = with_leads(choices, default, task=task, config=config)
-    baselines = _score_baselines(config, task, chosen, watcher)
+    baselines = score_plan_baselines(config, task, chosen, watcher)
     described = decoder.description.to_dict()
     scores = PlansScores(
         make_header(config, "search", folder, command=command, decoder=described, task=task.describe()),
@@ -268,12 +262,12 @@ def run_search(
     return RunResult(folder, scores)
 
 
-def _score_baselines(
+def score_plan_baselines(
     config: RunConfig, task: Task, chosen: Mapping[str, PlanChoice], watcher: Watcher
 ) -> dict[str, BaselineScores]:
     """Score the baselines of a task, and the leads of the heads on their chosen plans."""
     watcher.say("baselines, which need no decoder")
-    kind, heads = KINDS[config.task.kind], {name: choice.result for name, choice in chosen.items()}
+    kind, heads = KINDS[task.kind], {name: choice.result for name, choice in chosen.items()}
     return score_baselines(kind.baselines(task), heads, task=task, report=kind.report, n_resamples=config.bootstrap)
 
 
@@ -291,7 +285,7 @@ class _TrialScores:
         say(f"{len(trial.plans)} plans on at most {trial.n_rows:,} rows per split ({n_texts:,} texts)")
         scores = []
         for plan, cache in zip(trial.plans, self.caches.obtain(trial.plans, part), strict=True):
-            row = evaluate_plan(self.config, part, plan, cache, self.folder)
+            row = evaluate_plan(self.config, part, plan, cache, heads_folder(self.folder, cache))
             scores.append(row.heads[self.head].selection_score)
             say(f"{plan.text}: {self.head} {100 * scores[-1]:.1f}")
         if not any(map(math.isfinite, scores)):  # a search ranks a plan without a score last, but must have one score
@@ -307,7 +301,7 @@ def _on_everything(
     plans = tuple(dict.fromkeys([search.chosen, *causal]))
     rows = []
     for plan, cache in zip(plans, caches.obtain(plans, task), strict=True):
-        rows.append(evaluate_plan(config, task, plan, cache, folder))
+        rows.append(evaluate_plan(config, task, plan, cache, heads_folder(folder, cache)))
         caches.watcher.say(f"{plan.text} on all rows: {headline(rows[-1])}")
     return rows
 
@@ -334,97 +328,3 @@ def describe_search(search: Search, space: PlanSpace, *, strategy: str, budget: 
         search.share,
         tuple(trials),
     )
-
-
-TEST_READS = ("chosen", "all")
-"""Plans that test is read for: that of every head with causal (or the first plan) beside it, or every plan."""
-
-
-def run_sweep(
-    config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
-) -> RunResult[PlansScores]:
-    """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
-
-    `test` is one of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
-    scores hold per plan the heads and the zero-shot correlations of the final norm, and for each head the plan with the
-    best validation score. What is cached or fitted stays after an error.
-    """
-    if test not in TEST_READS:
-        raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the plans that test is read for.")
-    if test == "chosen":
-        require_unread_test(config)
-    inputs = describe_inputs(config, SWEEP, test)
-    task = load_for_plans(config)
-    decoder = load_decoder(config.decoder, report=watcher.say)
-    cost = sweep_cost(plans, decoder.description.n_layers)
-    texts = unique_texts(task.texts())
-    watcher.say(
-        f"{cost.n_plans} plans over {len(texts):,} texts: {cost.n_blocks} block passes per batch instead of "
-        f"{cost.n_blocks_apart} ({cost.ratio:.2f} of separate extractions)"
-    )
-    progress = watcher.extraction(f"sweeping {task_title(task.name)}")
-    caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
-    folder = open_plans_folder(config, SWEEP, plans)
-    comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
-    rows, chosen, test_read = comparison.compare(reads_all=test == "all")
-    baselines = _score_baselines(config, task, chosen, watcher)
-    described = decoder.description.to_dict()
-    scores = PlansScores(
-        make_header(config, SWEEP, folder, command=command, decoder=described, task=task.describe()),
-        test_read=test_read,
-        plans=rows,
-        chosen=chosen,
-        cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
-        baselines=baselines,
-    )
-    write_plans(folder, scores, KINDS[config.task.kind].report, formats=config.figures)
-    if inputs is not None:
-        write_stamp(folder, inputs, task=task, caches=caches, cache_id="")
-    return RunResult(folder, scores)
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """Plans with their caches, which hold every text, those of test as well."""
-
-    config: RunConfig
-    task: Task
-    caches: dict[MaskPlan, LatentCache]
-    folder: Path
-    watcher: Watcher
-
-    def compare(self, *, reads_all: bool) -> tuple[tuple[PlanScores, ...], dict[str, PlanChoice], str]:
-        """Fit every head on every plan, choose, and say which plans test was read for."""
-        judged = self.task if reads_all else self.task.without_test()
-        rows = {plan: self._score(plan, judged) for plan in self.caches}
-        chosen = {name: best_row(rows.values(), name).plan for name in self.config.heads}
-        default = default_row(rows.values()).plan
-        if "test" not in self.task.splits:
-            test_read = "no plan"
-        elif reads_all:
-            test_read = EVERY_PLAN
-        else:
-            read = [plan for plan in rows if plan in (default, *chosen.values())]
-            test_read = " and ".join(plan.text for plan in read)
-            for plan in read:
-                heads = [name for name in self.config.heads if plan in (default, chosen[name])]
-                rows[plan] = self._read_test(rows[plan], heads)
-        choices = describe_choices({name: rows[plan] for name, plan in chosen.items()}, rows[default])
-        choices = with_leads(choices, rows[default], task=self.task, config=self.config)
-        return tuple(rows.values()), choices, test_read
-
-    def _score(self, plan: MaskPlan, judged: Task) -> PlanScores:
-        row = evaluate_plan(self.config, judged, plan, self.caches[plan], self.folder)
-        for name in self.config.heads:
-            finite_score(row, name)  # refused at the first plan, and not after the last
-        self.watcher.say(f"{plan.text}: {headline(row)}")
-        return row
-
-    def _read_test(self, row: PlanScores, heads: Iterable[str]) -> PlanScores:
-        """Score heads of one plan on test as well; saved ones are not fitted again."""
-        part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
-        self.watcher.say(f"{row.plan.text}: reading test")
-        tested = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
-        has_zero_shot = KINDS[self.config.task.kind].zero_shot_head in part.heads
-        zero_shot = tested.zero_shot if has_zero_shot else row.zero_shot
-        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: tested.heads[name] for name in heads}})

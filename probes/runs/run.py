@@ -37,6 +37,7 @@ from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
 from probes.heads.layer_head import FitContext
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import (
+    Difference,
     Resampling,
     SeedSummary,
     difference,
@@ -546,9 +547,62 @@ def lead_over_plan(
     result: HeadResult, default: HeadResult, *, task: Task, report: KindReport, n_resamples: int
 ) -> Lead:
     """Return the lead of a head under one plan over the same head under another, on test."""
-    rows = SplitRows(report.inputs(task, "test"), report.gold(task, "test"), report.units(task, "test"))
+    rows = split_rows(task, "test", report)
     over = default.mean("test", result.metric)
     return _lead(result, _fits(default, "test"), rows, Resampling(n_resamples), over=over)
+
+
+def split_rows(task: Task, split: str, report: KindReport, part: Sequence[int] | None = None) -> SplitRows:
+    """Read the rows of a split that are scored, or some of them."""
+    rows = SplitRows(report.inputs(task, split), report.gold(task, split), report.units(task, split))
+    if part is None:
+        return rows
+    inputs = {name: [column[row] for row in part] for name, column in rows.inputs.items()}
+    units = None if rows.units is None else [rows.units[row] for row in part]
+    return SplitRows(inputs, [rows.gold[row] for row in part], units)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """What results score above one of them, on the same rows and resamples; NaN where a result has no score."""
+
+    scores: Float[np.ndarray, " S"]
+    """Scores of the predictions, the mean over fits."""
+    gaps: Float[np.ndarray, " S"]
+    draws: Float[np.ndarray, "S R"]
+    """The same of every resample."""
+    n_units: int
+
+    def interval(self, system: int, *, around: float | None = None) -> Difference:
+        """Return the gap of one result with its symmetric interval, around the difference of scores on record."""
+        zeros = np.zeros_like(self.draws[system])
+        values, draws = np.array([self.gaps[system], 0.0]), np.stack([self.draws[system], zeros])
+        gap = difference(values, draws, 0, 1, n_units=self.n_units)
+        moved = 0.0 if around is None else around - gap.value
+        return Difference(gap.value + moved, gap.low + moved, gap.high + moved, gap.n_units)
+
+
+def score_gaps(
+    results: Sequence[HeadResult],
+    reference: HeadResult,
+    split: str,
+    *,
+    rows: SplitRows,
+    n_resamples: int,
+    part: Sequence[int] | None = None,
+) -> Gaps:
+    """Score results on rows of a split and compare each with a reference, on the same resamples of whole units.
+
+    `part` are the positions of the rows, where they are some of the split.
+    """
+    systems = [*results, reference]
+    fits = [fit if part is None else [fit[row] for row in part] for result in systems for fit in _fits(result, split)]
+    ends = np.cumsum([len(_fits(result, split)) for result in systems])[:-1]
+    values, resampled = _scores(fits, rows, reference.metric, Resampling(n_resamples))
+    scores = np.array([one.mean() for one in np.split(values, ends)])
+    draws = np.stack([one.mean(axis=0) for one in np.split(resampled, ends)])
+    n_units = len(set(rows.units or rows.inputs["row"]))
+    return Gaps(scores[:-1], scores[:-1] - scores[-1], draws[:-1] - draws[-1], n_units)
 
 
 def _named(predicted: NDArray[Any], names: Sequence[str] | None) -> Sequence[object]:

@@ -160,6 +160,8 @@ class RunConfig:
     """Where the values that were typed or read from a file came from, by key."""
     missing: dict[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
     """What a file names and is nowhere, by key, as sentences."""
+    sweep: dict[str, object] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
+    """The section `sweep` of its file, which says what `icecore sweep` goes over."""
     has_checked_heads: bool = field(default=True, compare=False, repr=False, metadata={"is_key": False})
     """False leaves the values of heads' options unread, which takes torch, until `check_heads`."""
 
@@ -266,7 +268,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = to_plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
-        del values["sources"], values["missing"], values["has_checked_heads"]
+        del values["sources"], values["missing"], values["sweep"], values["has_checked_heads"]
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
         if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]

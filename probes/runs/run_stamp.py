@@ -22,7 +22,7 @@ from extract.files import digest_json, read_file, write_file
 from extract.records import Values, to_plain
 from probes.data.task import ROW, Task
 from probes.report.drawn import digest_code, package_versions
-from probes.runs.folder import RunFolder, choose_folder, name_plans, without_absolute_paths
+from probes.runs.folder import RunFolder, choose_folder, name_sweep, without_absolute_paths
 from probes.runs.run_config import RunConfig, load_run_task
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "
     if not stamps:
         return None
     task = load_run_task(config)
-    name, settings = name_plans(config, SWEEP, plans) if plans else (config.name, config.to_dict())
+    name, settings = name_sweep(config, SWEEP, {"plans": list(plans)}) if plans else (config.name, config.to_dict())
     if not plans:
         settings["task"]["options"] = {**config.task.options, **task.inferred_options()}
     rows = _digest_rows(task)

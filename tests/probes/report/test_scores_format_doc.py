@@ -10,6 +10,7 @@ import pytest
 
 from probes.report.scores import SCORES_SCHEMA
 from probes.report.write import without_nan
+from tests.probes.report.made_grid import make_grid
 from tests.probes.report.made_plans import OVER_K, make_plans, make_search
 from tests.probes.report.made_runs import MadeRun, make_pretraining, make_summary
 
@@ -97,7 +98,7 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     scored = scored.with_header(task={"shared_rows": {"test": "2 of 8 rows share a text"}})
     runs = [each.scores for each in (scored, made_runs["classes"], made_runs["numbers"], made_runs["words"])]
     plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost=None)]
-    everything: list[Any] = [*runs, *plans, make_pretraining()]
+    everything: list[Any] = [*runs, *plans, make_grid(), make_pretraining()]
     return [without_nan(each.to_dict()) for each in everything]
 
 

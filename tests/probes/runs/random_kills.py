@@ -28,7 +28,12 @@ from probes.runs.predict import read_run_folder
 from tests.extract.tiny_decoders import read_arrays, save_decoder
 from tests.probes.finished_run import write_config
 
-COMMANDS: dict[str, list[str]] = {"run": [], "sweep": ["--plans", "causal; backward:1"]}
+COMMANDS: dict[str, list[str]] = {
+    "run": [],
+    "sweep": ["--plans", "causal; backward:1"],
+    "sweep-over": ["--over", "plan=causal,backward:1", "--over", "poolings=mean,last"],
+}
+"""Arguments behind the configuration, by a name that begins with the command's."""
 UNEQUAL = ("seconds", "command", "commit", "source", "fit_id", "sha256", "config_sha256")
 """What differs between two runs that agree."""
 MOST_KILLS_IN_A_FOLDER = 25
@@ -52,7 +57,7 @@ def start(target: Any, *arguments: Any) -> ForkServerProcess:
 
 def start_command(command: str, config: Path) -> ForkServerProcess:
     """Start a command on a configuration."""
-    return start(work, [command, str(config), *COMMANDS[command]])
+    return start(work, [command.partition("-")[0], str(config), *COMMANDS[command]])
 
 
 def config_in(folder: Path, decoder: Path) -> Path:

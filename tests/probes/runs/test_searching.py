@@ -17,9 +17,10 @@ from extract.wiring.tree import count_blocks
 from probes.cli.main import main
 from probes.data.task_table import load_task
 from probes.heads.class_heads import fewest_rows
-from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.plan_runs import run_search
 from probes.runs.plan_search import draw_rows, space_of
 from probes.runs.run_config import RunConfig
+from probes.runs.sweep_run import run_sweep
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
 from tests.probes.worded_classes import write_worded_classes

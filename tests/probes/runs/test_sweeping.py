@@ -14,8 +14,8 @@ from extract.masks.mask_plan import parse_plan
 from probes.cli.commands import SweepArgs
 from probes.cli.main import main
 from probes.cli.whole_run import choose_plans
-from probes.runs.plan_runs import run_sweep
 from probes.runs.run_config import PretrainingSpec, RunConfig
+from probes.runs.sweep_run import run_sweep
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
 
@@ -176,36 +176,30 @@ def test_a_head_that_needs_autoencoders_is_refused_before_anything_is_extracted(
         run_sweep(config, [parse_plan("causal")])
 
 
-@pytest.mark.usefixtures("rendered_figures")
 @pytest.mark.long
-def test_a_merge_is_run_at_every_ratio(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ratios_of_a_merge_are_an_axis(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = save_decoder(config.parent / "other", seed=1)
     names = [str(config.parent / "decoder"), str(other)]
     merge = f"[{{name: {names[0]}, weight: 0.5}}, {{name: {names[1]}, weight: 0.5}}]"
     runs = ["--runs", str(tmp_path), "--task.pairs", "16"]
-    merged = ["sweep", str(config), "--decoder.merge", merge, "--ratios", "0,0.5,1", *runs, "--figures", "svg"]
+    merged = ["sweep", str(config), "--decoder.merge", merge, "--ratios", "0,0.5,1", *runs]
     assert main(merged) == 0
-    frame = pd.read_csv(tmp_path / "tiny-ratios" / "ratios.csv")
+    folder = tmp_path / "tiny-sweep"
+    frame = pd.read_csv(folder / "points.csv")
     assert frame["ratio"].unique().tolist() == [0, 0.5, 1]
-    assert (tmp_path / "tiny-ratios" / "ratios.svg").is_file()
-    scores = {
-        ratio: json.loads((tmp_path / f"tiny-ratio-{ratio}" / "scores.json").read_text(encoding="utf-8"))
-        for ratio in ("0", "0.5", "1")
-    }
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    rows = {row["point"]["ratio"]: row for row in scores["plans"]}
     for ratio, name in {"0": names[0], "1": names[1]}.items():  # the ends of the curve are the checkpoints
         digest = load_decoder(name).description.weight_digest
-        assert scores[ratio]["decoder"]["weight_digest"] == digest
-    for ratio, record in scores.items():
-        summary = record["heads"]["layer-cosine"]["summary"]
-        rows = frame[frame["ratio"] == float(ratio)].set_index("split")["score"]
-        metric = record["heads"]["layer-cosine"]["metric"]
-        assert {split: summary[split][metric]["mean"] for split in summary} == pytest.approx(rows.to_dict())
-    selection = {ratio: record["heads"]["layer-cosine"]["selection_score"] for ratio, record in scores.items()}
-    assert frame[frame["is_chosen"]]["ratio"].unique().tolist() == [float(max(selection, key=lambda r: selection[r]))]
-    shown = capsys.readouterr().out
-    assert "Every run has read test" in shown
+        assert rows[ratio]["decoder"]["weight_digest"] == digest
+    selection = {ratio: row["heads"]["layer-cosine"]["selection_score"] for ratio, row in rows.items()}
+    best = max(selection, key=lambda ratio: selection[ratio])
+    assert scores["chosen"]["layer-cosine"]["point"] == {"ratio": best}
+    read = {ratio for ratio, row in rows.items() if "test" in row["heads"]["layer-cosine"]["summary"]}
+    assert read == {best, "0"}  # no other ratio is read on test
+    capsys.readouterr()
     assert main([*merged, "--dry-run"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "0.5*decoder+0.5*other"
+    assert capsys.readouterr().out.splitlines()[1] == "ratio=0.5"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.cli.main import main
 from probes.heads import pair_heads as fitted
 from probes.heads import word_heads as words_evaluate
-from probes.runs.plan_runs import run_sweep
 from probes.runs.run_config import RunConfig, TaskSpec
+from probes.runs.sweep_run import run_sweep
 
 PLANS = [parse_plan(text) for text in ("backward:1", "causal", "backward:2", "bidirectional:2")]
 KINDS: dict[str, dict[str, Any]] = {

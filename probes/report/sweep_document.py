@@ -1,0 +1,218 @@
+"""The report of a sweep over axes: which point is best and whether that is certain, every score, what was chosen."""
+
+from collections.abc import Iterator
+
+from probes.data.task_table import task_title
+from probes.report.blocks import (
+    NOTHING,
+    Block,
+    Caution,
+    Document,
+    Heading,
+    Item,
+    Table,
+    cell,
+    describe_point,
+    interval,
+    metric_label,
+    number,
+    percent,
+    spread,
+)
+from probes.report.document import EVERY_PLAN, FEW_UNITS, baseline_blocks, machine_line, margin, opening, over_baseline
+from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
+from probes.report.sweep_frames import axes_of, slots_of
+
+LEVEL = 0.05
+"""A corrected p-value below it is a finding."""
+
+
+def grid_document(scores: PlansScores) -> Document:
+    """Write the report of a sweep over axes."""
+    header, axes = scores.header, axes_of(scores)
+    question = (
+        f"At which of {count_points(scores)} ({' x '.join(axes)}) is {header.decoder['name']} the best encoder "
+        f"for {task_title(header.task['name'])}?"
+    )
+    blocks = [
+        *opening(header),
+        *_cost(scores),
+        *_failures(scores),
+        *_choices(scores),
+        *_transfers(scores),
+        *_every_point(scores),
+    ]
+    blocks += [*baseline_blocks(scores.baselines), Heading("What was used"), machine_line(header)]
+    return Document(header.name, question, grid_lead(scores), blocks)
+
+
+def grid_lead(scores: PlansScores) -> str:
+    """Name the best point, whether its lead over the reference is certain, and how many points are tied with it."""
+    name, choice = _best(scores)
+    result, split = choice.result, choice.result.reported_split
+    where = describe_point(result.chosen)
+    head = f"the head `{result.name}`" + f" at {where}" * bool(where)
+    text = f"The best of {count_points(scores)} is `{label_of(choice.point)}`, with {head}: "
+    text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {split}, "
+    text += f"{_certainty(scores, name, choice)}."
+    transfers = scores.grid.transfers if scores.grid else ()
+    seen = [seen_on(part) for part in transfers if part.head == name and part.over in ("tasks", "sources")]
+    return " ".join(filter(None, [text, _ties(scores, name, choice), *seen, over_baseline(result, scores.baselines)]))
+
+
+def count_points(scores: PlansScores) -> str:
+    """Count the points, which tasks do not multiply."""
+    axis = scores.grid.task_axis if scores.grid else ""
+    if not axis:
+        return f"{len(scores.plans):,} points"
+    systems = {tuple(value for name, value in row.point.items() if name != axis) for row in scores.plans}
+    return f"{len(systems):,} points on {len({row.point[axis] for row in scores.plans})} tasks"
+
+
+def seen_on(transfer: Transfer) -> str:
+    """Say on how many sets a gain was seen."""
+    ends = f"{percent(transfer.low, sign='+')} to {percent(transfer.high, sign='+')}"
+    n = len(transfer.parts)
+    return (
+        f"Over {n} {transfer.over}, chosen on {transfer.chosen_on}, a gain was seen on {transfer.n_gained} of {n} and "
+        f"is certain on {transfer.n_certain}: {percent(transfer.value, sign='+')} on average, spread "
+        f"{percent(transfer.spread)} ({ends} over {transfer.over.partition(',')[0]} and rows)."
+    )
+
+
+def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
+    """Say how many points validation cannot tell from the chosen one, where they were compared with it."""
+    grid = scores.grid
+    if grid is None or dict(choice.point) != dict(grid.reference):
+        return ""
+    gaps = [gap for gap in grid.gaps if gap.head == name]
+    task = grid.task_axis
+    gaps = [gap for gap in gaps if not task or gap.point[task] == choice.point[task]]
+    tied = sum(not gap.p_corrected < LEVEL for gap in gaps)
+    return f"On {gaps[0].split}, {tied} of the {len(gaps)} other points are statistically tied with it." if gaps else ""
+
+
+def _transfers(scores: PlansScores) -> Iterator[Block]:
+    """Write the gains over tasks and over sources of rows."""
+    for transfer in scores.grid.transfers if scores.grid else ():
+        yield Heading(f"Does it transfer? {transfer.head} over {transfer.over}")
+        yield seen_on(transfer)
+        columns = ("part", "point", "metric", "split", "reference", "chosen", "gain", "95 % interval", "rank", "n")
+        rows = [
+            (
+                cell(part.name),
+                f"`{label_of(part.point)}`",
+                metric_label(part.metric),
+                part.split,
+                percent(part.reference),
+                percent(part.chosen),
+                percent(part.value, sign="+"),
+                f"{percent(part.low, sign='+')} to {percent(part.high, sign='+')}",
+                number(part.rank, 2),
+                f"{part.n_units:,}",
+            )
+            for part in transfer.parts
+        ]
+        yield Table(columns, rows)
+
+
+def _best(scores: PlansScores) -> tuple[str, PlanChoice]:
+    """Return the chosen point of the head that is best on validation."""
+    return max(scores.chosen.items(), key=lambda item: item[1].result.selection_score)
+
+
+def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
+    """Say whether the lead of the chosen point over the reference is certain."""
+    grid = scores.grid
+    if grid is None or dict(choice.point) == dict(grid.reference):
+        return "which is the reference itself: nothing was gained by choosing"
+    reference = f"the reference, `{label_of(grid.reference)}`"
+    if choice.lead is not None and choice.gain is not None:
+        text = margin(reference, choice.gain.default, choice.lead)
+        is_certain = choice.lead.low > 0 and choice.lead.n_units >= FEW_UNITS
+        return text + (", a certain gain" if is_certain else ", so the gain is **not certain**")
+    gap = next((gap for gap in grid.gaps if gap.head == name and dict(gap.point) == dict(choice.point)), None)
+    if gap is None:
+        return f"compared with {reference}"
+    certain = gap.p_corrected < LEVEL
+    return f"{_gap_text(gap)} over {reference} on {gap.split}, {'a certain' if certain else 'not a certain'} difference"
+
+
+def _cost(scores: PlansScores) -> Iterator[Block]:
+    """Say what the sweep computed."""
+    cost = scores.cost
+    if cost is not None:
+        yield (
+            f"{count_points(scores)}; the decoder passed texts through {cost.block_passes:,} blocks in all, "
+            f"{cost.ratio:.2f} of the {cost.apart:,} of separate extractions."
+        )
+
+
+def _failures(scores: PlansScores) -> Iterator[Block]:
+    for failure in scores.grid.failed if scores.grid else ():
+        yield Caution(f"`{label_of(failure.point)}` **failed**: {cell(failure.why)}")
+
+
+def _choices(scores: PlansScores) -> Iterator[Block]:
+    """Write the point chosen for every head, and the points that test was read for."""
+    reference = label_of(scores.grid.reference) if scores.grid else ""
+    rows = []
+    for name, choice in scores.chosen.items():
+        result = choice.result
+        test = result.summary.get("test", {}).get(result.metric)
+        gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
+        if choice.lead is not None:
+            gain += f" ({percent(choice.lead.low, sign='+')} to {percent(choice.lead.high, sign='+')})"
+        point = describe_point(result.chosen)
+        rows.append(
+            (
+                name,
+                f"`{label_of(choice.point)}`" + f", {point}" * bool(point),
+                metric_label(result.metric),
+                percent(result.selection_score),
+                percent(result.mean("test")),
+                interval(test),
+                gain,
+            )
+        )
+    yield Heading("Chosen on validation")
+    yield Table(("head", "point", "metric", "validation", "test", "95 % interval", "test, chosen - reference"), rows)
+    yield f"The reference is `{reference}`."
+    if scores.test_read == EVERY_PLAN:
+        yield (
+            "Test was read for **every point**, as was asked for. The point is chosen on validation all the same; one "
+            "picked by its test score is a choice on test."
+        )
+    else:
+        yield f"Test was read for {scores.test_read}, after everything was chosen."
+
+
+def _every_point(scores: PlansScores) -> Iterator[Block]:
+    """Write the scores of every point, a column per axis, with its difference from the reference."""
+    axes = axes_of(scores)
+    gaps = {(label_of(gap.point), gap.head): gap for gap in (scores.grid.gaps if scores.grid else ())}
+    split = next((gap.split for gap in gaps.values()), "validation")
+    for slot in scores.chosen:
+        rows = []
+        for row in scores.plans:
+            result = slots_of(scores, row)[slot]
+            gap = gaps.get((row.label, slot))
+            rows.append(
+                (
+                    *(row.point[axis] for axis in axes),
+                    describe_point(result.chosen),
+                    percent(result.selection_score),
+                    percent(result.mean("test")),
+                    _gap_text(gap) if gap else NOTHING,
+                    f"{gap.p_corrected:.3f}" if gap else NOTHING,
+                )
+            )
+        yield Heading(f"Every point: {slot}")
+        yield Table((*axes, "chosen", "validation", "test", f"over the reference, {split}", "p, corrected"), rows)
+    if gaps:
+        yield Item("Differences from the reference are paired, on the same rows; p-values are corrected by Holm.")
+
+
+def _gap_text(gap: PointGap) -> str:
+    ends = f"{percent(gap.low, sign='+')} to {percent(gap.high, sign='+')}"
+    return f"{percent(gap.value, sign='+')} ({ends}, n = {gap.n_units:,})"

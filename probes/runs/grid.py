@@ -1,0 +1,466 @@
+"""What a sweep goes over: axes of named values, and the grid of points that they span. Reading it loads no torch.
+
+A point is a whole configuration: that of the sweep with the keys of its values, as if its file had them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from pathlib import Path
+from types import MappingProxyType
+
+from extract.code_gate import allow_code
+from extract.decoders.decoder_spec import short_name
+from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.masks.mask_plan import CAUSAL, MaskPlan
+from extract.records import to_plain
+from extract.registry import PLACE
+from probes.report.scores import label_of
+from probes.runs.config_file import SECTIONS, name_key, with_settings
+from probes.runs.run_config import RunConfig
+from probes.runs.sweep_presets import PRESETS, fill_shares, names_shares
+
+PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
+SOURCE = "sweep"
+"""Source of the values of a point, in the record of its configuration."""
+MOST_POINTS = 10_000
+Settings = Mapping[str, object]
+"""Dotted key or section of a configuration to value."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a sweep: what it is called, and the settings of each of its named values."""
+
+    name: str
+    values: Mapping[str, Settings]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep."""
+
+    values: Mapping[str, str]
+    """Axis to the name of its value."""
+    config: RunConfig
+
+    @property
+    def label(self) -> str:
+        """The values of all axes as text."""
+        return label_of(self.values)
+
+    @property
+    def plan(self) -> MaskPlan:
+        """Its mask plan."""
+        return self.config.extraction.mask_plan
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points of a sweep."""
+
+    axes: tuple[str, ...]
+    points: tuple[Point, ...]
+    reference: Mapping[str, str]
+    """The point that others are compared with."""
+    choose_on: str = ""
+    """The task that is chosen on, where tasks are an axis; all of them when empty."""
+    values: Mapping[str, Mapping[str, Settings]] = field(default_factory=lambda: MappingProxyType({}))
+    """Axis to the settings of its values, for the record."""
+
+    @property
+    def is_of_plans(self) -> bool:
+        """Whether it is a sweep over mask plans alone."""
+        return self.axes == (PLAN,)
+
+    @property
+    def task_axis(self) -> str:
+        """The axis along which the task changes; empty where there is none."""
+        names = [axis for axis in self.axes if any(self._changes_task(axis, point) for point in self.points)]
+        if len(names) > 1:
+            raise ConfigError(f"the task changes along the axes {' and '.join(names)}; put it on one of them.")
+        return names[0] if names else ""
+
+    def _changes_task(self, axis: str, point: Point) -> bool:
+        first = next(iter(self.values[axis]))
+        return any(
+            other.config.task != point.config.task
+            for other in self.points
+            if point.values[axis] == first and _but(other.values, axis) == _but(point.values, axis)
+        )
+
+    def check_heads(self) -> "Grid":
+        """Return the same grid, the values of heads' options checked at every point."""
+        return replace(self, points=tuple(replace(point, config=point.config.check_heads()) for point in self.points))
+
+    def settings(self) -> dict[str, object]:
+        """Return what the configuration does not hold, for config.yaml of the sweep's folder."""
+        if self.is_of_plans:
+            return {"plans": [point.plan.text for point in self.points]}
+        over = {
+            axis: {name: dict(settings) for name, settings in values.items()} for axis, values in self.values.items()
+        }
+        points = [dict(point.values) for point in self.points]
+        whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
+        listed = {} if points == whole else {"points": points}
+        return {"sweep": {"over": over, **listed, "reference": dict(self.reference), "choose_on": self.choose_on}}
+
+
+def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if name != axis}
+
+
+# --- Axes ---
+
+
+def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Read the axes of a sweep: those of the section `sweep` of its file, or the typed ones, `AXIS=VALUE,VALUE`.
+
+    A typed axis takes some of the named values of the file, as `encoder=plain,echo`; without `=` all of them.
+
+    Raises:
+        ConfigError: An axis is no key, names a value twice, or has none.
+    """
+    listed = _mapping(config.sweep.get("over", {}), "sweep.over")
+    listed |= {
+        key: config.sweep[name] for key, name in ((PLAN_KEY, "plans"), (RATIO, "ratios")) if name in config.sweep
+    }
+    read = [_read_axis(str(name), values, config) for name, values in listed.items()]
+    named = {axis.name: axis for axis in read}
+    if not over:
+        return tuple(named.values())
+    axes = [_read_typed(text, named, config) for text in over]
+    repeated = [axis.name for axis in axes if [other.name for other in axes].count(axis.name) > 1]
+    if repeated:
+        raise ConfigError(f"--over {repeated[0]} is given twice; give all its values at once.")
+    return tuple(axes)
+
+
+def plan_axis(plans: Sequence[MaskPlan]) -> Axis:
+    """Return the axis of mask plans."""
+    return Axis(PLAN, {plan.text: {PLAN_KEY: plan.text} for plan in plans})
+
+
+def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis:
+    name, equals, values = text.partition("=")
+    name = name.strip()
+    axis = named.get(_short(name))
+    if not equals:
+        return axis or _read_preset(name, config, named)
+    words = split_values(values)
+    if axis is None and name != RATIO and not _is_key(name):
+        axis = _read_preset(name, config, named)
+    if axis is None:
+        return _read_axis(name, words, config)
+    missing = [word for word in words if word not in axis.values]
+    if missing and not _is_key(name):
+        raise unknown_name(f"value of the axis {name!r}", missing[0], axis.values)
+    chosen = {word: axis.values[word] if word in axis.values else {_key(name): word} for word in words}
+    return Axis(axis.name, chosen)
+
+
+def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
+    if name not in PRESETS:
+        hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
+        raise unknown_name("axis", name, [*named, *PRESETS], hint=hint)
+    axis, read = PRESETS[name]
+    return Axis(axis, read(config))
+
+
+def split_values(text: str) -> list[str]:
+    """Split typed values at commas, but not inside brackets or quotes.
+
+    Example:
+        >>> split_values("causal,[mean,last],{name: echo}")
+        ['causal', '[mean,last]', '{name: echo}']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
+    """Read one axis: a list of values of a key, or a mapping of names to values of it, or to sets of keys."""
+    if name == RATIO:
+        return _ratio_axis(values, config)
+    if isinstance(values, str):
+        values = split_values(values)
+    if isinstance(values, Mapping):
+        settings = {
+            str(label): _set_of_keys(f"{name}.{label}", value) if not _is_key(name) else {_key(name): value}
+            for label, value in values.items()
+        }
+    elif isinstance(values, list | tuple):
+        key = _key(name)
+        settings = dict(zip(_labels(values), ({key: value} for value in values), strict=True))
+    else:
+        raise ConfigError(
+            f"axis {name!r} is {str(values)[:60]!r}; allowed: a list of values, or names with their keys."
+        )
+    if not settings:
+        raise ConfigError(f"axis {name!r} has no value; give at least one, as --over {name}=VALUE,VALUE.")
+    return Axis(_short(name), settings)
+
+
+def _short(name: str) -> str:
+    """Name an axis by the short form of its key; of named sets of keys as it is."""
+    return short_key(_key(name)) if _is_key(name) else name
+
+
+def short_key(key: str) -> str:
+    """Shorten a key to the last parts that name it alone, as columns and labels show it.
+
+    Example:
+        >>> short_key("extraction.plan"), short_key("task.name"), short_key("heads.layer-cosine.transform")
+        ('plan', 'task.name', 'transform')
+    """
+    parts = key.split(".")
+    if parts[0] == "heads" and len(parts) == 3:
+        return parts[2]
+    names = (".".join(parts[k:]) for k in range(len(parts) - 1, -1, -1))
+    return next((name for name in names if _is_key(name) and _key(name) == key), key)
+
+
+def _ratio_axis(values: object, config: RunConfig) -> Axis:
+    """Read the ratios of a merge of two checkpoints: the weight of the second."""
+    try:
+        ratios = [float(value) for value in (split_values(values) if isinstance(values, str) else _list(values))]
+    except ValueError as error:
+        raise ConfigError(f"--ratios is {_text(values)!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
+    merge = config.decoder.merge
+    if len(merge) != 2:
+        raise ConfigError(
+            f"decoder.merge has {len(merge)} parts, and ratios are between two; set decoder.merge: "
+            "[{name: A, weight: 0.5}, {name: B, weight: 0.5}]."
+        )
+    first, second = merge
+    parts = {  # 0.1, and not 0.09999999999999998
+        f"{ratio:g}": (replace(first, weight=round(1 - ratio, 12)), replace(second, weight=ratio)) for ratio in ratios
+    }
+    if not parts:
+        raise ConfigError("there is no ratio; give some with ',' between them, as 0,0.25,0.5,0.75,1.")
+    return Axis(RATIO, {label: {"decoder.merge": to_plain(pair)} for label, pair in parts.items()})
+
+
+def _list(values: object) -> Sequence[str | float]:
+    return values if isinstance(values, list | tuple) else [values]  # type: ignore[list-item]
+
+
+def _text(values: object) -> str:
+    return ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+
+
+def _mapping(value: object, where: str) -> dict[object, object]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} is {str(value)[:60]!r}; allowed: axes with their values, as {{plan: [causal]}}.")
+    return dict(value)
+
+
+def _set_of_keys(where: str, value: object) -> dict[str, object]:
+    """Read a named value that sets several keys; a section may be nested."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{where} is {str(value)[:60]!r}; allowed: keys with values, as {{poolings: [last]}}, for a named value."
+        )
+    return {_key(str(key)): item for key, item in value.items()}
+
+
+def _is_key(name: str) -> bool:
+    try:
+        _key(name)
+    except IcecoreError:
+        return False
+    return True
+
+
+def _key(name: str) -> str:
+    """Complete the name of a key or section; options of heads and tasks are free."""
+    is_free = name.startswith(("heads.", "task.options.", "pretraining.options.", "pretraining.autoencoder."))
+    return name if is_free else name_key(name)
+
+
+def _labels(values: Sequence[object]) -> list[str]:
+    """Name values: texts by themselves, paths by their last part where that tells them apart."""
+    whole = [value if isinstance(value, str) else json.dumps(value).replace('"', "") for value in values]
+    short = [short_name(label) if re.fullmatch(r"[\w./~-]+", label) and Path(label).parts else label for label in whole]
+    labels = short if len(set(short)) == len(set(whole)) else whole
+    repeated = [label for label in labels if labels.count(label) > 1]
+    if repeated:
+        raise ConfigError(f"the value {repeated[0]!r} of an axis is given twice; give it once.")
+    return labels
+
+
+# --- The grid ---
+
+
+def make_grid(
+    config: RunConfig,
+    axes: Sequence[Axis],
+    *,
+    points: Sequence[Mapping[str, str]] = (),
+    reference: str | Mapping[str, str] = "",
+    choose_on: str = "",
+) -> Grid:
+    """Span a grid: every combination of the values of its axes, or those in a list.
+
+    Args:
+        config: The configuration of the sweep.
+        axes: Its axes.
+        points: Whole combinations, axis to the name of its value; all when empty.
+        reference: Some values of the point to compare with, as text or a mapping; the first value of other axes, but
+            causal of the plans where it is among them.
+        choose_on: As of `Grid`.
+
+    Raises:
+        ConfigError: No axis, a combination that a run would refuse (names it), or no such reference.
+    """
+    if not axes:
+        raise ConfigError(
+            "the sweep does not say what it goes over; allowed: --over KEY=VALUE,VALUE, a section `sweep` in the "
+            "config, or the flags of plans (icecore sweep --help)."
+        )
+    _refuse_shared_keys(axes)
+    by_name = {axis.name: axis for axis in axes}
+    n_points = len(points) or _size(axes)
+    if n_points > MOST_POINTS:
+        raise ConfigError(f"the sweep has {n_points:,} points; allowed: {MOST_POINTS:,}.")
+    if points:
+        named = [{name: combination[name] for name in by_name} for combination in points]
+    else:
+        named = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+    spanned = tuple(_point(config, by_name, values) for values in named)
+    default = {axis.name: CAUSAL if CAUSAL in axis.values else next(iter(axis.values)) for axis in axes}
+    wanted = default | read_point(reference, by_name)
+    if wanted not in named:
+        if reference:
+            raise ConfigError(f"the reference {label_of(wanted)!r} is no point of the sweep; name one that is.")
+        wanted = named[0]
+    values = {axis.name: axis.values for axis in axes}
+    return Grid(tuple(by_name), spanned, wanted, choose_on, values)
+
+
+def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
+    """Refuse axes that set the same key, as one of them would be ignored."""
+    keys = {axis.name: {key for settings in axis.values.values() for key in _flat_keys(settings)} for axis in axes}
+    for one, other in combinations(keys, 2):
+        for key, rival in product(sorted(keys[one]), sorted(keys[other])):
+            if f"{key}.".startswith(f"{rival}.") or f"{rival}.".startswith(f"{key}."):
+                raise ConfigError(f"the axes {one!r} and {other!r} both set {max(key, rival, key=len)}; make them one.")
+
+
+def _flat_keys(settings: Mapping[str, object]) -> Iterator[str]:
+    """Give the keys of settings, of a section those that are in it; heads and options are replaced as a whole."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and SECTIONS.get(key) is False:
+            yield from _flat_keys({f"{key}.{name}": part for name, part in value.items()})
+        else:
+            yield key
+
+
+def plan_grid(config: RunConfig, plans: Sequence[MaskPlan], *, reference: str = "", choose_on: str = "") -> Grid:
+    """Span the grid of a sweep over mask plans; options are those of `make_grid`."""
+    if not plans:
+        raise ConfigError("no plan was given to sweep over; give at least one.")
+    with allow_code([name for plan in plans for name in plan.kind_names if PLACE.fullmatch(name)]):  # read before
+        axes = [plan_axis(list(dict.fromkeys(plans)))]
+        return make_grid(config, axes, reference=reference, choose_on=choose_on)
+
+
+def _size(axes: Sequence[Axis]) -> int:
+    size = 1
+    for axis in axes:
+        size *= len(axis.values)
+    return size
+
+
+def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str]) -> Point:
+    settings: dict[str, object] = {}
+    for name, value in values.items():
+        settings |= axes[name].values[value]
+    try:
+        if names_shares(settings):
+            rest = {key: value for key, value in settings.items() if not names_shares({key: value})}
+            settings = fill_shares(settings, with_settings(config, rest, SOURCE).decoder)
+        return Point(values, with_settings(config, settings, SOURCE))
+    except IcecoreError as error:
+        raise ConfigError(f"the point {label_of(values)} of the sweep: {error}") from error
+
+
+def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:
+    """Read some values of a point: a mapping, `axis=value,axis=value`, or a value that only one axis has.
+
+    Raises:
+        UnknownNameError: An axis or a value that is not in the sweep.
+    """
+    pairs = text.items() if isinstance(text, Mapping) else _pairs(text, axes)
+    point: dict[str, str] = {}
+    for name, value in pairs:
+        matches = [axis for axis in axes if f".{axis}".endswith(f".{name}")]
+        if len(matches) != 1:
+            raise unknown_name("axis of the sweep", name, axes)
+        if str(value) not in axes[matches[0]].values:
+            raise unknown_name(f"value of the axis {name!r}", value, axes[matches[0]].values)
+        point[matches[0]] = str(value)
+    return point
+
+
+def _pairs(text: str, axes: Mapping[str, Axis]) -> Iterator[tuple[str, str]]:
+    for part in split_values(text):
+        name, equals, value = part.partition("=")
+        owners = [axis for axis in axes.values() if part in axis.values]
+        if len(owners) == 1:
+            yield owners[0].name, part
+        elif equals:
+            yield name.strip(), value.strip()
+        else:
+            raise unknown_name("point", part, [value for axis in axes.values() for value in axis.values])
+
+
+def grid_of(config: RunConfig, over: Sequence[str] = (), *, reference: str = "", choose_on: str = "") -> Grid:
+    """Read the whole grid of a sweep, from its file and what is typed."""
+    axes, points = read_axes(config, over), list[Mapping[str, str]]()
+    listed = config.sweep.get("points", [])
+    if listed and not over:
+        axes, points = _read_points(listed, {axis.name: axis for axis in axes}, config)
+    by_name = {axis.name: axis for axis in axes}
+    of_file = config.sweep.get("reference", "")
+    if isinstance(of_file, Mapping):  # typed axes may be others
+        of_file = {_short(str(key)): str(value) for key, value in of_file.items() if _short(str(key)) in by_name}
+    wanted = reference or (of_file if isinstance(of_file, dict) else str(of_file))
+    chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
+    return make_grid(config, axes, points=points, reference=wanted, choose_on=chosen_on)
+
+
+def _read_points(
+    listed: object, named: Mapping[str, Axis], config: RunConfig
+) -> tuple[tuple[Axis, ...], list[Mapping[str, str]]]:
+    """Read a list of whole combinations, whose values are named in `over` or are those of keys."""
+    if not (isinstance(listed, list) and all(isinstance(point, Mapping) for point in listed)):
+        raise ConfigError(f"sweep.points is {str(listed)[:60]!r}; allowed: a list of points, as [{{plan: causal}}].")
+    names = list(dict.fromkeys(str(name) for point in listed for name in point))
+    axes: dict[str, Axis] = {}
+    points = [dict[str, str]() for _ in listed]
+    for name in names:
+        if any(name not in point for point in listed):
+            raise ConfigError(f"a point of sweep.points has no {name!r}; give every point a value of every axis.")
+        values = [point[name] for point in listed]
+        axis = named.get(_short(name))
+        if axis is None:
+            unique = list({json.dumps(value): value for value in values}.values())
+            axis = _read_axis(name, unique, config)
+            labels = dict(zip(map(json.dumps, unique), axis.values, strict=True))
+        else:
+            labels = {json.dumps(label): label for label in axis.values}
+        for point, value in zip(points, values, strict=True):
+            if json.dumps(value) not in labels:
+                raise unknown_name(f"value of the axis {name!r}", value, axis.values)
+            point[axis.name] = labels[json.dumps(value)]
+        axes[axis.name] = axis
+    return tuple(axes.values()), [*points]

@@ -1,0 +1,186 @@
+"""The caches of the points of a sweep: what points share is computed once, and a decoder is loaded once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder_spec import plain_decoder, select_layers
+from extract.decoders.fetch import is_fetched, remove_fetched
+from extract.errors import IcecoreError, first_line
+from extract.files import digest_json
+from extract.inputs.joined_text import JoinedText
+from extract.masks.mask_plan import MaskPlan
+from extract.poolings.pooling_table import AUTO, REBA
+from extract.records import to_plain, with_values
+from extract.run.extraction import describe_extraction, extract_latents, unique_texts
+from extract.run.extraction_spec import ExtractionSpec
+from extract.run.progress import ExtractionProgress
+from extract.run.sweep import sweep_cost, sweep_latents
+from extract.store.cache import LatentCache, find_cache
+from probes.data.task import Task
+from probes.data.task_table import task_title
+from probes.runs.grid import Grid, Point
+from probes.runs.run_caches import show_as
+from probes.runs.task_kinds import KINDS
+from probes.runs.watcher import Watcher
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class PointCaches:
+    """The caches of points by label, and what they cost."""
+
+    of: dict[str, LatentCache] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Label to why there is no cache."""
+    block_passes: int = 0
+    """Blocks that texts pass when what points share is computed once; in a sweep over plans, of one text."""
+    apart: int = 0
+    """Of separate extractions of all points."""
+
+
+def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]:
+    """Group items by a key, in the order first seen."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def obtain_point_caches(
+    grid: Grid, tasks: Mapping[str, Task], *, watcher: Watcher, decoder: Decoder | None = None, removes: bool = False
+) -> PointCaches:
+    """Find or extract the cache of every point, which holds all texts of its task.
+
+    Args:
+        grid: The points.
+        tasks: Their tasks by label.
+        watcher: Progress callbacks.
+        decoder: The decoder of the points where it is loaded already.
+        removes: Whether decoders that had to be fetched are removed from this computer once their points are extracted.
+
+    Raises:
+        IcecoreError: No point can be extracted. A decoder that cannot be loaded, or a text that cannot be read under a
+            template, costs the points that need it alone.
+    """
+    caches, groups = PointCaches(), group(grid.points, lambda point: digest_json(plain_decoder(point.config.decoder)))
+    for points in groups:
+        spec = points[0].config.decoder
+        was_there = is_fetched(spec.name, spec.revision) if removes else True
+        loaded = decoder
+        for family in _families(points, tasks):
+            try:
+                loaded = loaded or load_decoder(spec, report=watcher.say)
+                _extract(loaded, family, tasks[family[0].label], caches, watcher, is_of_plans=grid.is_of_plans)
+            except (IcecoreError, OSError, RuntimeError) as error:
+                if len(caches.failed) + len(family) == len(grid.points):
+                    raise  # nothing is left
+                caches.failed |= dict.fromkeys((point.label for point in family), first_line(error))
+                for point in family:
+                    caches.of.pop(point.label, None)
+                watcher.say(f"{family[0].label} failed, and the sweep goes on without it: {first_line(error)}")
+        was_loaded, loaded = loaded is not None, None  # frees its memory before the next one
+        if was_loaded and not was_there:
+            watcher.say(remove_fetched(spec.name, spec.revision))
+    return caches
+
+
+def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> Iterator[list[Point]]:
+    """Group points of one decoder whose latents come from the same passes through it, but for their plans."""
+
+    def key(point: Point) -> str:
+        spec, task = point.config.extraction, tasks[point.label]
+        alone = [spec.plan] if _is_alone(spec) else []
+        words = spec.words.poolings
+        # `auto` stands for another pooling under each plan, and a mean of several templates is stored as it is.
+        apart = [KINDS[task.kind].reads_words and AUTO in words, len(spec.members) > 1]
+        held = [list(words), list(spec.poolings), list(spec.layers)] if any(apart) else []
+        rest = [spec.template.to_dict(), spec.storage_dtype, spec.batch_tokens, spec.store_texts, spec.looks_inside]
+        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba)]
+        return digest_json([task.digest(), task.name, point.config.caches, alone, held, rest, words_rest])
+
+    return iter(group(points, key))
+
+
+def _is_alone(spec: ExtractionSpec) -> bool:
+    """Whether an extraction cannot be part of a sweep over plans."""
+    return spec.mask_plan.has_tail or any(name in REBA for name in (*spec.poolings, *spec.words.poolings))
+
+
+def join_specs(specs: Sequence[ExtractionSpec], n_blocks: int) -> ExtractionSpec:
+    """Return the extraction that holds the poolings and layers of all, which differ in these and in their plans."""
+    first = specs[0]
+    poolings = tuple(dict.fromkeys(name for spec in specs for name in spec.poolings))
+    words = tuple(dict.fromkeys(name for spec in specs for name in spec.words.poolings))
+    layers = first.layers
+    if any(spec.layers != layers for spec in specs):
+        chosen = {name for spec in specs for name in select_layers(spec.layers, n_blocks)}
+        layers = tuple(select_layers(tuple(chosen), n_blocks))
+    changes: dict[str, object] = {"poolings": poolings, "layers": layers}
+    changes = {name: value for name, value in changes.items() if getattr(first, name) != value}
+    if words != first.words.poolings:
+        changes["words"] = with_values(first.words, poolings=words)
+    return with_values(first, **changes) if changes else first
+
+
+def _extract(
+    decoder: Decoder, points: Sequence[Point], task: Task, caches: PointCaches, watcher: Watcher, *, is_of_plans: bool
+) -> None:
+    """Find or extract the caches of points that share passes, and add them."""
+    texts, n_blocks, folder = unique_texts(task.texts()), len(decoder.blocks), points[0].config.caches
+    plans = list({point.plan: None for point in points})
+    if any(plan.has_tail for plan in plans):
+        passes = apart = n_blocks
+        if is_of_plans:
+            sweep_cost(plans, n_blocks)  # refuses them
+    else:
+        cost = sweep_cost([point.plan for point in points], n_blocks)
+        passes, apart = cost.n_blocks, cost.n_blocks_apart
+    n_texts = 1 if is_of_plans else len(texts) * len(points[0].config.extraction.members)
+    caches.block_passes += passes * n_texts
+    caches.apart += apart * n_texts
+    title = f"sweeping {task_title(task.name)}"
+    if is_of_plans:
+        watcher.say(
+            f"{len(plans)} plans over {len(texts):,} texts: {passes} block passes per batch instead of {apart} "
+            f"({passes / apart:.2f} of separate extractions)"
+        )
+    missing = [point for point in points if is_of_plans or not _find(decoder, texts, point, caches)]
+    if not missing:
+        return
+    spec = join_specs([point.config.extraction for point in points], n_blocks)  # whatever a killed sweep has left
+    plans = list({point.plan: None for point in missing})
+    made = _compute(decoder, texts, plans, spec, folder=folder, progress=watcher.extraction(title))
+    for point in missing:
+        cache = made[point.plan]
+        own = point.config.extraction
+        caches.of[point.label] = cache if len(own.members) > 1 else show_as(cache, own) or cache
+
+
+def _find(decoder: Decoder, texts: Sequence[str | JoinedText], point: Point, caches: PointCaches) -> bool:
+    """Look for a whole cache of a point."""
+    spec = point.config.extraction
+    cache = find_cache(Path(point.config.caches), describe_extraction(decoder, texts, spec).identity)
+    if cache is not None:
+        caches.of[point.label] = cache
+    return cache is not None
+
+
+def _compute(
+    decoder: Decoder,
+    texts: Sequence[str | JoinedText],
+    plans: Sequence[MaskPlan],
+    spec: ExtractionSpec,
+    *,
+    folder: str,
+    progress: ExtractionProgress | None,
+) -> dict[MaskPlan, LatentCache]:
+    """Extract texts under plans, together where they can be."""
+    if len(plans) == 1 and _is_alone(spec.with_plan(plans[0])):
+        alone = spec.with_plan(plans[0])
+        return {plans[0]: extract_latents(decoder, texts, spec=alone, folder=folder, progress=progress)}
+    swept = sweep_latents(decoder, texts, plans, spec=spec, folder=folder, progress=progress)
+    return dict(zip(plans, swept, strict=True))

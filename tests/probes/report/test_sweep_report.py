@@ -1,0 +1,118 @@
+"""Frames, figures and report of sweeps over axes, of a sweep made by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probes.report.scores import Lead
+from probes.report.style import make_figure, on_panel
+from probes.report.sweep_document import grid_document, grid_lead
+from probes.report.sweep_figures import (
+    draw_gains,
+    draw_layer_maps,
+    draw_numbers,
+    draw_points,
+    layer_table,
+    numbers_of,
+    panel_axes,
+)
+from probes.report.sweep_frames import COLUMNS, gains_frame, layer_scores, points_frame, score_rows
+from tests.probes.report.made_grid import AXES, LAYERS, make_grid
+
+
+def test_the_frame_has_a_column_per_axis_and_a_row_per_number() -> None:
+    frame = points_frame(make_grid())
+    assert list(frame.columns) == ["plan", "encoder", *(name for name in COLUMNS if name != "plan")]
+    curves = frame[(frame["record"] == "curve") & (frame["split"] == "validation")]
+    assert len(curves) == 6 * len(LAYERS)
+    assert curves[curves["layer"] == "final_norm"]["depth"].eq(1.0).all()
+    scores = frame[(frame["record"] == "score") & (frame["split"] == "validation")]
+    assert scores["gap"].isna().tolist() == [True, *[False] * 5]
+    assert scores["is_reference"].tolist() == [True, *[False] * 5]
+    assert scores["is_chosen"].tolist() == [*[False] * 5, True]
+
+
+@pytest.mark.parametrize(
+    ("axes", "n_panels", "rows"),
+    [
+        ({"encoder": ("plain", "echo", "last")}, 1, "encoder"),
+        (AXES, 2, "encoder"),
+        ({**AXES, "seed": ("0", "1")}, 4, "encoder"),
+    ],
+)
+def test_layers_are_drawn_over_one_axis_and_the_others_are_panels_of_one_scale(
+    axes: dict[str, tuple[str, ...]], n_panels: int, rows: str
+) -> None:
+    frame = layer_scores(points_frame(make_grid(axes)), "head", "accuracy")
+    assert panel_axes(frame)[0] == rows
+    figure = make_figure(draw_layer_maps, frame, title="t")
+    panels = [panel for panel in figure.axes if panel.images]
+    assert len(panels) == n_panels
+    assert {image.get_clim() for panel in panels for image in panel.images} == {
+        (100 * frame["value"].min(), 100 * frame["value"].max())
+    }
+    drawn = np.concatenate([np.asarray(image.get_array()).ravel() for panel in panels for image in panel.images])
+    assert sorted(drawn) == pytest.approx(sorted(100 * frame["value"]))
+    stars = [line for panel in panels for line in panel.lines if line.get_marker() == "*"]
+    [star] = stars
+    best = frame.loc[frame["value"].idxmax()]
+    assert float(np.asarray(star.get_xdata())[0]) == LAYERS.index(best["layer"])
+    rings = [line for panel in panels for line in panel.lines if line.get_marker() == "o"]
+    assert len(rings) == 1
+    assert list(layer_table(frame).columns) == ["layer", *dict.fromkeys(frame["point"])]
+
+
+def test_a_layer_without_a_score_leaves_its_place_empty() -> None:
+    frame = layer_scores(points_frame(make_grid({"encoder": ("plain", "last")})), "head", "accuracy")
+    frame.loc[0, "value"] = np.nan
+    figure = make_figure(draw_layer_maps, frame, title="t")
+    first = np.asarray(figure.axes[0].images[0].get_array(), float).ravel()
+    assert np.isnan(np.ma.filled(first, np.nan)[0])
+    assert len(first) == len(LAYERS)
+
+
+def test_every_point_is_drawn_with_its_interval() -> None:
+    rows = score_rows(points_frame(make_grid()), "head", "accuracy")
+    axes = make_figure(draw_points, rows, title="t").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(dict.fromkeys(rows["point"]))
+
+
+def test_numbers_are_drawn_as_a_line_in_their_order() -> None:
+    frame = score_rows(points_frame(make_grid({"ratio": ("0", "1", "0.5")})), "head", "accuracy")
+    assert numbers_of(frame["ratio"]) == {"0": 0.0, "1": 1.0, "0.5": 0.5}
+    axes = make_figure(on_panel(draw_numbers), frame, title="t").axes[0]
+    line = next(line for line in axes.lines if str(line.get_label()) == "validation")
+    np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.array([[0, 50], [0.5, 52], [1, 51]]))
+    steps = score_rows(points_frame(make_grid({"step": ("step512", "step4000")})), "head", "accuracy")
+    assert numbers_of(steps["step"]) == {"step512": 512.0, "step4000": 4000.0}
+    assert numbers_of(steps["point"].str.replace("step", "x:y")) == {}
+
+
+def test_gains_are_drawn_with_their_mean_last() -> None:
+    frame = gains_frame(make_grid())
+    axes = make_figure(on_panel(draw_gains), frame, title="t").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "other", "third", "mean"]
+
+
+def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() -> None:
+    scores = make_grid()
+    assert "n = 60) over the reference, `plan=causal, encoder=plain` (50.0), a certain gain." in grid_lead(scores)
+    assert grid_lead(scores).startswith("The best of 6 points is `plan=backward:1, encoder=last`, with the head `head`")
+    assert "Over 3 tasks, chosen on the task one, a gain was seen on 2 of 3 and is certain on 1" in grid_lead(scores)
+    choice = scores.chosen["head"]
+    unsure = replace(scores, chosen={"head": replace(choice, lead=Lead(0.05, -0.02, 0.12, 60))})
+    assert "so the gain is **not certain**" in grid_lead(unsure)
+    few = replace(scores, chosen={"head": replace(choice, lead=Lead(0.05, 0.02, 0.12, 9))})
+    assert "too few rows" in grid_lead(few)
+    assert "a certain gain" not in grid_lead(few)
+    first = scores.plans[0]
+    same = replace(scores, chosen={"head": replace(choice, point=first.point, result=first.heads["head"])})
+    assert "which is the reference itself" in grid_lead(same)
+    assert "5 of the 5 other points are statistically tied with it" in grid_lead(same)
+
+
+def test_the_report_lists_every_point_and_what_failed() -> None:
+    texts = [str(block) for block in grid_document(make_grid()).blocks]
+    assert any("encoder=broken` **failed**: it has no weights" in text for text in texts)
+    assert any("backward:1" in text and "echo" in text for text in texts)

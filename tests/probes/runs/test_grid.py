@@ -1,0 +1,181 @@
+"""Axes and grids of sweeps: a point is the configuration that a run with its keys would have."""
+
+import re
+from typing import Any
+
+import pytest
+
+from extract.errors import ConfigError, IcecoreError
+from extract.masks.mask_plan import parse_plan
+from probes.runs.config_file import given_values, read_config, with_settings
+from probes.runs.grid import grid_of, make_grid, plan_grid, read_axes, split_values
+from probes.runs.run_config import RunConfig
+from probes.runs.sweep_presets import ENCODERS, encoder_settings
+
+ENCODER = {
+    "plain": {},
+    "echo": {"template": {"name": "echo"}, "poolings": ["echo-mean"]},
+    "eol": {"template": {"name": "prompt-eol"}, "poolings": ["last"]},
+}
+
+
+def config(**values: Any) -> RunConfig:
+    return RunConfig(**{"task": "sts-sample", "extraction": {"template": {"bos": "force"}}, **values})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"extraction.plan": "nosink-bidirectional:10"},
+        {"extraction.template": {"name": "echo"}, "extraction.poolings": ["echo-mean"]},
+        {"extraction.template.name": "prompt-eol", "extraction.poolings": "last"},
+        {"heads.layer-cosine.transform": "none"},
+        {"task": "class-sample", "heads": "logistic-probe"},
+        {"decoder.name": "other", "seeds": "0,1"},
+        {"protocol": "look-both-ways", "task": "class-sample", "heads": {"few-shot-probe": {}}},
+    ],
+)
+def test_a_point_is_what_a_run_with_its_keys_typed_would_be(keys: dict[str, object]) -> None:
+    typed = [("task.name", "sts-sample"), ("extraction.template.bos", "force"), ("heads", "{layer-cosine: {}}")]
+    base = read_config(list(typed))
+    spelled = [(key, value if isinstance(value, str) else str(value)) for key, value in keys.items()]
+    merged = [(key, value) for key, value in typed if key != "heads" or not any(k.startswith("heads.") for k in keys)]
+    assert with_settings(base, keys, "sweep").to_dict() == read_config([*merged, *spelled]).to_dict()
+
+
+def test_what_a_template_decided_is_decided_again_by_another_one() -> None:
+    base = config(extraction={"template": {"name": "prompt-eol", "bos": "force"}, "poolings": ["last"]})
+    echo = with_settings(base, ENCODER_KEYS, "sweep").extraction.template
+    assert (echo.suffix, echo.repeat, echo.bos, echo.last) == ("", 2, "force", "row")
+    assert given_values(base)["extraction"] == {
+        "template": {"name": "prompt-eol", "bos": "force"},
+        "poolings": ["last"],
+    }
+
+
+ENCODER_KEYS: dict[str, object] = {"extraction.template": {"name": "echo"}, "extraction.poolings": ["echo-mean"]}
+
+
+def test_heads_read_the_pooling_of_their_point() -> None:
+    base = config(heads={"layer-cosine": {"pooling": "mean", "transform": "none"}})
+    grid = grid_of(base, ["extraction.poolings=mean,last,[mean,last]"])
+    pooling = {point.values["poolings"]: point.config.heads["layer-cosine"] for point in grid.points}
+    assert pooling["mean"] == pooling["[mean,last]"] == {"pooling": "mean", "transform": "none"}
+    assert pooling["last"] == {"transform": "none"}
+    assert base.heads["layer-cosine"] == {"pooling": "mean", "transform": "none"}
+
+
+def test_named_sets_and_keys_span_a_grid() -> None:
+    base = config(sweep={"over": {"encoder": ENCODER}, "reference": {"encoder": "plain"}})
+    grid = grid_of(base, ["extraction.plan=causal,nosink-bidirectional:10", "encoder=plain,echo,eol"])
+    assert grid.axes == ("plan", "encoder")
+    assert [point.label for point in grid.points][:2] == ["plan=causal, encoder=plain", "plan=causal, encoder=echo"]
+    assert len(grid.points) == 6
+    assert grid.reference == {"plan": "causal", "encoder": "plain"}
+    assert {point.config.extraction.poolings for point in grid.points} == {("mean",), ("echo-mean",), ("last",)}
+    only = grid_of(base, ["encoder"])
+    assert [point.values for point in only.points] == [{"encoder": name} for name in ENCODER]
+
+
+def test_a_list_names_whole_combinations() -> None:
+    points = [{"plan": "causal", "encoder": "plain"}, {"plan": "backward:2", "encoder": "echo"}]
+    grid = grid_of(config(sweep={"over": {"encoder": ENCODER}, "points": points}))
+    assert [dict(point.values) for point in grid.points] == points
+    assert grid.settings()["sweep"]["points"] == points  # type: ignore[index]
+    whole = grid_of(config(sweep={"over": {"encoder": ENCODER}}))
+    assert "points" not in whole.settings()["sweep"]  # type: ignore[operator]
+
+
+def test_plans_and_ratios_are_axes() -> None:
+    plans = [parse_plan("backward:1"), parse_plan("causal")]
+    grid = plan_grid(config(), plans)
+    assert grid.is_of_plans
+    assert grid.reference == {"plan": "causal"}  # although it is not the first
+    assert grid.settings() == {"plans": ["backward:1", "causal"]}  # as folders of earlier versions have it
+    assert grid_of(config(sweep={"plans": ["backward:1", "causal"]})).settings() == grid.settings()
+    merge = [{"name": "A", "weight": 0.5}, {"name": "B", "weight": 0.5}]
+    merged = grid_of(config(decoder={"merge": merge}), ["ratio=0,0.1,1"])
+    assert [point.config.decoder.name for point in merged.points] == ["1*A+0*B", "0.9*A+0.1*B", "0*A+1*B"]
+
+
+def test_tasks_are_an_axis_whose_options_do_not_spill_over() -> None:
+    base = config(task={"name": "pair-files", "options": {"files": "x.csv"}, "pairs": 9})
+    grid = grid_of(base, ["task=sts-sample,pair-files", "poolings=mean,last"])
+    assert grid.task_axis == "task"
+    options = {point.values["task"]: point.config.task for point in grid.points}
+    assert options["sts-sample"].options == {}
+    assert options["pair-files"].options == {"files": "x.csv"}
+    assert {task.pairs for task in options.values()} == {9}
+    both = {"one": {"task": "sts-sample"}, "two": {"task": "pair-files"}}
+    with pytest.raises(ConfigError, match="the axes 'task' and 'set' both set task; make them one"):
+        grid_of(config(sweep={"over": {"set": both}}), ["task=sts-sample,pair-files", "set"])
+
+
+def test_typed_values_are_split_at_commas_outside_brackets() -> None:
+    assert split_values("[mean, last],{a: [1, 2]},x") == ["[mean, last]", "{a: [1, 2]}", "x"]
+    assert [axis.name for axis in read_axes(config(), ["heads.layer-cosine.transform=none,standardise"])] == [
+        "transform"
+    ]
+
+
+def test_the_preset_has_every_encoder_and_fills_in_shares_of_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", lambda _: 30)
+    grid = grid_of(config(), ["encoders"])
+    assert [point.values["encoder"] for point in grid.points] == list(ENCODERS)
+    assert grid.reference == {"encoder": "mean"}
+    plans = {point.values["encoder"]: point.plan.text for point in grid.points}
+    assert plans["kv-prefix"] == "causal~kv12-15"
+    assert plans["token-prepending"] == "causal~tp1-6"
+    assert plans["nosink-middle-third"] == "nosink-bidirectional@10-20"
+    words = encoder_settings(config(task="odd-sample", heads="layer-odd"))
+    assert "last" not in words
+    assert words["echo-mean"]["extraction.words.poolings"] == ["echo"]
+    some = grid_of(config(), ["encoders=mean,echo-mean"])
+    assert [point.values["encoder"] for point in some.points] == ["mean", "echo-mean"]
+
+
+@pytest.mark.parametrize(
+    ("over", "sweep", "message"),
+    [
+        (["poolings="], {}, "axis 'poolings' has no value"),
+        (["encodings"], {}, "unknown axis 'encodings': did you mean 'encoders'"),
+        (["poolings"], {}, "unknown axis 'poolings'"),
+        (["plan=causal,causal"], {}, "the value 'causal' of an axis is given twice"),
+        (["plan=causal", "extraction.plan=backward"], {}, "--over plan is given twice"),
+        (["poolings=mean,echo-mean"], {}, "the point poolings=echo-mean of the sweep: "),
+        (["plan=causal,sideways"], {}, "the point plan=sideways of the sweep: unknown mask plan"),
+        (["encoder=plane"], {"over": {"encoder": ENCODER}}, "unknown value of the axis 'encoder' 'plane'"),
+        (["ratio=0,x"], {}, "--ratios is '0,x'; allowed: numbers"),
+        (["ratio=0,1"], {}, "decoder.merge has 0 parts"),
+        ([], {"over": {"encoder": {"plain": 3}}}, "encoder.plain is '3'; allowed: keys with values"),
+        ([], {"over": ["x"]}, "sweep.over is \"['x']\"; allowed: axes with their values"),
+        ([], {"points": [{"plan": "causal"}, {}]}, "a point of sweep.points has no 'plan'"),
+        ([], {"points": "all"}, "sweep.points is 'all'; allowed: a list of points"),
+        ([], {}, "the sweep does not say what it goes over"),
+        (["plan=causal,backward"], {"reference": "plan=forward"}, "unknown value of the axis 'plan' 'forward'"),
+        (["plan=causal,backward"], {"reference": "sideways"}, "unknown point 'sideways'"),
+        (["heads=layer-cosine", "heads.layer-cosine.transform=none"], {}, "both set heads.layer-cosine.transform"),
+        (["encoders", "template.name=echo"], {}, "both set extraction.template.name"),
+        (["plan=nosink-bidirectional:{tenth}"], {}, "unknown share of the depth 'tenth'"),
+    ],
+)
+def test_axes_that_cannot_be_are_refused(
+    over: list[str], sweep: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", lambda _: 30)
+    with pytest.raises(IcecoreError, match=re.escape(message)):
+        grid_of(config(sweep=sweep), over)
+
+
+def test_an_unknown_key_of_the_section_is_refused() -> None:
+    from probes.runs.config_file import as_config
+
+    with pytest.raises(ConfigError, match=r"unknown key 'sweep.ovre'. Did you mean 'sweep.over'"):
+        as_config({"task": "sts-sample", "sweep": {"ovre": {}}})
+
+
+def test_a_reference_that_is_no_combination_is_refused() -> None:
+    axes = read_axes(config(), ["plan=causal,backward", "poolings=mean,last"])
+    points = [{"plan": "causal", "poolings": "mean"}, {"plan": "backward", "poolings": "last"}]
+    with pytest.raises(ConfigError, match="the reference 'plan=causal, poolings=last' is no point of the sweep"):
+        make_grid(config(), axes, points=points, reference="last")

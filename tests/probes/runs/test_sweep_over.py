@@ -1,0 +1,329 @@
+"""Sweeps over any axes on tiny decoders: what points share is computed once, and every number is that of a run."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from extract.decoders.decoder import load_decoder
+from extract.errors import ConfigError, IcecoreError
+from extract.run.sweep import sweep_latents
+from probes.cli.main import main
+from probes.data.pair_task import STSB_ORIGINS, PairTask
+from probes.data.task_table import load_task
+from probes.report.scores import PlansScores, read_plans
+from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows
+from probes.report.write import without_nan
+from probes.runs import sweep_caches, sweep_run
+from probes.runs.folder import RunFolder
+from probes.runs.grid import grid_of
+from probes.runs.run import RunResult, run
+from probes.runs.run_config import RunConfig
+from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
+from probes.runs.sweep_run import sweep
+
+OVER = {
+    "plan": ["causal", "bidirectional:1"],
+    "encoder": {"plain": {}, "last": {"poolings": ["last"]}, "echo": {"template": "echo", "poolings": ["echo-mean"]}},
+}
+
+
+def config_in(folder: Path, decoder: Path, **values: Any) -> RunConfig:
+    plain = {
+        "name": "grid",
+        "decoder": str(decoder),
+        "task": {"name": "sts-sample", "pairs": 16},
+        "heads": {"layer-cosine": {}},
+        "bootstrap": 100,
+        "caches": str(folder / "caches"),
+        "runs": str(folder / "runs"),
+    }
+    return RunConfig(**{**plain, **values})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> RunConfig:
+    return config_in(tmp_path_factory.mktemp("grid"), decoder_folder)
+
+
+@pytest.fixture(scope="module")
+def calls() -> dict[str, int]:
+    return {"load": 0, "extract": 0}
+
+
+@pytest.fixture(scope="module")
+def swept(config: RunConfig, calls: dict[str, int]) -> RunResult[PlansScores]:
+    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return function(*args, **options)
+
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_caches, "load_decoder", counting("load", load_decoder))
+        patch.setattr(sweep_caches, "sweep_latents", counting("extract", sweep_latents))
+        return sweep(config, OVER)
+
+
+def test_what_points_share_is_computed_once(swept: RunResult[PlansScores], calls: dict[str, int]) -> None:
+    assert calls == {"load": 1, "extract": 2}  # with and without the echo; plain and last are of the same passes
+    cost = swept.record.cost
+    assert cost is not None
+    # two plans share the lower two of three blocks; the plain texts are read once for two poolings
+    assert cost.block_passes / cost.apart == pytest.approx((4 + 4) / (6 * 3))
+
+
+def test_every_number_is_that_of_a_run_by_itself(
+    config: RunConfig, swept: RunResult[PlansScores], tmp_path: Path
+) -> None:
+    grid = grid_of(replace(config, sweep={"over": OVER}))
+    for point, row in zip(grid.points, swept.record.plans, strict=True):
+        if point.values["plan"] == "causal" and point.values["encoder"] != "plain":
+            alone = replace(point.config, caches=str(tmp_path / "caches"), runs=str(tmp_path / "runs"))
+            [(name, result)] = run(alone).record.heads.items()
+            here = row.heads[name]
+            assert (here.pooling, here.layers) == (result.pooling, result.layers)
+            assert here.selection_score == pytest.approx(result.selection_score, abs=1e-4)
+            for mine, theirs in zip(here.curves, result.curves, strict=False):
+                if mine.split == theirs.split == "validation":
+                    np.testing.assert_allclose(mine.values, theirs.values, atol=1e-4)
+
+
+def test_the_choice_is_made_on_validation_and_test_is_read_for_it_and_the_reference(
+    swept: RunResult[PlansScores],
+) -> None:
+    record = swept.record
+    best = max(record.plans, key=lambda row: row.heads["layer-cosine"].selection_score)
+    choice = record.chosen["layer-cosine"]
+    assert dict(choice.point) == dict(best.point)
+    assert record.grid is not None
+    reference = record.grid.reference
+    assert reference == {"plan": "causal", "encoder": "plain"}
+    read = {row.label for row in record.plans if "test" in row.heads["layer-cosine"].summary}
+    assert read == {best.label, "plan=causal, encoder=plain"}
+    assert choice.gain is not None
+    assert choice.gain.over == "plan=causal, encoder=plain"
+    assert {tuple(gap.point.values()) for gap in record.grid.gaps} == {
+        tuple(row.point.values()) for row in record.plans if dict(row.point) != dict(reference)
+    }
+    by_point = {row.label: row.heads["layer-cosine"].mean("validation") for row in record.plans}
+    for gap in record.grid.gaps:
+        name = ", ".join(f"{axis}={value}" for axis, value in gap.point.items())
+        assert gap.value == pytest.approx(by_point[name] - by_point["plan=causal, encoder=plain"])
+        assert gap.low <= gap.value <= gap.high
+        assert gap.p_value <= gap.p_corrected <= 1
+
+
+def test_one_tidy_frame_has_a_column_per_axis_and_every_number(swept: RunResult[PlansScores]) -> None:
+    frame = points_frame(swept.record)
+    assert list(frame.columns[:2]) == ["plan", "encoder"]
+    written = pd.read_csv(swept.folder / "points.csv")
+    assert list(written.columns) == list(frame.columns)
+    assert len(written) == len(frame)
+    scores = score_rows(frame, "layer-cosine", "pearson")
+    for row in swept.record.plans:
+        here = scores[(scores["plan"] == row.point["plan"]) & (scores["encoder"] == row.point["encoder"])]
+        values = dict(zip(here["split"], here["value"], strict=True))
+        assert values == {split: row.heads["layer-cosine"].mean(split) for split in row.heads["layer-cosine"].summary}
+    curves = layer_scores(frame, "layer-cosine", "pearson")
+    assert curves.groupby("point")["layer"].apply(list).map(len).eq(5).all()
+    best = curves.groupby("point")["value"].max()
+    for row in swept.record.plans:
+        assert best[row.label] == pytest.approx(row.heads["layer-cosine"].selection_score)
+    assert curves[curves["is_chosen"]]["point"].unique().tolist() == [
+        ", ".join(f"{axis}={value}" for axis, value in swept.record.chosen["layer-cosine"].point.items())
+    ]
+
+
+def test_the_report_names_the_winner_first_and_says_whether_it_is_certain(swept: RunResult[PlansScores]) -> None:
+    summary = (swept.folder / "summary.md").read_text(encoding="utf-8")
+    first = summary.splitlines()[2]
+    choice = swept.record.chosen["layer-cosine"]
+    label = ", ".join(f"{axis}={value}" for axis, value in choice.point.items())
+    assert first.startswith(f"The best of 6 points is `{label}`")
+    assert any(word in first for word in ("certain", "nothing was gained", "too few rows"))
+    assert {"layers_layer_cosine.png", "points_layer_cosine.png"} <= {path.name for path in swept.folder.iterdir()}
+
+
+def test_the_scores_are_read_back_as_they_were_written(swept: RunResult[PlansScores]) -> None:
+    values = RunFolder(swept.folder).values
+    assert without_nan(read_plans(values).to_dict()) == {key: values[key] for key in values if key != "sha256"}
+    assert main(["table", str(swept.folder)]) == 0
+    assert main(["report", str(swept.folder)]) == 0
+
+
+def test_a_second_sweep_computes_nothing_in_the_decoder(
+    config: RunConfig, swept: RunResult[PlansScores], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(*_args: object, **_options: object) -> None:
+        raise AssertionError("a text was extracted")
+
+    for name in ("sweep_latents", "extract_latents"):
+        monkeypatch.setattr(sweep_caches, name, forbid)
+    again = sweep(config, OVER)
+    assert again.folder == swept.folder
+    assert json.dumps(without_nan(again.record.to_dict())) == json.dumps(without_nan(swept.record.to_dict()))
+
+
+def test_heads_and_their_options_are_axes(config: RunConfig) -> None:
+    over = {"heads": {"raw": {"layer-cosine": {"transform": "none"}}, "mlp": {"cosine-mlp": {"max_epochs": 2}}}}
+    result = sweep(replace(config, name="heads"), {**over, "poolings": ["mean", "last"]})
+    assert list(result.record.chosen) == ["head"]
+    assert {row.point["heads"]: list(row.heads) for row in result.record.plans} == {
+        "raw": ["layer-cosine"],
+        "mlp": ["cosine-mlp"],
+    }
+    frame = points_frame(result.record)
+    assert set(frame["slot"]) == {"head"}
+    assert set(zip(frame["heads"], frame["head"], strict=True)) == {("raw", "layer-cosine"), ("mlp", "cosine-mlp")}
+    cost = result.record.cost
+    assert cost is not None
+    assert cost.block_passes / cost.apart == pytest.approx(1 / 4)  # one extraction for two heads and two poolings
+    assert without_nan(read_plans(RunFolder(result.folder).values).to_dict()) == {
+        key: value for key, value in RunFolder(result.folder).values.items() if key != "sha256"
+    }
+
+
+def test_tasks_of_an_axis_may_have_heads_and_metrics_of_their_own(config: RunConfig) -> None:
+    over = {
+        "head": {"pairs": {}, "classes": {"task": {"name": "class-sample", "pairs": 24}, "heads": "logistic-probe"}}
+    }
+    mixed = sweep(replace(config, name="mixed"), {**over, "poolings": ["mean", "last"]})
+    assert mixed.record.grid is not None
+    assert mixed.record.grid.task_axis == "head"  # the axis of tasks, of which each has its metric
+    assert {part.metric for part in mixed.record.grid.transfers[0].parts} == {"pearson", "f1-macro"}
+
+
+def test_a_point_that_fails_costs_itself_alone(config: RunConfig, tmp_path: Path, decoder_folder: Path) -> None:
+    broken = Path(shutil.copytree(decoder_folder, tmp_path / "broken"))
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    names = [str(decoder_folder), str(broken)]
+    result = sweep(replace(config, name="failing"), {"decoder.name": names})
+    assert result.record.grid is not None
+    [failure] = result.record.grid.failed
+    assert failure.point == {"decoder.name": "broken"}
+    assert [dict(row.point) for row in result.record.plans] == [{"decoder.name": decoder_folder.name}]
+    assert "**failed**" in (result.folder / "summary.md").read_text(encoding="utf-8")
+    with pytest.raises(IcecoreError):
+        sweep(replace(config, name="all-fail"), {"decoder.name": [str(broken)]})
+
+
+# Tasks and sources.
+
+READ = {"plain": {}, "echo": {"template": "echo", "poolings": ["echo-mean"]}}
+
+
+@pytest.fixture(scope="module")
+def over_tasks(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> RunResult[PlansScores]:
+    """Two tasks, one with sources of rows."""
+    sample = load_task("sts-sample")
+    assert isinstance(sample, PairTask)
+    lines = ["split\tsentence1\tsentence2\tscore\twhere"]
+    for split in sample.splits:
+        rows = sample.rows(split).select(range(32))
+        for number, (a, b, score) in enumerate(zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True)):
+            lines.append(f"{split}\t{a}\t{b}\t{score}\t{'news' if number % 2 else 'forum'}")
+    file = tmp_path_factory.mktemp("tasks") / "pairs.tsv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = {"files": str(file), "source": "where", "score_range": [0, 5], "name": "mine"}
+    tasks = {"mine": {"name": "pair-files", "options": options, "pairs": 0}, "sample": "sts-sample"}
+    over = {"encoder": READ, "task": tasks}
+    return sweep(replace(config, name="tasks"), over, choose_on="mine")
+
+
+def test_what_is_chosen_on_one_task_is_read_on_the_others(over_tasks: RunResult[PlansScores]) -> None:
+    record = over_tasks.record
+    assert record.grid is not None
+    scores = {(row.point["encoder"], row.point["task"]): row.heads["layer-cosine"] for row in record.plans}
+    chosen = max(("plain", "echo"), key=lambda encoder: scores[encoder, "mine"].selection_score)
+    assert record.chosen["layer-cosine"].point == {"encoder": chosen, "task": "mine"}
+    read = {key for key, result in scores.items() if "test" in result.summary}
+    assert read == {(encoder, task) for encoder in (chosen, "plain") for task in ("mine", "sample")}
+    tasks = record.grid.transfers[0]
+    assert (tasks.over, tasks.chosen_on) == ("tasks", "the task mine")
+    for part in tasks.parts:
+        there, here = (scores[encoder, part.name].mean("test") for encoder in (chosen, "plain"))
+        assert (part.chosen, part.reference) == (there, here)
+        assert part.value == pytest.approx(there - here)
+        on = [scores[encoder, part.name].selection_score for encoder in ("plain", "echo")]
+        assert part.rank == (0.0 if scores[chosen, part.name].selection_score == max(on) else 1.0)
+    values = [part.value for part in tasks.parts]
+    assert tasks.value == pytest.approx(np.mean(values))
+    assert tasks.spread == pytest.approx(np.std(values, ddof=1))
+    gains = gains_frame(record)
+    assert gains[gains["over"] == "tasks"]["part"].tolist() == ["mine", "sample", "mean"]
+    summary = (over_tasks.folder / "summary.md").read_text(encoding="utf-8")
+    assert f"Over 2 tasks, chosen on the task mine, a gain was seen on {sum(v > 0 for v in values)} of 2" in summary
+    assert summary.splitlines()[2].startswith("The best of 2 points on 2 tasks is ")
+
+
+def test_gains_are_told_by_source_and_each_source_is_left_out_of_a_choice(over_tasks: RunResult[PlansScores]) -> None:
+    assert over_tasks.record.grid is not None
+    _, sources, left_out = over_tasks.record.grid.transfers
+    assert [part.name for part in sources.parts] == ["forum", "news"]
+    assert {part.split for part in sources.parts} == {"test"}
+    assert {part.n_units for part in sources.parts} <= set(range(10, 17))
+    assert left_out.over == "sources, each left out of the choice"
+    assert {part.split for part in left_out.parts} == {"validation"}
+
+
+def test_without_a_task_to_choose_on_the_mean_rank_decides(
+    config: RunConfig, over_tasks: RunResult[PlansScores]
+) -> None:
+    options = json.loads(json.dumps(RunFolder(over_tasks.folder).settings["sweep"]["over"]["task"]["mine"]["task"]))
+    over = {"encoder": READ, "task": {"mine": options, "sample": "sts-sample"}}
+    result = sweep(replace(config, name="ranked"), over)
+    scores = {
+        (r.point["encoder"], r.point["task"]): r.heads["layer-cosine"].selection_score for r in result.record.plans
+    }
+    wins = sum(scores["plain", task] > scores["echo", task] for task in ("mine", "sample"))
+    expected = "plain" if wins >= 1 else "echo"  # of equal ranks the first
+    assert result.record.chosen["layer-cosine"].point["encoder"] == expected
+
+
+@pytest.mark.parametrize(("choose_on", "message"), [("elsewhere", "unknown task to choose on 'elsewhere'")])
+def test_a_task_to_choose_on_that_is_none_is_refused(config: RunConfig, choose_on: str, message: str) -> None:
+    over = {"poolings": ["mean"], "task": ["sts-sample", "stsb-hub"]}
+    grid = grid_of(replace(config, sweep={"over": over}), choose_on=choose_on)
+    with pytest.raises(IcecoreError, match=message):
+        sweep_run.find_choice_task(grid, {point.label: load_task("sts-sample") for point in grid.points})
+    with pytest.raises(ConfigError, match="tasks are no axis of the sweep"):
+        sweep(config, {"poolings": ["mean", "last"]}, choose_on="sts-sample")
+
+
+def test_the_interval_of_a_mean_gain_reflects_parts_as_well_as_rows() -> None:
+    rng = np.random.default_rng(0)
+    same = rng.normal(0.1, 0.01, size=(6, 1000))
+    low, high = mean_gain_interval(same)
+    assert low == pytest.approx(0.1 - 1.96 * 0.01 / math.sqrt(6), abs=3e-3)  # rows alone
+    apart = same + np.array([-0.3, -0.2, -0.1, 0.1, 0.2, 0.3])[:, None]
+    wide = mean_gain_interval(apart)
+    assert wide[1] - wide[0] > 10 * (high - low)
+    assert mean_gain_interval(np.full((3, 200), 0.25)) == (0.25, 0.25)
+
+
+def test_the_rows_of_stsb_carry_genre_and_source(icecore_data: Path) -> None:
+    task = load_task("stsb-local", folder=str(icecore_data / "stsb"))
+    for split, (_, parts) in STSB_ORIGINS.items():
+        rows = task.rows(split)
+        counts = {name: len(part) for name, part in rows_by_source(task, split).items()}
+        assert counts == {source: n for _, source, n in parts}
+        assert set(rows["genre"]) == {"captions", "forums", "news"}
+    assert task.digest().startswith("d77ed769")  # neither is part of what a task is
+
+
+def test_other_files_of_stsb_name_no_source(icecore_data: Path, tmp_path: Path) -> None:
+    for file in (icecore_data / "stsb").glob("*.csv"):
+        text = file.read_text(encoding="utf-8")
+        (tmp_path / file.name).write_text(text.replace("guitar", "piano", 1), encoding="utf-8")
+    task = load_task("stsb-local", folder=str(tmp_path))
+    assert "source" not in task.rows("train").column_names
+    assert rows_by_source(task, "train") == {}
