@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import lightning
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -36,6 +37,9 @@ WINDOW = 20
 """Steps over which tokens per second are averaged."""
 HELD_OUT_SEED = 7
 """Decides what is hidden of the rows held out: always the same."""
+
+Losses = list[dict[str, float]]
+"""What is noted of each step, or of each look at the rows held out, by name."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +224,8 @@ class Adaptation(lightning.LightningModule):
         self.config, self.objectives, self.lora = config, objectives, lora
         self.weights = torch.nn.ParameterList(lora.weights)
         self.held_out: dict[str, list[tuple[float, int]]] = {}
-        self.steps: list[dict[str, float]] = []
-        self.looks: list[dict[str, float]] = []
+        self.steps: Losses = []
+        self.looks: Losses = []
         self._sums: dict[str, float] = {}
 
     def training_step(self, part: StepPart) -> Tensor:
@@ -267,7 +271,7 @@ class Adaptation(lightning.LightningModule):
         total = sum(weights.get(name, 0.0) * loss for name, loss in means.items())
         self.looks.append({"step": float(len(self.steps)), **means, "loss": total})
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make AdamW, and the learning rate's rise and fall."""
         options, steps = self.config.training, self.config.steps
         optimiser = torch.optim.AdamW(
@@ -276,13 +280,13 @@ class Adaptation(lightning.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(self.config, step, steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Keep the losses of the steps done."""
         checkpoint["steps"], checkpoint["looks"] = self.steps, self.looks
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Go on after the steps done."""
-        self.steps, self.looks = list(checkpoint["steps"]), list(checkpoint["looks"])
+        self.steps, self.looks = (list(cast("Losses", checkpoint[key])) for key in ("steps", "looks"))
 
 
 def rate_at(config: AdaptConfig, step: int, steps: int) -> float:
@@ -312,14 +316,14 @@ class _Steps(Callback):
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._began = 0.0
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: StepPart, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: object, pl_module: object, batch: StepPart, batch_idx: int) -> None:
         """Start the clock of a step."""
         del trainer, pl_module, batch
         if batch_idx % self.config.training.accumulate == 0:
             self._began = time.monotonic()
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: lightning.LightningModule, outputs: Any, batch: StepPart, batch_idx: int
+        self, trainer: object, pl_module: lightning.LightningModule, outputs: object, batch: StepPart, batch_idx: int
     ) -> None:
         """Report a step when its last part is computed."""
         del trainer, outputs, batch
@@ -343,9 +347,9 @@ class Trained:
 
     best_step: int
     """Step of the look with the lowest held-out loss; 0 where no step was taken."""
-    steps: list[dict[str, float]]
+    steps: Losses
     """Losses, tokens and seconds of every step."""
-    looks: list[dict[str, float]]
+    looks: Losses
     """Held-out losses at every look, the first of them before any step."""
     seconds: float
 
@@ -378,7 +382,7 @@ def train(
         n_looks = -(-config.steps // options.check_every)
         keeper = KeepBest(
             1,
-            parts=lambda module: ((weight, None) for weight in module.weights),
+            parts=lambda: ((weight, None) for weight in module.weights),
             look=look,
             patience=options.patience or n_looks + 1,
         )
@@ -402,7 +406,7 @@ def train(
                 f"no held-out loss was finite (the last is {module.looks[-1]['loss']:g}); lower training.learning_rate."
             )
         module.to(device)
-        keeper.restore(module)
+        keeper.restore()
         best_step = min(best * options.check_every, config.steps)
     else:
         best_step = 0

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,9 @@ from extract.records import Values
 from probes.latents.text_latents import Standardiser
 from probes.networks.network_options import Widths, code_widths
 
+if TYPE_CHECKING:
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
+
 ENCODERS = {
     "linear": "D -> H, one matrix per layer",
     "mlp": "D -> (D + H) // 2 -> H with layer norm, dropout and GELU between",
@@ -24,37 +27,40 @@ XAVIER_GAIN = 0.5
 """Gain of the Xavier uniform weights that FREEZE's autoencoders begin with; their biases begin at 0."""
 
 
-class TrainedModule(nn.Module):
+Batch = TypeVar("Batch")
+
+
+class TrainedModule(nn.Module, Generic[Batch]):
     """A module with the steps that a training loop calls; plain torch, so that loading one imports no Lightning."""
 
     loop: Any = None
     """The LightningModule that calls the steps while the module is fitted: it logs, and knows the other processes."""
 
     @abstractmethod
-    def training_step(self, batch: Any, index: int) -> Tensor:
+    def training_step(self, batch: Batch, index: int) -> Tensor:
         """Compute the loss of a batch."""
 
-    def validation_step(self, batch: Any, index: int) -> None:
+    def validation_step(self, batch: Batch, index: int) -> None:
         """Look at a held-out batch."""
 
     def on_validation_epoch_end(self) -> None:
         """Log what the held-out batches gave."""
 
     @abstractmethod
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> "OptimizerLRScheduler":
         """Make the optimiser, and the schedule of its learning rate if there is one."""
 
     def on_fit_start(self) -> None:
         """Start a fit, or continue one whose state was loaded."""
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Add to the state of a fit what weights and optimiser do not hold."""
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Read that back."""
 
 
-def arguments_of(names: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(names: dict[str, object]) -> dict[str, object]:
     """Return the arguments of a constructor from its `locals()` at its beginning."""
     return {name: value for name, value in names.items() if name not in ("self", "__class__")}
 
@@ -253,7 +259,7 @@ class LayerwiseAdamW(torch.optim.AdamW):
 # Layer-wise autoencoders: one per layer, trained together on the latents of any texts (FREEZE section 4.2.3).
 
 
-class LayerAutoencoder(TrainedModule):
+class LayerAutoencoder(TrainedModule[Tensor]):
     """`L` autoencoders, `D -> (D + H) // 2 -> H` and back; no layer sees another.
 
     The loss of a layer is the mean squared error of its standardised latents, so 1 is what predicting the mean

@@ -5,8 +5,9 @@ operation keeps probes apart. So a layer that is trained among others ends as it
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from extract.records import Values
 from probes.latents.text_latents import Standardiser
 from probes.latents.word_latents import WordBatch
 from probes.networks.layerwise_networks import TrainedModule, adamw
+
+if TYPE_CHECKING:
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 SCHEDULES = {
     "constant": "the learning rate stays as it is",
@@ -47,7 +51,7 @@ class Preparation:
                 layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
 
 
-class TokenHead(TrainedModule, ABC):
+class TokenHead(TrainedModule[WordBatch], ABC):
     """A linear classifier of words from their latents; `P` independent probes at once.
 
     Args:
@@ -102,7 +106,7 @@ class TokenHead(TrainedModule, ABC):
         self.register_buffer("scale", torch.ones(n_layers, width))
         self.register_buffer("class_weights", torch.ones(n_classes))
         self._noise = np.random.default_rng([seed, 1])
-        self._noise_before: Any = None
+        self._noise_before: Mapping[str, object] | None = None
 
     @abstractmethod
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
@@ -149,13 +153,13 @@ class TokenHead(TrainedModule, ABC):
         if self._noise_before is not None:
             self._noise.bit_generator.state, self._noise_before = self._noise_before, None
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Save the state of the dropout masks."""
         checkpoint["noise"] = self._noise.bit_generator.state
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Let the next fit continue from there."""
-        self._noise_before = checkpoint["noise"]
+        self._noise_before = cast("Mapping[str, object]", checkpoint["noise"])
 
     def training_step(self, batch: WordBatch, _: int) -> Tensor:
         """Compute the sum of the probes' losses: none of them moves the weights of another."""
@@ -174,7 +178,7 @@ class TokenHead(TrainedModule, ABC):
         mask = torch.from_numpy(is_read).float().mul_(_FINE / (_FINE - limit))
         return latents.mul_(mask.to(latents.device))
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> "OptimizerLRScheduler":
         """Use AdamW, its learning rate as the schedule says."""
         optimiser = adamw(self.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay)
         if self.schedule == "constant":
