@@ -17,8 +17,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plan_in_force
 from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
 from probes.adaptation.lora import add_lora
-from probes.adaptation.mntp import MaskedTokens, find_mask_id
-from probes.adaptation.token_rows import TokenBatch, mark_rows
+from probes.adaptation.objectives import MaskedTokens, TokenBatch, find_mask_id, mark_rows
 from probes.adaptation.training import Objectives, StepPart
 
 ROWS, TOKENS = 4, 128

@@ -23,10 +23,16 @@ from extract.wiring.forward import states_with_gradients
 from probes.adaptation.adapt_config import AdaptConfig, MntpOptions, MsgOptions, SscOptions
 from probes.adaptation.adapt_data import TextRows, TokenRows
 from probes.adaptation.lora import Lora
-from probes.adaptation.mntp import MaskedTokens, find_mask_id
-from probes.adaptation.msg import MissingSpans
-from probes.adaptation.sscl import Contrast, ContrastBatch
-from probes.adaptation.token_rows import TokenBatch, TokenObjective, mark_rows
+from probes.adaptation.objectives import (
+    Contrast,
+    ContrastBatch,
+    MaskedTokens,
+    MissingSpans,
+    TokenBatch,
+    TokenObjective,
+    find_mask_id,
+    mark_rows,
+)
 from probes.fitting.fit import KeepBest, Look
 from probes.fitting.loop import run_trainer
 from probes.fitting.saved_fits import Unfinished
