@@ -16,14 +16,19 @@ from extract.inputs.template import InputTemplate, TokenPolicy
 from extract.masks.mask_plan import CAUSAL, MaskPlan, parse_plan
 from extract.records import to_plain
 from probes.adaptation.abilities import Ability, AbilityScores
-from probes.adaptation.choosing import choose, draw_stretches
-from probes.adaptation.continuing import continue_greedily, cut_windows, first_words, rep_n, rep_sentences
 from probes.adaptation.infilling import (
     DrawnSpans,
     ScoredRow,
+    choose,
+    continue_greedily,
+    cut_windows,
+    draw_stretches,
     encode_rows,
     first_span,
+    first_words,
     infill,
+    rep_n,
+    rep_sentences,
     require_no_leak,
     score_rows,
 )

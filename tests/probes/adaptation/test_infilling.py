@@ -15,10 +15,12 @@ from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.forward import run_batch
 from extract.wiring.plan_wiring import plan_in_force
-from probes.adaptation.choosing import LEFT_OUT, choose, draw_stretches
 from probes.adaptation.infilling import (
+    LEFT_OUT,
     DrawnSpans,
     ScoredRow,
+    choose,
+    draw_stretches,
     encode_rows,
     infill,
     is_unread,
