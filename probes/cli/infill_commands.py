@@ -3,8 +3,7 @@
 from rich.console import Console
 
 from extract.decoders.decoder_spec import DecoderSpec
-from probes.adaptation.abilities import ROWS, SCORES, compare_scores
-from probes.adaptation.ability_report import score_screen, verdicts, write_measured
+from probes.adaptation.abilities import ROWS, SCORES, compare_scores, score_screen, verdicts, write_measured
 from probes.adaptation.infilling import DrawnSpans
 from probes.adaptation.measuring import AbilityOptions, measure_abilities
 from probes.cli.commands import InfillArgs
