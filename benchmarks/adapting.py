@@ -16,9 +16,8 @@ from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plan_in_force
 from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
-from probes.adaptation.lora import add_lora
 from probes.adaptation.objectives import MaskedTokens, TokenBatch, find_mask_id, mark_rows
-from probes.adaptation.training import Objectives, StepPart
+from probes.adaptation.training import Objectives, StepPart, add_lora
 
 ROWS, TOKENS = 4, 128
 DRIFT = 1e-3

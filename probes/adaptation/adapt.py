@@ -22,8 +22,7 @@ from extract.wiring.plan_wiring import plan_in_force
 from probes.adaptation.adapt_config import AdaptConfig, SscOptions, plain_config, read_adapt_config
 from probes.adaptation.adapt_data import Excluded, read_excluded, read_rows, read_text_rows
 from probes.adaptation.infilling import require_no_leak
-from probes.adaptation.lora import Lora, add_lora
-from probes.adaptation.training import Objectives, StepReport, Texts, Trained, ignore_step, train
+from probes.adaptation.training import Lora, Objectives, StepReport, Texts, Trained, add_lora, ignore_step, train
 from probes.fitting.saved_fits import UNFINISHED
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from probes.adaptation import training
 from probes.adaptation.adapt import adapt
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec
 from probes.adaptation.adapt_data import read_excluded, read_rows
-from probes.adaptation.lora import add_lora
-from probes.adaptation.training import Objectives, StepData, StepReport, Texts
+from probes.adaptation.training import Objectives, StepData, StepReport, Texts, add_lora
 from probes.fitting import saved_fits
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
 from tests.probes.adaptation.tiny_adapt import N_SYMBOLS, pair_config, pair_language, pair_tokenizer
