@@ -570,7 +570,7 @@ class WeightsArgs(Args):
 
 
 @command(
-    "infill_commands",
+    "adapt_commands",
     examples=(
         "infill smollm2-135m-instruct --rows 50",
         "infill smollm2-135m-instruct --adapter my-adapter --out infilling",
