@@ -139,7 +139,7 @@ class RunArgs(Configured, Computing):
 
 
 @command(
-    "data_commands",
+    "installation",
     examples=("init reviews.csv", "init pairs.tsv --text question,answer --out configs/pairs.yaml"),
     imports_code=False,
 )
