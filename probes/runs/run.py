@@ -187,7 +187,7 @@ class EncoderStore:
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
         if pooling not in self.fitted:
-            from probes.heads.autoencoders import Pretraining, obtain_autoencoder
+            from probes.heads.pair_heads import Pretraining, obtain_autoencoder
 
             spec = self.config.pretraining
             device = str(choose_device(self.config.decoder.device))

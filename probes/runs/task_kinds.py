@@ -80,7 +80,7 @@ class PairKind(ShippedKind):
                 f"head {resolved.name!r} has start {start!r}, but `pretraining.corpus` is empty; name the corpus of "
                 "its autoencoders (icecore list corpora), or use start: fresh."
             )
-        from probes.heads.autoencoders import require_same_encoders
+        from probes.heads.pair_heads import require_same_encoders
 
         require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
 
