@@ -33,7 +33,7 @@ from probes.heads.head_table import AUTOENCODER, HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer
-from probes.metrics.correlation import CALIBRATIONS
+from probes.metrics.prediction_metrics import CALIBRATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 
 Reporter = Callable[[int], EpochReport]

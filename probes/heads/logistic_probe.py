@@ -22,7 +22,7 @@ from probes.heads.result import Rows
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
 from probes.logistic.solver import fit_logistic
-from probes.metrics.class_metrics import score_classes
+from probes.metrics.prediction_metrics import score_classes
 
 NO_OVERSAMPLING = "none"
 

@@ -37,7 +37,7 @@ from probes.heads.layer_head import FitContext, Head, HeadParts, Heads, Reporter
 from probes.heads.result import Curve, HeadResult, residuals_of, top_layer
 from probes.latents.text_latents import PairLatents, TextLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
-from probes.metrics.correlation import CORRELATIONS, correlations, fit_calibration, pearson, read_calibration
+from probes.metrics.prediction_metrics import CORRELATIONS, correlations, fit_calibration, pearson, read_calibration
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.network_options import COMPARING, is_same_rule
 from probes.networks.pair_networks import MIN_BATCH, LayerCosine, PairHead, SiameseCosine, collect_similarities

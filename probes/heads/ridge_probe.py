@@ -18,7 +18,7 @@ from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
 from probes.heads.result import Rows
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson
 
 
 @dataclass(frozen=True)

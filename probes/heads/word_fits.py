@@ -34,9 +34,9 @@ from probes.metrics.bootstrap import (
     summarise_accuracy,
     summarise_span_f1,
 )
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import (
+from probes.metrics.prediction_metrics import (
     DECODINGS,
+    NO_PREDICTION,
     SpanCounts,
     SpanLabels,
     count_spans,

@@ -39,8 +39,7 @@ from probes.heads.word_fits import (
 )
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import decode_tags
+from probes.metrics.prediction_metrics import NO_PREDICTION, decode_tags
 from probes.networks.token_networks import TokenHead, TokenMix
 
 

@@ -17,7 +17,7 @@ from probes.heads.result import HeadResult
 from probes.heads.task_kind import TaskKind
 from probes.layers.findings import Resampled, ViewCurve
 from probes.metrics.bootstrap import Resampling
-from probes.metrics.span_metrics import convert_tags, split_tag
+from probes.metrics.prediction_metrics import convert_tags, split_tag
 
 Label = TypeVar("Label")
 Worth = Callable[[Bool[np.ndarray, "M L"]], Float[np.ndarray, "M *R"]]

@@ -27,7 +27,7 @@ from probes.layers.shapley import (
 )
 from probes.layers.views import LayerRows, Readout, learn_mix, measure_information, predict_sets
 from probes.metrics.bootstrap import Resampling, UnitScorer, mean_scorer
-from probes.metrics.correlation import CORRELATIONS, spearman
+from probes.metrics.prediction_metrics import CORRELATIONS, spearman
 from probes.metrics.significance import best_set
 
 if TYPE_CHECKING:  # scikit-learn is imported when baselines are computed

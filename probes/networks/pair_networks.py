@@ -20,7 +20,7 @@ from probes.latents.text_latents import (
     TransformOptions,
     fit_transform,
 )
-from probes.metrics.correlation import correlations, pearson, spearman
+from probes.metrics.prediction_metrics import correlations, pearson, spearman
 from probes.networks.layerwise_networks import LayerGroups, LayerwiseLinear, TrainedModule, adamw, arguments_of
 from probes.networks.network_options import LOSSES, Widths, code_widths
 

@@ -20,9 +20,7 @@ from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_ba
 from probes.data.task import Task
 from probes.data.task_table import TASKS
 from probes.layers.study import StudyOptions
-from probes.metrics.class_metrics import CLASS_METRICS, score_classes
-from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.span_metrics import count_tag_spans, score_spans
+from probes.metrics.prediction_metrics import CLASS_METRICS, CORRELATIONS, count_tag_spans, score_classes, score_spans
 from probes.runs.config_file import config_of_data
 from probes.runs.encoder import DEFAULT_DECODER, Configured, list_rows, plain_value, reuse_latents
 from probes.runs.layer_studies import LayerStudy

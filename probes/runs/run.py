@@ -43,7 +43,7 @@ from probes.metrics.bootstrap import (
     paired_scores,
     summarise_resamples,
 )
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import describe_point
 from probes.report.document import KindReport, SplitRows, best_result

@@ -21,7 +21,7 @@ from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits, layer_contributions
 from probes.latents.text_latents import PairLatents, Standardiser
-from probes.metrics.correlation import read_calibration
+from probes.metrics.prediction_metrics import read_calibration
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import STARTS, SiameseCosine
 from tests.probes.finished_run import forbid

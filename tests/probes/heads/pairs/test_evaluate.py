@@ -17,7 +17,7 @@ from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits
 from probes.heads.result import Curve, HeadResult
-from probes.metrics.correlation import fit_calibration
+from probes.metrics.prediction_metrics import fit_calibration
 from probes.networks.pair_networks import CosineMLP
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, SIZES, make_task, plant

@@ -24,7 +24,7 @@ from probes.heads.word_fits import (
     tag_scorer,
 )
 from probes.latents.word_latents import Shuffled, Streaming, WordLatents
-from probes.metrics.class_metrics import NO_PREDICTION
+from probes.metrics.prediction_metrics import NO_PREDICTION
 from probes.networks.token_networks import TokenClassifier, TokenHead, TokenMix
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
