@@ -40,8 +40,7 @@ from probes.fitting.loop import run_trainer
 from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import WordLatents
-from probes.networks.layerwise_networks import LayerAutoencoder
-from probes.networks.token_networks import TokenClassifier
+from probes.networks.layerwise_networks import LayerAutoencoder, TokenClassifier
 
 OUT = Path(__file__).parent / "results" / "cpu-big-caches.json"
 BLOCK_ROWS = 2048

@@ -289,7 +289,7 @@ def zero_shot_head(name: str, kind: str, description: str, head: str, *, options
     return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}")
 
 
-_PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.token_networks"
+_PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.layerwise_networks"
 _COSINES = EpochOptions(batch_size=64, max_epochs=100, patience=20)
 _ENTRIES = (
     pair_head(

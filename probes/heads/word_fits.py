@@ -45,7 +45,7 @@ from probes.metrics.prediction_metrics import (
     index_labels,
     score_spans,
 )
-from probes.networks.token_networks import SCHEDULES, TokenClassifier, TokenHead
+from probes.networks.layerwise_networks import SCHEDULES, TokenClassifier, TokenHead
 
 CLASS_WEIGHTS = {
     "none": "every word counts alike",

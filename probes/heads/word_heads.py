@@ -40,7 +40,7 @@ from probes.heads.word_fits import (
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.prediction_metrics import NO_PREDICTION, decode_tags
-from probes.networks.token_networks import TokenHead, TokenMix
+from probes.networks.layerwise_networks import TokenHead, TokenMix
 
 
 @dataclass(frozen=True, eq=False)

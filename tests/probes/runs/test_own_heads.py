@@ -25,7 +25,7 @@ from probes.heads.zero_shot_heads import (
     ZeroShotHead,
     ZeroShotOptions,
 )
-from probes.networks.token_networks import TokenClassifier
+from probes.networks.layerwise_networks import TokenClassifier
 from tests.probes.finished_run import stamps
 
 

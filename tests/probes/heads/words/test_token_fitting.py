@@ -25,7 +25,7 @@ from probes.heads.word_fits import (
 )
 from probes.latents.word_latents import Shuffled, Streaming, WordLatents
 from probes.metrics.prediction_metrics import NO_PREDICTION
-from probes.networks.token_networks import TokenClassifier, TokenHead, TokenMix
+from probes.networks.layerwise_networks import TokenClassifier, TokenHead, TokenMix
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
 QUICK = TokenOptions(offset="none", decoding="plain", max_epochs=5, epoch_steps=1, learning_rate=1e-2, batch_size=8)
