@@ -38,7 +38,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.format import StoredArray, create_store, require_locks
-from extract.store.kept_texts import keep_texts
+from extract.store.items import keep_texts
 from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter, name_latent, read_report, refuse_latent, round_latents

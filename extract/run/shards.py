@@ -30,7 +30,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.session import Session
 from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
-from extract.store.kept_texts import keep_texts, move_texts
+from extract.store.items import keep_texts, move_texts
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import LocalFiles, require_shard
 from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity

@@ -31,7 +31,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
-from extract.store.kept_texts import keep_texts
+from extract.store.items import keep_texts
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force
 from extract.wiring.tree import Route, count_blocks, route_of, walk_plans

@@ -14,7 +14,7 @@ from extract.errors import CacheError
 from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache, cache_path
 from extract.store.format import create_store
-from extract.store.kept_texts import keep_texts
+from extract.store.items import keep_texts
 from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.writer import StoreWriter
 
