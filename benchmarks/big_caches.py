@@ -32,7 +32,7 @@ from extract.inputs.template import InputTemplate
 from extract.store.cache import LatentCache, describe_shard, open_cache
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
-from extract.store.shard_index import ShardIndex, shard_file, shared_identity
+from extract.store.reader import ShardIndex, shard_file, shared_identity
 from extract.store.writer import StoreWriter
 from probes.fitting.fit import fit_layers
 from probes.fitting.fit_options import FitOptions

@@ -33,7 +33,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.shards import DRAFTS, PATIENCE, abandon_empty, extract_shards, listed_in, require_shardable, stamp_of
 from extract.store.cache import ShardedCache
 from extract.store.format import require_locks
-from extract.store.shard_index import INDEX
+from extract.store.reader import INDEX
 
 DEVICES = ("auto", "cpu", "cuda")
 """Devices that a decoder may name: Ray chooses the GPUs of a worker."""

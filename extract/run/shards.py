@@ -32,8 +32,7 @@ from extract.store.cache import ShardedCache, cache_path, describe_shard
 from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.items import keep_texts, move_texts
 from extract.store.manifest import Manifest, require_same
-from extract.store.reader import LocalFiles, require_shard
-from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
+from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
 
 DRAFTS = "drafts"
 """Folder of the shards that are being written, and of the claims to them."""

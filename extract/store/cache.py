@@ -32,8 +32,19 @@ from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedT
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces, read_kept, row_keys
 from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
-from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
-from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
+from extract.store.reader import (
+    INDEX,
+    LocalFiles,
+    Shard,
+    StoreReader,
+    digest_file,
+    open_files,
+    parse_index,
+    require_arrays,
+    require_shard,
+    require_sound,
+    shard_file,
+)
 
 if TYPE_CHECKING:
     import datasets

@@ -17,7 +17,7 @@ from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, ShardedCache, describe_shard
 from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
-from extract.store.shard_index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from probes.data.task import Task
 from probes.heads.result import HeadResult
 from tests.extract.tiny_decoders import make_decoder
