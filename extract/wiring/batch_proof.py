@@ -31,8 +31,7 @@ from extract.masks.truth import literal_mask
 from extract.poolings.pooling_table import RebaOptions
 from extract.wiring.attention import HIDDEN, AttentionCall, ScoreWatch, Wiring, wiring_of
 from extract.wiring.certificate import Claim, first_difference, textbook_attention
-from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
-from extract.wiring.plan_wiring import DRIFT_ALLOWED
+from extract.wiring.plan_wiring import DRIFT_ALLOWED, Visit, has_experts, probe_ids, run_batch
 from extract.wiring.states import Pooler
 
 EVERY = 100

@@ -28,21 +28,24 @@ from extract.wiring.attention import (
     wired_attention,
     wiring_of,
 )
-from extract.wiring.forward import (
+from extract.wiring.plan_wiring import (
+    DRIFT_ALLOWED,
+    INFLUENCE_TOKENS,
     Visit,
     changing_input,
     encode_ids,
     has_experts,
     hidden_states,
     in_float32,
+    layer_drift,
     plain_batch,
     probe_ids,
     probe_spans,
     run_batch,
     seeing_output,
+    short_windows,
     vocabulary_size,
 )
-from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
 from extract.wiring.states import Pooler, pool_batch
 
 # --- Every block by itself, on rows that differ at one token each, all in one forward pass ---

@@ -26,8 +26,7 @@ from extract.poolings.memory import empty_in_pages, send
 from extract.poolings.pooling_table import REBA, WORD_POOLINGS, Pooling, RebaOptions, find_pooling
 from extract.poolings.poolings import PoolingIndex, WordIndex, backward_weights, index_rows, index_words, move_index
 from extract.wiring.attention import Arguments, AttentionCall, Keywords, ScoreWatch, Wiring, wiring_of
-from extract.wiring.forward import in_float32, plain_batch, probe_ids, run_batch, seeing_output
-from extract.wiring.plan_wiring import masks_in_force
+from extract.wiring.plan_wiring import in_float32, masks_in_force, plain_batch, probe_ids, run_batch, seeing_output
 
 N_TOKENS = 6
 PARALLEL = 1e-2  # what is left of a sum beside its part, relative to the sum

@@ -20,8 +20,7 @@ from extract.linear import QuickLinear
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
 from extract.masks.mask_plan import MaskPlan
 from extract.wiring.attention import ScoreWatch, Wiring
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import Replay, Skip, add_across, masks_in_force, skip_in_force
+from extract.wiring.plan_wiring import Replay, Skip, add_across, masks_in_force, run_batch, skip_in_force
 from extract.wiring.states import Pooler
 
 SINK_POSITIONS = 4

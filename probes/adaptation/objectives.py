@@ -20,7 +20,7 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
 from extract.poolings.pooling_table import find_pooling, select_poolings
 from extract.poolings.poolings import index_rows
-from extract.wiring.forward import states_with_gradients
+from extract.wiring.plan_wiring import states_with_gradients
 from probes.adaptation.adapt_config import MntpOptions, MsgOptions, SscOptions
 
 

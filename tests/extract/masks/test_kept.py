@@ -16,8 +16,7 @@ from extract.masks.mask_rules import additive, batch_mask
 from extract.poolings.memory import CPU
 from extract.wiring import attention
 from extract.wiring.attention import WiredPlan, Wiring
-from extract.wiring.forward import encode_ids, plain_batch
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import encode_ids, plain_batch, plan_in_force
 from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import make_decoder
 

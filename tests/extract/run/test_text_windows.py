@@ -24,8 +24,7 @@ from extract.run.session import Session
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import plan_in_force, run_batch
 from extract.wiring.states import pool_batch
 from extract.wiring.tree import attention_maps
 from tests.extract.recorder import Recorder, interrupt_after

@@ -38,7 +38,7 @@ PARTS = {
 }
 LAYER_KEY = {"bloom": "n_layer"}
 TEXTS = make_texts(24)
-MASKS = "extract.wiring.forward > transformers.masking_utils: _local_scalar_dense"
+MASKS = "extract.wiring.plan_wiring > transformers.masking_utils: _local_scalar_dense"
 WINDOW = {"extract.wiring.attention: index by a mask", "extract.wiring.attention: _local_scalar_dense"}
 KNOWN = {"llama": {MASKS: 1}, "gemma2": {MASKS: 2}, "bloom": dict.fromkeys(WINDOW, 1)}
 """What is waited for at most, per batch: transformers asks, for each kind of mask, whether rows are packed or padded;

@@ -15,8 +15,7 @@ from extract.decoders.language_model import load_language_model
 from extract.errors import ConfigError
 from extract.files import digest_module
 from extract.masks.mask_plan import parse_plan
-from extract.wiring.forward import plain_batch, states_with_gradients
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation import training
 from probes.adaptation.adapt import adapt
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec

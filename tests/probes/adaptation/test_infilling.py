@@ -13,8 +13,7 @@ from extract.inputs.batches import collate
 from extract.inputs.spans import CONTEXT, GivenSpans
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import plan_in_force, run_batch
 from probes.adaptation.infilling import (
     LEFT_OUT,
     DrawnSpans,
