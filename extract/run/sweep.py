@@ -34,7 +34,7 @@ from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.items import keep_texts
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force
-from extract.wiring.tree import Route, count_blocks, route_of, walk_plans
+from extract.wiring.states import Route, count_blocks, route_of, walk_plans
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from extract.inputs.template import InputTemplate
 from extract.masks.mask_rules import draw
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence, look_at_blocks
 from extract.wiring.plan_wiring import plan_in_force
-from extract.wiring.tree import attention_maps
+from extract.wiring.states import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
 from probes.cli.screen import open_output, read_lines, show, show_written
 from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights

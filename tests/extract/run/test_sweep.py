@@ -15,8 +15,7 @@ from extract.run.sweep import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import count_blocks, route_of, walk_plans
+from extract.wiring.states import count_blocks, pool_batch, route_of, walk_plans
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import encode_batch, make_decoder
 

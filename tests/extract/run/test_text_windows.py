@@ -25,8 +25,7 @@ from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter
 from extract.wiring.plan_wiring import plan_in_force, run_batch
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import attention_maps
+from extract.wiring.states import attention_maps, pool_batch
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
     SENTENCES,

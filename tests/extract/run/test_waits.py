@@ -142,7 +142,7 @@ def test_nothing_waits_in_a_sweep(loops: Loops, tmp_path: Path) -> None:
     with far_away() as decoder:
         sweep_latents(decoder, TEXTS, plans, spec=ExtractionSpec(batch_tokens=96), folder=tmp_path)
     # A sweep looks once for the final norm.
-    norm = Counter({key: n for key, n in loops.waits.found.items() if key.startswith("extract.wiring.tree")})
+    norm = Counter({key: n for key, n in loops.waits.found.items() if key.startswith("extract.wiring.states")})
     assert norm.total() <= 4
     assert loops.beyond("llama") - norm == Counter()
 

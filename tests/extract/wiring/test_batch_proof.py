@@ -27,8 +27,7 @@ from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.attention import Wiring, attend, mask_argument
 from extract.wiring.batch_proof import BatchProof, length_class
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import walk_plans
+from extract.wiring.states import pool_batch, walk_plans
 from tests.extract.tiny_decoders import (
     FAMILIES,
     assert_same_arrays,

@@ -19,8 +19,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.wiring.attention import WiredBatch
 from extract.wiring.certificate import DeviceProof, PlanProof, check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import Route, route_of, walk_plans
+from extract.wiring.states import Route, pool_batch, route_of, walk_plans
 from tests.extract.pretended import spread
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 

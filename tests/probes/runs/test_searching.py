@@ -13,7 +13,7 @@ import yaml
 from extract.errors import ConfigError, UnknownNameError
 from extract.masks.mask_plan import parse_plan, plans_over_k, plans_over_k_and_k0
 from extract.store.cache import LatentCache
-from extract.wiring.tree import count_blocks
+from extract.wiring.states import count_blocks
 from probes.cli.main import main
 from probes.data.task_table import load_task
 from probes.heads.class_heads import fewest_rows
