@@ -2,7 +2,7 @@
 
 A `Frame` writes instruction, further copies, suffix and the marks of a chat around a text; the `Tokeniser` turns that
 into tokens with roles and characters, and cuts what is too long; `TextEncoder` makes rows of plain texts, long ones in
-overlapping windows. Words are placed in rows by `extract.run.encode`.
+overlapping windows. Words are placed in rows by `extract.run.embed`.
 """
 
 import json

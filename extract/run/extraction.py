@@ -32,7 +32,7 @@ from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_pooli
 from extract.poolings.poolings import Joiner, require_no_padding
 from extract.records import to_plain, with_values
 from extract.registry import describe_own
-from extract.run.encode import Encoder, make_encoder
+from extract.run.embed import Encoder, make_encoder
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session

@@ -12,7 +12,7 @@ from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedT
 from extract.inputs.spans import INSTRUCTION, SPECIAL, TEXT, RandomSpans
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
-from extract.run.encode import WordEncoder, make_encoder
+from extract.run.embed import WordEncoder, make_encoder
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 from tests.extract.word_tokenizers import dropping_tokenizer, word_tokenizer

@@ -17,8 +17,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.inputs.spans import SPECIAL
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.run.embed import embed_texts, embed_words
-from extract.run.encode import make_encoder
+from extract.run.embed import embed_texts, embed_words, make_encoder
 from extract.run.extraction import describe_extraction
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.wiring import plan_wiring as applied
