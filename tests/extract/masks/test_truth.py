@@ -14,11 +14,11 @@ from extract.inputs.spans import CONTEXT
 from extract.masks import mask_plan as plan_reader
 from extract.masks.mask_kinds import KINDS, SHIPPED, parse_kind
 from extract.masks.mask_plan import ARCHITECTURES, MaskPlan, Segment, lbw_plan, parse_plan
-from extract.masks.mask_rules import batch_mask
-from extract.masks.truth import (
+from extract.masks.mask_rules import (
     PLANS_BY_BLOCK,
     TABLE_SPANS,
     TABLES,
+    batch_mask,
     literal_mask,
     literal_plan,
     require_reading,

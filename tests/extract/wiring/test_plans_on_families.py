@@ -13,8 +13,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
 from extract.masks.mask_kinds import CAUSAL_KIND, parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
-from extract.masks.mask_rules import kind_matrix
-from extract.masks.truth import expected_reach
+from extract.masks.mask_rules import expected_reach, kind_matrix
 from extract.wiring.attention import ScoreWatch, Wiring
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force, probe_spans
