@@ -9,7 +9,7 @@ import torch
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import TEXT
+from extract.inputs.joined_text import TEXT
 from extract.inputs.tokens import EncodedText
 from extract.masks.mask_kinds import CAUSAL_KIND
 from extract.wiring.attention import wired

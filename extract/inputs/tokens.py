@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from extract.errors import InputError, first_line
 from extract.files import digest_json
-from extract.inputs.joined_text import JoinedText
-from extract.inputs.spans import (
+from extract.inputs.joined_text import (
     CHAT,
     CONTEXT,
     ELSEWHERE,
@@ -31,6 +30,7 @@ from extract.inputs.spans import (
     SPECIAL,
     SUFFIX,
     TEXT,
+    JoinedText,
     SpanSource,
     read_spans,
 )

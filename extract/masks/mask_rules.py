@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.errors import CertificateError, InputError, first_line
-from extract.inputs.spans import CONTEXT
+from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_kinds import KINDS, SHIPPED, MaskKind, parse_kind
 from extract.masks.mask_plan import MaskPlan, parse_plan
 

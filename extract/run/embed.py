@@ -16,8 +16,18 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_spec import select_layers
 from extract.errors import InputError
 from extract.inputs.batches import collate, collate_group, group_by_length, group_texts
-from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, AlignedWords, JoinedText, align_words
-from extract.inputs.spans import CONTEXT, SPECIAL, TEXT, read_spans
+from extract.inputs.joined_text import (
+    CONTEXT,
+    SPECIAL,
+    TEXT,
+    WORD_CUT,
+    WORD_LOST,
+    WORD_SHARED,
+    AlignedWords,
+    JoinedText,
+    align_words,
+    read_spans,
+)
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import (
     DroppedCharacters,

@@ -18,7 +18,7 @@ from extract.decoders.decoder import Decoder, changed, flags_off
 from extract.decoders.decoder_spec import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import CONTEXT, TEXT
+from extract.inputs.joined_text import CONTEXT, TEXT
 from extract.inputs.tokens import EncodedText
 from extract.linear import QuickLinear
 from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind

@@ -20,7 +20,7 @@ from extract.decoders.decoder import Decoder, changed, flags_off
 from extract.decoders.language_model import LanguageModel
 from extract.errors import ConfigError
 from extract.inputs.batches import Batch, collate, group_by_length
-from extract.inputs.spans import CONTEXT, SPECIAL, GivenSpans, SpanSource
+from extract.inputs.joined_text import CONTEXT, SPECIAL, GivenSpans, SpanSource
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, Tokeniser
 from extract.masks.mask_plan import MaskPlan

@@ -15,7 +15,7 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_spec import select_layers
 from extract.errors import ConfigError
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import CONTEXT, SPECIAL, TEXT
+from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
 from extract.poolings.pooling_table import find_pooling, select_poolings

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import CONTEXT, TEXT
+from extract.inputs.joined_text import CONTEXT, TEXT
 from extract.inputs.tokens import EncodedText
 from extract.masks.mask_kinds import parse_kind
 from extract.masks.mask_plan import parse_plan

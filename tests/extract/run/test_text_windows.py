@@ -12,7 +12,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import InputError
 from extract.inputs.batches import BatchWindows, collate, collate_group, group_texts
-from extract.inputs.spans import ELSEWHERE, TEXT
+from extract.inputs.joined_text import ELSEWHERE, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
 from extract.masks.mask_plan import parse_plan

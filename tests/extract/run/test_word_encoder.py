@@ -8,8 +8,17 @@ from tokenizers import normalizers
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
-from extract.inputs.spans import INSTRUCTION, SPECIAL, TEXT, RandomSpans
+from extract.inputs.joined_text import (
+    INSTRUCTION,
+    SPECIAL,
+    TEXT,
+    WORD_CUT,
+    WORD_LOST,
+    WORD_SHARED,
+    JoinedText,
+    RandomSpans,
+    join_words,
+)
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
 from extract.run.embed import WordEncoder, make_encoder

@@ -21,7 +21,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
-from extract.inputs.spans import CONTEXT
+from extract.inputs.joined_text import CONTEXT
 from extract.masks import mask_plan as plan_reader
 from extract.masks.mask_kinds import CAUSAL_KIND, KINDS, MaskKind, parse_kind
 from extract.masks.mask_plan import MaskPlan, Segment, parse_plan

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError
 from extract.inputs.batches import collate
-from extract.inputs.spans import CONTEXT, GivenSpans
+from extract.inputs.joined_text import CONTEXT, GivenSpans
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plan_in_force, run_batch

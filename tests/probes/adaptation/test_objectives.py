@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from extract.inputs.spans import CONTEXT
+from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import forward_inputs, plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation.adapt_config import MntpOptions, MsgOptions
