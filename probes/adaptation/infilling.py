@@ -29,7 +29,7 @@ from extract.run.extraction_spec import ExtractionSpec, batch_limits
 from extract.run.progress import ExtractionProgress
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force, run_batch
-from probes.data.wikitext import UNREAD, Article, split_sentences
+from probes.data.sources import UNREAD, Article, split_sentences
 
 SILENT = ExtractionProgress()
 

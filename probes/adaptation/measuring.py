@@ -32,7 +32,7 @@ from probes.adaptation.infilling import (
     require_no_leak,
     score_rows,
 )
-from probes.data.wikitext import Article, read_wikitext
+from probes.data.sources import Article, read_wikitext
 from probes.runs.folder import describe_program, without_absolute_paths
 from probes.runs.watcher import Watcher, watching
 

@@ -26,7 +26,7 @@ from probes.adaptation.infilling import (
     require_no_leak,
     score_rows,
 )
-from probes.data.wikitext import Article
+from probes.data.sources import Article
 from tests.extract.tiny_decoders import N_VOCABULARY, make_model, make_tokenizer
 
 TEXTS = (
