@@ -310,7 +310,7 @@ def _run(
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
     log = None
     if "wandb" in config.loggers:
-        from probes.runs.wandb_log import WandbLog
+        from probes.runs.watcher import WandbLog
 
         log = WandbLog(folder, config.to_dict())
         watcher = replace(watcher, epochs=log.epochs(watcher.epochs))
