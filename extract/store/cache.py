@@ -469,7 +469,7 @@ class LatentCache:
         """
         import pandas as pd
 
-        from extract.store.exports import Selection
+        from extract.store.writer import Selection
 
         return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
 
@@ -491,7 +491,7 @@ class LatentCache:
         """
         import datasets
 
-        from extract.store.exports import Selection, arrow_table
+        from extract.store.writer import Selection, arrow_table
 
         return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
 
@@ -504,7 +504,7 @@ class LatentCache:
         texts: Sequence[str | JoinedText] | None = None,
     ) -> Path:
         """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
-        from extract.store.exports import Selection, export_cache
+        from extract.store.writer import Selection, export_cache
 
         return export_cache(Selection(self, layers, poolings, texts), file)
 
