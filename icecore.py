@@ -65,11 +65,11 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.adaptation.measuring import AbilityOptions as AbilityOptions
     from probes.adaptation.measuring import measure_abilities as measure_abilities
     from probes.data.task_table import load_task as load_task
-    from probes.export.hub_export import push_run as push_run
-    from probes.export.hub_export import stage_run as stage_run
     from probes.export.mteb import as_mteb_encoder as as_mteb_encoder
     from probes.export.mteb import fill_task as fill_task
     from probes.export.mteb import run_mteb as run_mteb
+    from probes.export.recipe import push_run as push_run
+    from probes.export.recipe import stage_run as stage_run
     from probes.export.sentence_transformers import PairScorer as PairScorer
     from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
     from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer

@@ -13,7 +13,7 @@ _NAMES = {
     "probes.adaptation.infilling": ("DrawnSpans",),
     "probes.adaptation.measuring": ("AbilityOptions", "measure_abilities"),
     "probes.data.task_table": ("load_task",),
-    "probes.export.hub_export": ("push_run", "stage_run"),
+    "probes.export.recipe": ("push_run", "stage_run"),
     "probes.export.mteb": ("as_mteb_encoder", "fill_task", "run_mteb"),
     "probes.export.sentence_transformers": ("PairScorer", "export_sentence_transformer", "load_sentence_transformer"),
     "probes.fitting.fit_options": ("EpochOptions",),

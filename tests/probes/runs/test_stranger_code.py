@@ -22,7 +22,7 @@ from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from extract.registry import ADDED
 from extract.store.manifest import CacheIdentity, Manifest
 from probes.cli.main import main
-from probes.export.hub_export import stage_run
+from probes.export.recipe import stage_run
 from probes.export.sentence_transformers import PairScorer
 from probes.heads.head_table import HEADS
 from probes.runs.folder import RunFolder
