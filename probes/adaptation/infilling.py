@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from extract.decoders.decoder import Decoder, changed, flags_off
-from extract.decoders.language_model import LanguageModel
 from extract.errors import ConfigError
 from extract.inputs.batches import Batch, collate, group_by_length
 from extract.inputs.joined_text import CONTEXT, SPECIAL, GivenSpans, SpanSource
@@ -29,6 +28,7 @@ from extract.run.extraction_spec import ExtractionSpec, batch_limits
 from extract.run.progress import ExtractionProgress
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force, run_batch
+from probes.adaptation.objectives import LanguageModel
 from probes.data.sources import UNREAD, Article, split_sentences
 
 SILENT = ExtractionProgress()

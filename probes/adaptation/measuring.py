@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.decoder_spec import DecoderSource
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError, InputError
 from extract.inputs.batches import stream_texts
 from extract.inputs.template import InputTemplate, TokenPolicy
@@ -32,6 +31,7 @@ from probes.adaptation.infilling import (
     require_no_leak,
     score_rows,
 )
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from probes.data.sources import Article, read_wikitext
 from probes.runs.folder import describe_program, without_absolute_paths
 from probes.runs.watcher import Watcher, watching

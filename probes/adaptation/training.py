@@ -19,18 +19,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from extract.decoders.decoder import quiet_peft
-from extract.decoders.language_model import LanguageModel
 from extract.errors import DecoderError, HeadError, first_line
 from extract.wiring.plan_wiring import states_with_gradients
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec, MntpOptions, MsgOptions, SscOptions
-from probes.adaptation.adapt_data import TextRows, TokenRows
 from probes.adaptation.objectives import (
     Contrast,
     ContrastBatch,
+    LanguageModel,
     MaskedTokens,
     MissingSpans,
+    TextRows,
     TokenBatch,
     TokenObjective,
+    TokenRows,
     find_mask_id,
     mark_rows,
 )

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModel
 
 from extract.decoders import language_model
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import DecoderError
 from extract.wiring.plan_wiring import states_with_gradients
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from tests.extract.tiny_decoders import FAMILIES, SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from extract.decoders.decoder import load_decoder, quiet_peft
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.decoders.language_model import load_language_model
 from extract.errors import ConfigError
 from extract.files import digest_module
 from extract.masks.mask_plan import parse_plan
@@ -19,7 +18,7 @@ from extract.wiring.plan_wiring import plain_batch, plan_in_force, states_with_g
 from probes.adaptation import training
 from probes.adaptation.adapt import adapt
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec
-from probes.adaptation.adapt_data import read_excluded, read_rows
+from probes.adaptation.objectives import load_language_model, read_excluded, read_rows
 from probes.adaptation.training import Objectives, StepData, StepReport, Texts, add_lora
 from probes.fitting import saved_fits
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder

@@ -7,7 +7,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError
 from extract.inputs.batches import collate
 from extract.inputs.joined_text import CONTEXT, GivenSpans
@@ -26,6 +25,7 @@ from probes.adaptation.infilling import (
     require_no_leak,
     score_rows,
 )
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from probes.data.sources import Article
 from tests.extract.tiny_decoders import N_VOCABULARY, make_model, make_tokenizer
 
