@@ -28,7 +28,7 @@ from extract.run.embed import embed_texts
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.session import TRIM_ITEMS
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache, cache_path
 from extract.store.manifest import Manifest
 from extract.store.writer import StoreWriter

@@ -13,8 +13,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.session import Session
-from extract.run.shards import extract_shards
-from extract.run.sweep import sweep_latents
+from extract.run.shards import extract_shards, sweep_latents
 from extract.store.cache import LatentCache
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, read_arrays

@@ -21,7 +21,7 @@ from extract.run.embed import embed_texts, estimate_extraction
 from extract.run.extraction import Extraction, describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.session import Session
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter
 from extract.wiring.plan_wiring import plan_in_force, run_batch

@@ -23,7 +23,7 @@ from extract.poolings.pooling_table import POOLINGS
 from extract.run import session
 from extract.run.extraction import Extraction, Workers, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.states import pool_batch
 from tests.extract.pretended import spread

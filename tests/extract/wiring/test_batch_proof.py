@@ -23,7 +23,7 @@ from extract.masks.mask_kinds import KINDS
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.attention import Wiring, attend, mask_argument
 from extract.wiring.batch_proof import BatchProof, length_class
@@ -87,7 +87,7 @@ class Cheat:
         patch.setattr("extract.wiring.attention.mask_argument", by_argument)
         patch.setattr(functional, "scaled_dot_product_attention", untouched)
         patch.setattr("extract.run.extraction.pool_batch", partial(counted, pool_batch))
-        patch.setattr("extract.run.sweep.walk_plans", partial(counted, walk_plans))
+        patch.setattr("extract.run.shards.walk_plans", partial(counted, walk_plans))
 
     def acts(self, n_rows: int, n_tokens: int) -> bool:
         """Whether this call is a lie."""

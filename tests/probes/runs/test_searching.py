@@ -117,7 +117,7 @@ def test_a_second_search_computes_nothing(
         raise AssertionError("a block was computed")
 
     before = {path: path.stat().st_mtime_ns for path in (folder / "caches").iterdir()}
-    monkeypatch.setattr("extract.run.sweep.walk_plans", forbid)
+    monkeypatch.setattr("extract.run.shards.walk_plans", forbid)
     again = run_search(
         load_config(folder), plans_over_k_and_k0(range(3), range(3)), strategy="halving", budget=0.7
     ).scores
