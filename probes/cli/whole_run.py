@@ -18,9 +18,8 @@ from probes.cli.main import leave_at_once, stop_signals
 from probes.cli.screen import show, show_run, show_task, watcher_of
 from probes.report.scores import PlansScores, read_plans
 from probes.runs.config_file import dump_config
-from probes.runs.folder import command_line
+from probes.runs.folder import command_line, find_finished
 from probes.runs.run_config import load_run_task
-from probes.runs.run_stamp import find_finished
 
 
 def run_command(args: RunArgs) -> int:

@@ -32,7 +32,7 @@ from probes.report.scores import (
     SweepCost,
 )
 from probes.report.write import write_plans
-from probes.runs.folder import name_plans, open_folder
+from probes.runs.folder import SWEEP, describe_inputs, name_plans, open_folder, write_stamp
 from probes.runs.plan_search import PlanSpace, Search, Trial, draw_rows, require_search, search_plans, space_of
 from probes.runs.run import (
     RunResult,
@@ -44,7 +44,6 @@ from probes.runs.run import (
     score_baselines,
 )
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
-from probes.runs.run_stamp import SWEEP, describe_inputs, write_stamp
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 

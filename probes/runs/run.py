@@ -61,10 +61,17 @@ from probes.report.scores import (
 )
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config_file import ConfigSource, as_config
-from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
+from probes.runs.folder import (
+    CONFIG,
+    RunFolder,
+    describe_cache,
+    describe_inputs,
+    describe_program,
+    open_folder,
+    write_stamp,
+)
 from probes.runs.predict import LoadedRun
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task, obtain_corpus
-from probes.runs.run_stamp import describe_inputs, write_stamp
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
 
