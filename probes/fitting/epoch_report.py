@@ -1,8 +1,9 @@
 """What a caller may watch of a fit, and what is called while it runs; loads no torch."""
 
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,7 +19,7 @@ def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
 
 
 @runtime_checkable
-class Trainer(Protocol):
+class Trainer(typing.Protocol):
     """What hooks read and set of Lightning's trainer."""
 
     should_stop: bool

@@ -18,8 +18,7 @@ from extract.records import to_plain
 from probes.heads.layer_head import FitContext, HeadParts, take_apart
 from probes.layers import FINDINGS
 from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
-from probes.layers.shapley import require_controls
-from probes.layers.study import StudyOptions, study_layers
+from probes.layers.study import StudyOptions, require_controls, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
 from probes.report.write import without_nan

@@ -8,7 +8,7 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.data.task import Task
 from probes.data.task_table import load_task
-from probes.layers.shapley import CONTROLS, control_task
+from probes.layers.study import CONTROLS, control_task
 from probes.metrics.prediction_metrics import convert_tags
 from probes.runs.task_kinds import KINDS
 
