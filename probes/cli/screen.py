@@ -13,7 +13,7 @@ from extract.run.progress import BarProgress, short_time
 from probes.cli.arguments import Watched
 from probes.data.task import Task
 from probes.data.task_table import task_title
-from probes.fitting.epoch_report import EpochReport
+from probes.fitting.fit_options import EpochReport
 from probes.report.blocks import plain_text
 from probes.report.document import run_lead, screen_table
 from probes.report.scores import RunScores

@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float, Float32
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.fitting.epoch_report import EpochReport, FitHooks, Trainer, ignore_epoch
-from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.fitting.fit_options import EpochOptions, EpochReport, FitHooks, FitOptions, Trainer, ignore_epoch
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder

@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from extract.poolings.memory import keep_blocks
-from probes.fitting.epoch_report import FitHooks
+from probes.fitting.fit_options import FitHooks
 from probes.fitting.saved_fits import Unfinished
 from probes.networks.layerwise_networks import Batch, TrainedModule
 

@@ -20,7 +20,7 @@ from extract.files import digest_bytes, digest_json, read_file, refuse_links, re
 from extract.records import Values
 from extract.store.cache import LatentCache
 from extract.threads import keep_threads
-from probes.fitting.epoch_report import FitHooks, Trainer
+from probes.fitting.fit_options import FitHooks, Trainer
 
 SCHEMA = 4
 READABLE = (1, 2, 3, SCHEMA)

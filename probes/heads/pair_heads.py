@@ -20,9 +20,8 @@ from extract.records import Values, to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask, subsets
-from probes.fitting.epoch_report import EpochReport, ignore_epoch
 from probes.fitting.fit import fit_head, fit_layers, predict_pairs
-from probes.fitting.fit_options import EpochOptions, FitOptions, Options, find_protocol
+from probes.fitting.fit_options import EpochOptions, EpochReport, FitOptions, Options, find_protocol, ignore_epoch
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import (
     AUTOENCODER,

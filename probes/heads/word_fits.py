@@ -17,9 +17,8 @@ from torch import Tensor
 from extract.errors import HeadError, unknown_name
 from extract.records import Values
 from probes.data.word_task import usual_tags
-from probes.fitting.epoch_report import EpochReport, FitHooks, Trainer, ignore_epoch
 from probes.fitting.fit import EpochLog, KeepBest, Look, Part
-from probes.fitting.fit_options import require_counts
+from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch, require_counts
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths

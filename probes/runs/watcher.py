@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from extract.errors import ConfigError, first_line, printable
 from extract.run.progress import ExtractionProgress, Pace, short_time
-from probes.fitting.epoch_report import LIMITS, EpochReport, ignore_epoch
+from probes.fitting.fit_options import LIMITS, EpochReport, ignore_epoch
 
 if TYPE_CHECKING:
     from probes.runs.predict import LoadedRun

@@ -9,7 +9,7 @@ import pytest
 from extract.errors import UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import HEADS, resolve_head
 from probes.layers.findings import ViewCurve
 from probes.layers.study import selectivity

@@ -13,9 +13,8 @@ import probes.heads.pair_heads
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
-from probes.fitting.epoch_report import ignore_epoch
 from probes.fitting.fit import fit_head, predict_pairs
-from probes.fitting.fit_options import EpochOptions
+from probes.fitting.fit_options import EpochOptions, ignore_epoch
 from probes.fitting.saved_fits import FitRecord, SavedHead
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, load_head

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from extract import registry
 from extract.errors import HeadError, TaskError
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import HEADS, Purpose, layer_head, register_head, resolve_head
 from probes.heads.layer_head import load_head, take_apart
 from probes.heads.linear_probes import RidgeHead, RidgeOptions, RidgeProbe, fit_ridge

@@ -12,7 +12,7 @@ import probes.heads.pair_heads
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.pair_task import SUBSETS, PairTask
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits
