@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from extract.inputs.joined_text import JoinedText as JoinedText
     from extract.inputs.joined_text import join_words as join_words
     from extract.inputs.template import InputTemplate as InputTemplate
-    from extract.masks.mask_kinds import register_mask as register_mask
     from extract.masks.mask_plan import parse_plan as parse_plan
+    from extract.masks.mask_plan import register_mask as register_mask
     from extract.poolings.pooling_table import RebaOptions as RebaOptions
     from extract.poolings.pooling_table import register_pooling as register_pooling
     from extract.poolings.pooling_table import register_word_pooling as register_word_pooling

@@ -11,7 +11,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
 from extract.inputs.joined_text import TEXT
 from extract.inputs.tokens import EncodedText
-from extract.masks.mask_kinds import CAUSAL_KIND
+from extract.masks.mask_plan import CAUSAL_KIND
 from extract.wiring.attention import wired
 from extract.wiring.plan_wiring import probe_ids
 from extract.wiring.states import pool_batch

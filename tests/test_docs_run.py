@@ -24,7 +24,7 @@ from extract import registry as own
 from extract.decoders import decoder as loading
 from extract.decoders.decoder_spec import KNOWN_DECODERS
 from extract.decoders.fetch import Located, locate_decoder
-from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import KINDS
 from extract.poolings.pooling_table import POOLINGS
 from extract.registry import resolve
 from probes.cli.main import main

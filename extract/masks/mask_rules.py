@@ -16,8 +16,7 @@ from torch import Tensor
 
 from extract.errors import CertificateError, InputError, first_line
 from extract.inputs.joined_text import CONTEXT
-from extract.masks.mask_kinds import KINDS, SHIPPED, MaskKind, parse_kind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import KINDS, SHIPPED, MaskKind, MaskPlan, parse_kind, parse_plan
 
 CACHED_BYTES = 64 << 20
 """Most bytes of masks in a `MaskCache`."""
@@ -129,7 +128,7 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
     outside spans.
 
     Example:
-        >>> from extract.masks.mask_kinds import parse_kind
+        >>> from extract.masks.mask_plan import parse_kind
         >>> print(draw(kind_matrix(parse_kind("nosink-causal"), 3)))
         1 0 0
         0 1 0

@@ -13,8 +13,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, collate, join_batches
-from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind, parse_kind
-from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_kind
 from extract.masks.mask_rules import LiteralPlan, expected_reach, literal_mask, literal_plan, require_truth
 from extract.wiring.attention import (
     HIDDEN,

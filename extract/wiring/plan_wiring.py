@@ -21,8 +21,7 @@ from extract.inputs.batches import Batch, collate
 from extract.inputs.joined_text import CONTEXT, TEXT
 from extract.inputs.tokens import EncodedText
 from extract.linear import QuickLinear
-from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
-from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan
 from extract.poolings.memory import send
 from extract.wiring.attention import (
     Arguments,

@@ -24,8 +24,7 @@ from extract.inputs.batches import Batch, collate
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import TextEncoder
 from extract.linear import QuickLinear
-from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind
-from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan
 from extract.poolings.memory import empty_in_pages, send
 from extract.poolings.pooling_table import REBA, WORD_POOLINGS, Pooling, RebaOptions, find_pooling
 from extract.poolings.poolings import PoolingIndex, WordIndex, backward_weights, index_rows, index_words, move_index

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
 from extract.errors import ConfigError, UsageError, unknown_name
 from extract.inputs.template import TokenPolicy
-from extract.masks.mask_kinds import parse_kind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import MaskPlan, parse_kind, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
 from probes.cli.arguments import Adapting, Args, Command, Computing, Configured, Watched, option, positional
 from probes.runs.run_config import figure_formats

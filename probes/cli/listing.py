@@ -38,7 +38,7 @@ def _plans() -> list[tuple[str, str]]:
 
 
 def _masks() -> list[tuple[str, str]]:
-    from extract.masks.mask_kinds import KINDS
+    from extract.masks.mask_plan import KINDS
 
     return [(name, f"{row.what} ({row.source})") for name, row in KINDS.items()]
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from extract.inputs.joined_text import CONTEXT
-from extract.masks.mask_kinds import KINDS, MaskKind, parse_kind
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import KINDS, MaskKind, parse_kind, parse_plan
 from extract.masks.mask_rules import batch_mask, draw, kind_matrix
 from extract.registry import resolve
 from extract.wiring.certificate import influence

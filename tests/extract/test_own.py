@@ -15,8 +15,7 @@ import torch
 
 from extract.code_gate import allow_code, digest_source
 from extract.errors import IcecoreError, InputError, UnknownNameError
-from extract.masks.mask_kinds import KINDS, parse_kind, register_mask
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import KINDS, parse_kind, parse_plan, register_mask
 from extract.masks.mask_rules import kind_matrix
 from extract.poolings.pooling_table import (
     POOLINGS,

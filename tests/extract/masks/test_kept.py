@@ -10,8 +10,7 @@ from torch import Tensor
 
 from extract.inputs.batches import collate
 from extract.masks import mask_rules
-from extract.masks.mask_kinds import MaskKind, parse_kind
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import MaskKind, parse_kind, parse_plan
 from extract.masks.mask_rules import additive, batch_mask
 from extract.poolings.memory import CPU
 from extract.wiring import attention

@@ -7,8 +7,7 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
-from extract.masks.mask_kinds import CAUSAL_KIND
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import sweep_cost, sweep_latents

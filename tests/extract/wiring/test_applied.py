@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.masks.mask_kinds import parse_kind
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import parse_kind, parse_plan
 from extract.masks.mask_rules import kind_matrix
 from extract.wiring.plan_wiring import plan_in_force, run_batch
 from extract.wiring.states import pool_batch

@@ -19,8 +19,7 @@ from extract.errors import CertificateError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_kinds import KINDS
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import KINDS, parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import sweep_latents

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.joined_text import JoinedText
-from extract.masks.mask_kinds import CAUSAL_KIND
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, parse_plan
 from extract.run.embed import embed_words
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec

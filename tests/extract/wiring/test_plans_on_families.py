@@ -11,8 +11,7 @@ from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
-from extract.masks.mask_kinds import CAUSAL_KIND, parse_kind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_kind, parse_plan
 from extract.masks.mask_rules import expected_reach, kind_matrix
 from extract.wiring.attention import ScoreWatch, Wiring
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence

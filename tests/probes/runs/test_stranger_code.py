@@ -17,7 +17,7 @@ import icecore
 from extract.code_gate import digest_source
 from extract.errors import CodeError
 from extract.files import digest_json, digest_text
-from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import KINDS
 from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from extract.registry import ADDED
 from extract.store.manifest import CacheIdentity, Manifest
