@@ -92,13 +92,13 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import compare as compare
     from probes.runs.compare import paired_tests as paired_tests
-    from probes.runs.encoder import Encoder as Encoder
     from probes.runs.layer_studies import LayerStudy as LayerStudy
     from probes.runs.layer_studies import compare_at_layers as compare_at_layers
     from probes.runs.layer_studies import compare_layers as compare_layers
     from probes.runs.predict import LoadedRun as LoadedRun
     from probes.runs.predict import load_run as load_run
     from probes.runs.predict import load_scorer as load_scorer
+    from probes.runs.probe import Encoder as Encoder
     from probes.runs.probe import Probe as Probe
     from probes.runs.results import centres_of_gravity as centres_of_gravity
     from probes.runs.results import expected_validation as expected_validation
