@@ -30,7 +30,6 @@ import probes  # noqa: E402
 
 # ruff: noqa: PLC0414
 if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees them
-    from extract.code_gate import allow_code as allow_code
     from extract.decoders.decoder import Decoder as Decoder
     from extract.decoders.decoder import compare_weights as compare_weights
     from extract.decoders.decoder import load_decoder as load_decoder
@@ -46,6 +45,7 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from extract.poolings.pooling_table import RebaOptions as RebaOptions
     from extract.poolings.pooling_table import register_pooling as register_pooling
     from extract.poolings.pooling_table import register_word_pooling as register_word_pooling
+    from extract.registry import allow_code as allow_code
     from extract.run.extraction import extract_latents as extract_latents
     from extract.run.extraction_spec import ExtractionSpec as ExtractionSpec
     from extract.run.extraction_spec import WordSpec as WordSpec

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "extract.code_gate": ("allow_code",),
+    "extract.registry": ("allow_code",),
     "extract.decoders.decoder": ("Decoder", "compare_weights", "load_decoder"),
     "extract.decoders.decoder_spec": ("DecoderSpec", "MergePart"),
     "extract.errors": ("IcecoreError",),

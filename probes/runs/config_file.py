@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_ori
 
 import yaml
 
-from extract.code_gate import allow_code
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError
 from extract.records import from_plain, load_yaml, record_hints, unknown_key, with_numbers
-from extract.registry import PLACE
+from extract.registry import PLACE, allow_code
 from probes.data.task_table import TASKS
 from probes.runs.run_config import NAME_BYTES, TYPED, ConfigPaths, RunConfig, home_of
 

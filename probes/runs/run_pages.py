@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from extract import code_gate as gate
+from extract import registry as gate
 from extract.errors import HeadError, first_line
 from extract.registry import import_own, require_recorded
 from probes.report.blocks import Document
