@@ -138,7 +138,7 @@ class RunArgs(Configured, Computing):
 
 
 @command(
-    "installation",
+    "listing",
     examples=("init reviews.csv", "init pairs.tsv --text question,answer --out configs/pairs.yaml"),
     imports_code=False,
 )
@@ -614,12 +614,12 @@ class InfillArgs(Computing):
         return f"{self.decoder}{adapter} on {self.texts}, plans {', '.join(self.plans)}"
 
 
-@command("installation", examples=("demo",))
+@command("listing", examples=("demo",))
 class DemoArgs(Computing):
     """On the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes."""
 
 
-@command("installation", examples=("version", "version --constraints"), imports_code=False)
+@command("listing", examples=("version", "version --constraints"), imports_code=False)
 class VersionArgs(Args):
     """Print the versions of icecore, Python, torch and transformers, and the device that a run would use."""
 
