@@ -23,8 +23,8 @@ from extract.inputs.joined_text import JoinedText
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
+from extract.run.shards import CachePart, compose_cache
 from extract.store.cache import LatentCache, cache_path, whole_caches
-from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import of_all_texts
 from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
 from probes.data.task import Task

@@ -13,9 +13,8 @@ from extract.inputs.joined_text import JoinedText, digest_texts, join_words
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
-from extract.run.shards import extract_shards, sweep_latents
+from extract.run.shards import CachePart, compose_cache, extract_shards, sweep_latents
 from extract.store.cache import LatentCache, ShardedCache, open_cache
-from extract.store.compose import CachePart, compose_cache
 from extract.store.items import SUFFIX, texts_file
 
 SPEC = ExtractionSpec(batch_tokens=64, layers=("embedding", "final_norm"))
