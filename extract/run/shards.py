@@ -26,6 +26,8 @@ from extract.masks.mask_plan import MaskPlan
 from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
+    Put,
+    Session,
     check_texts,
     count_rows,
     describe_extraction,
@@ -37,7 +39,6 @@ from extract.run.extraction import (
 )
 from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
 from extract.run.progress import ExtractionProgress
-from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, ShardedCache, cache_path, describe_shard, find_cache
 from extract.store.format import create_store, explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.items import keep_texts, move_texts

@@ -18,9 +18,8 @@ from extract.inputs.tokens import EncodedText, TextEncoder
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.poolings import JOINS, Joiner
 from extract.run.embed import embed_texts, estimate_extraction
-from extract.run.extraction import Extraction, describe_extraction, extract_latents
+from extract.run.extraction import Extraction, Session, describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import Session
 from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter

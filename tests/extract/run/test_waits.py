@@ -194,7 +194,7 @@ def test_a_latent_found_late_is_refused_by_the_same_sentence(
 ) -> None:
     if lane:
         monkeypatch.setitem(LANES, "lazy", LateLane)
-    monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # no batch is proved before the spoilt one
+    monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)  # no batch is proved before the spoilt one
     sentences = []
     for place in (tmp_path / "near", tmp_path / "far"):
         with far_away() if place.name == "far" else _near() as decoder:
