@@ -20,7 +20,7 @@ from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.memory import LANES
 from extract.poolings.pooling_table import POOLINGS
-from extract.run import session
+from extract.run import extraction
 from extract.run.extraction import Extraction, Workers, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import sweep_latents
@@ -78,8 +78,8 @@ class Loops:
                 yield batch
 
         patch.setattr(Extraction, "batches", counted)
-        patch.setattr(session, "SHARE", 0.0)  # comparing the weights reads them off their device, and is no wait
-        patch.setattr(session.Session, "_pump", self.watched(session.Session._pump))
+        patch.setattr(extraction, "SHARE", 0.0)  # comparing the weights reads them off their device, and is no wait
+        patch.setattr(extraction.Session, "_pump", self.watched(extraction.Session._pump))
 
     def watched(self, pump: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
@@ -252,7 +252,7 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
     plain = extract_latents(make_decoder(family), texts, spec=spec, folder=tmp_path / "cpu")
     decoder = make_decoder(family)
     torch.nn.Module.to(decoder.module, "cuda")
-    pump, seen = session.Session._pump, list[warnings.WarningMessage]()
+    pump, seen = extraction.Session._pump, list[warnings.WarningMessage]()
 
     def strict(*args: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -264,7 +264,7 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
                 torch.cuda.set_sync_debug_mode("default")
         seen.extend(each for each in caught if "synchroniz" in str(each.message))
 
-    monkeypatch.setattr(session.Session, "_pump", strict)
+    monkeypatch.setattr(extraction.Session, "_pump", strict)
     found = extract_latents(decoder, texts, spec=spec, folder=tmp_path / "gpu")
     # What transformers asks when it builds its masks is known; `error` in place of `warn` would stop there.
     assert not [f"{each.filename}:{each.lineno}" for each in seen if "masking_utils" not in each.filename]
