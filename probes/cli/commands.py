@@ -342,7 +342,7 @@ class ServeArgs(Watched):
     trust_remote_code: bool = _trust()
 
 
-@command("result_table", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
+@command("listing", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
 class TableArgs(Args):
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
 

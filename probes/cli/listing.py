@@ -323,3 +323,15 @@ def init_command(args: InitArgs) -> int:
     write_file(path, text)
     sys.stdout.write(printable(f"{data}\nwritten: {path}; run it: icecore run {path}\n"))
     return 0
+
+
+def table_command(args: TableArgs) -> int:
+    """Write the results of runs, sweeps and searches as one table."""
+    from probes.runs.results import write_table
+
+    text = write_table(args.runs, args.format)
+    if args.out:
+        write_file(Path(args.out), text)
+    else:
+        sys.stdout.write(printable(text))
+    return 0
