@@ -31,6 +31,7 @@ from probes.cli.main import main
 from probes.data.task_table import TASKS
 from probes.heads.head_table import HEADS
 from probes.report.style import Album
+from probes.runs import probe
 from tests.extract.tiny_decoders import save_decoder
 from tests.pages import (
     NOT_RUN,

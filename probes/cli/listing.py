@@ -13,7 +13,16 @@ from extract.decoders.fetch import missing_gguf_modules
 from extract.errors import ConfigError, UsageError, printable
 from extract.files import write_file
 from probes.cli.arguments import Command, strong, two_columns
-from probes.cli.commands import COMMANDS, CompletionArgs, DemoArgs, FetchArgs, InitArgs, ListArgs, VersionArgs
+from probes.cli.commands import (
+    COMMANDS,
+    CompletionArgs,
+    DemoArgs,
+    FetchArgs,
+    InitArgs,
+    ListArgs,
+    TableArgs,
+    VersionArgs,
+)
 from probes.runs.config_file import ROLES, config_of_data, dump_config, list_keys, read_data, shipped
 
 # --- Tables of names ---
