@@ -39,8 +39,20 @@ from tests.archive.make_archive import AUTOENCODER, COMMANDS, FEW, SCORED, TOKEN
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 SHOWN = 12
-VARYING = ("seconds", "commit", "versions", "products", "command", "sha256", "config_sha256", "record_sha256", "source")
-"""Keys that differ between two runs, or sum up files that hold such keys."""
+VARYING = (
+    "batches",
+    "seconds",
+    "commit",
+    "versions",
+    "products",
+    "command",
+    "sha256",
+    "config_sha256",
+    "record_sha256",
+    "source",
+)
+"""Keys that differ between two runs (rows of `batches` are proved when they are closed, which time decides), or sum up
+files that hold such keys."""
 FITTED: dict[str, dict[str, Any]] = {
     "cosine-mlp": FEW,
     "cosine-linear": FEW,

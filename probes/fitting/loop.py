@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from extract.poolings.memory import keep_blocks
 from probes.fitting.fit_options import FitHooks
 from probes.fitting.saved_fits import Unfinished
-from probes.networks.layerwise_networks import Batch, TrainedModule
+from probes.networks.layerwise_networks import TrainedModule
 
 
-class Loop(lightning.LightningModule, Generic[Batch]):
+class Loop(lightning.LightningModule):
     """Lightning's view of a module: it calls the module's steps, and its weights are the module's."""
 
-    def __init__(self, module: TrainedModule[Batch]) -> None:
+    def __init__(self, module: TrainedModule) -> None:
         super().__init__()
         self.module = module
         object.__setattr__(module, "loop", self)  # a plain attribute: as a submodule each would hold the other
@@ -41,11 +41,11 @@ class Loop(lightning.LightningModule, Generic[Batch]):
         """Replace the tensors of the module."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, batch: object, index: int) -> Tensor:
         """Compute the loss of a batch."""
         return self.module.training_step(batch, index)
 
-    def validation_step(self, batch: Batch, index: int) -> None:
+    def validation_step(self, batch: object, index: int) -> None:
         """Look at a held-out batch."""
         self.module.validation_step(batch, index)
 
@@ -179,7 +179,7 @@ class _Files(TorchCheckpointIO):
 
 
 def run_trainer(
-    module: TrainedModule[Batch] | lightning.LightningModule,
+    module: TrainedModule | lightning.LightningModule,
     data: TrainingData[State],
     *,
     seed: int,

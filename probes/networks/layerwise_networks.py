@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -31,20 +31,20 @@ XAVIER_GAIN = 0.5
 """Gain of the Xavier uniform weights that FREEZE's autoencoders begin with; their biases begin at 0."""
 
 
-Batch = TypeVar("Batch")
+class TrainedModule(nn.Module):
+    """A module with the steps that a training loop calls; plain torch, so that loading one imports no Lightning.
 
-
-class TrainedModule(nn.Module, Generic[Batch]):
-    """A module with the steps that a training loop calls; plain torch, so that loading one imports no Lightning."""
+    It is not generic in its batches: the digest of a user's subclass would count the parameters of its type.
+    """
 
     loop: Any = None
     """The LightningModule that calls the steps while the module is fitted: it logs, and knows the other processes."""
 
     @abstractmethod
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, batch: Any, index: int) -> Tensor:
         """Compute the loss of a batch."""
 
-    def validation_step(self, batch: Batch, index: int) -> None:
+    def validation_step(self, batch: Any, index: int) -> None:
         """Look at a held-out batch."""
 
     def on_validation_epoch_end(self) -> None:
@@ -263,7 +263,7 @@ class LayerwiseAdamW(torch.optim.AdamW):
 # Layer-wise autoencoders: one per layer, trained together on the latents of any texts (FREEZE section 4.2.3).
 
 
-class LayerAutoencoder(TrainedModule[Tensor]):
+class LayerAutoencoder(TrainedModule):
     """`L` autoencoders, `D -> (D + H) // 2 -> H` and back; no layer sees another.
 
     The loss of a layer is the mean squared error of its standardised latents, so 1 is what predicting the mean
@@ -401,7 +401,7 @@ class Preparation:
                 layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
 
 
-class TokenHead(TrainedModule[WordBatch], ABC):
+class TokenHead(TrainedModule, ABC):
     """A linear classifier of words from their latents; `P` independent probes at once.
 
     Args:

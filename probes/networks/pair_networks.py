@@ -25,7 +25,7 @@ from probes.networks.layerwise_networks import LayerGroups, LayerwiseLinear, Tra
 from probes.networks.network_options import LOSSES, Widths, code_widths
 
 
-class PairHead(TrainedModule[PairBatch | SimilarityBatch], ABC):
+class PairHead(TrainedModule, ABC):
     """A head that scores pairs of texts from their latents: `L` similarities, then one prediction.
 
     Args:
