@@ -31,7 +31,7 @@ from extract.inputs.joined_text import JoinedText, digest_texts, require_words
 from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
-from extract.masks.mask_rules import require_reading
+from extract.masks.truth import require_reading
 from extract.poolings.memory import HostCopies, HostCopy, trim_heap
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
 from extract.poolings.poolings import Joiner, require_no_padding

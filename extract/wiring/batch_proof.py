@@ -25,7 +25,8 @@ from extract.errors import CertificateError
 from extract.inputs.batches import Batch, group_by_length, join_batches, take_row
 from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import MaskPlan, parse_kind
-from extract.masks.mask_rules import batch_mask, literal_mask
+from extract.masks.mask_rules import batch_mask
+from extract.masks.truth import literal_mask
 from extract.poolings.pooling_table import RebaOptions
 from extract.wiring.attention import HIDDEN, AttentionCall, ScoreWatch, Wiring, wiring_of
 from extract.wiring.certificate import Claim, first_difference, textbook_attention

@@ -14,7 +14,7 @@ from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, collate, join_batches
 from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_kind
-from extract.masks.mask_rules import LiteralPlan, expected_reach, literal_mask, literal_plan, require_truth
+from extract.masks.truth import LiteralPlan, expected_reach, literal_mask, literal_plan, require_truth
 from extract.wiring.attention import (
     HIDDEN,
     AttentionCall,

@@ -23,7 +23,7 @@ from extract.inputs.joined_text import CONTEXT, SPECIAL, GivenSpans, SpanSource
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, Tokeniser
 from extract.masks.mask_plan import MaskPlan
-from extract.masks.mask_rules import expected_reach
+from extract.masks.truth import expected_reach
 from extract.run.extraction_spec import ExtractionSpec, batch_limits
 from extract.run.progress import ExtractionProgress
 from extract.wiring.certificate import check_influence

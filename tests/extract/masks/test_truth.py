@@ -13,11 +13,11 @@ from extract.errors import CertificateError
 from extract.inputs.joined_text import CONTEXT
 from extract.masks import mask_plan as plan_reader
 from extract.masks.mask_plan import ARCHITECTURES, KINDS, SHIPPED, MaskPlan, Segment, lbw_plan, parse_kind, parse_plan
-from extract.masks.mask_rules import (
+from extract.masks.mask_rules import batch_mask
+from extract.masks.truth import (
     PLANS_BY_BLOCK,
     TABLE_SPANS,
     TABLES,
-    batch_mask,
     literal_mask,
     literal_plan,
     require_reading,

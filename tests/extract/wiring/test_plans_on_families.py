@@ -12,7 +12,8 @@ from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
 from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_kind, parse_plan
-from extract.masks.mask_rules import expected_reach, kind_matrix
+from extract.masks.mask_rules import kind_matrix
+from extract.masks.truth import expected_reach
 from extract.wiring.attention import ScoreWatch, Wiring
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force, probe_spans
