@@ -379,7 +379,7 @@ class CompareArgs(Args):
 
 
 @command(
-    "layer_commands",
+    "decoder_commands",
     examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
 )
 class GeometryArgs(Args):
@@ -397,7 +397,7 @@ class GeometryArgs(Args):
 
 
 @command(
-    "layer_commands",
+    "decoder_commands",
     examples=(
         "layers runs/demo",
         "layers runs/demo --views alone,baselines --figures pdf,svg",
@@ -523,7 +523,7 @@ class PushArgs(Watched):
     caches: str = _caches(excludes=("--no-cache",))
 
 
-@command("layer_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
+@command("decoder_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
 class InspectArgs(Args):
     """Say what a cache is and how complete; works on half-done caches."""
 
