@@ -1,4 +1,4 @@
-"""Words in the text they came from, and their tokens."""
+"""Spans of characters in a text, roles of tokens, and words in the text they came from."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Rules of attention masks: which token attends to which. A new kind is one function here and one row in `mask_kinds`.
+"""Rules of attention masks: which token attends to which. A new kind is one function here and one row in `mask_plan`.
 
 Positions count the real tokens of a row from 0, on whichever side its padding is; `n` is the number of a kind that has
 one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i` attends to `j`.

@@ -1,4 +1,4 @@
-"""Latents of a few texts, or of their words, in memory: no cache is written."""
+"""Rows of tokens of a template and plan, and latents of a few texts, or of their words, in memory."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the latents of a cache are of: texts, one a row, or the words of texts. Both are read through one interface."""
+"""What the latents of a cache are of: texts, one a row, or the words of texts; and texts kept beside a cache."""
 
 import gzip
 import json

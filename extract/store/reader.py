@@ -1,4 +1,4 @@
-"""Reading the arrays of a cache, from one file or from many shards. Nothing here is POSIX only."""
+"""Reading the arrays of a cache, from one file or from an index of many shards. Nothing here is POSIX only."""
 
 import errno
 import hashlib

@@ -1,4 +1,4 @@
-"""What a decoder can do with text, in numbers: sums over texts, intervals over their units, folders, comparisons."""
+"""What a decoder can do with text, in numbers: sums, intervals, folders, comparisons, and their report."""
 
 import json
 from collections.abc import Sequence

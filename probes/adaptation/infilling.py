@@ -1,4 +1,4 @@
-"""Infilling: losses of spans inside their context, and greedy spans.
+"""What a decoder writes: infilling of spans, the true sentence among five, and continuations.
 
 The target at column l of a span is read at column l - 1, as MAGNET trains it: under the hybrid mask the last token of
 a span sees the context that follows, so that reading the next token there would be copying.

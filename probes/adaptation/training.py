@@ -1,4 +1,4 @@
-"""Training an adapter with Lightning: objectives on a decoder under a mask plan, the best step kept."""
+"""Training an adapter with Lightning: LoRA in place, objectives on a decoder under a plan, the best step kept."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""How heads are fitted: protocols, the options of a fit, and loggers."""
+"""How heads are fitted: what a caller may watch of a fit, protocols, options and loggers; loads no torch."""
 
 import shutil
 import typing

@@ -1,4 +1,4 @@
-"""Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
+"""Pair heads, and the autoencoders they may start from: what they refuse, how they are fitted, chosen and scored."""
 
 import inspect
 import operator

@@ -1,4 +1,4 @@
-"""The study of the layers of one head on one task: every view with its intervals, and an answer in words."""
+"""The study of the layers of one head on one task: shares of layers, views with intervals, an answer in words."""
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

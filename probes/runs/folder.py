@@ -1,4 +1,4 @@
-"""The folder of a run: writing its settings, describing what made it, and reading it back."""
+"""The folder of a run: writing its settings, describing what made it, reading it back, and its stamp."""
 
 import json
 import os

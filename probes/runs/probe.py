@@ -1,4 +1,4 @@
-"""A probe as a scikit-learn estimator: texts and gold become a file, the file a run, and the run predicts."""
+"""A probe as a scikit-learn estimator, whose texts and gold become a file and then a run; and its encoder."""
 
 import json
 import warnings

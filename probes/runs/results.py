@@ -1,4 +1,4 @@
-"""Tables of finished runs, sweeps and searches: every number, the best of `n` settings, layer curves, and ranks."""
+"""Tables of finished runs: every number, the best of `n` settings, layer curves, ranks, and tables to print."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Progress callbacks of a run, and a line in a notebook that is written over and gone at the end; loads no torch."""
+"""What follows a run: progress callbacks, a line in a notebook, and Weights & Biases; loads no torch."""
 
 import os
 import sys

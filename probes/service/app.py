@@ -1,4 +1,4 @@
-"""The HTTP application: addresses, limits, and what is answered where something is refused."""
+"""Finished runs over HTTP: the runs, their messages, rows predicted together, addresses and limits."""
 
 import asyncio
 import inspect
