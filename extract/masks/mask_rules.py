@@ -2,7 +2,7 @@
 
 Positions count the real tokens of a row from 0, on whichever side its padding is; `n` is the number of a kind that has
 one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i` attends to `j`.
-`tests/conformance/test_masks.py` tests every kind.
+`tests/conformance/test_all_masks.py` tests every kind.
 """
 
 from collections.abc import Callable, Hashable
