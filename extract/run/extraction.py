@@ -38,8 +38,7 @@ from extract.poolings.poolings import Joiner, require_no_padding
 from extract.records import to_plain, with_values
 from extract.registry import describe_own
 from extract.run.embed import Encoder, make_encoder
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec, batch_limits
 from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
 from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.items import keep_texts

@@ -37,8 +37,7 @@ from extract.run.extraction import (
     unique_texts,
     warn_truncated,
 )
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec
 from extract.store.cache import LatentCache, MeanCache, ShardedCache, cache_path, describe_shard, find_cache
 from extract.store.format import create_store, explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.items import keep_texts, move_texts

@@ -24,8 +24,7 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, Tokeniser
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import expected_reach
-from extract.run.extraction_spec import ExtractionSpec, batch_limits
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec, batch_limits
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force, run_batch
 from probes.adaptation.objectives import LanguageModel

@@ -8,7 +8,6 @@ from rich.console import Console
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import printable
 from extract.masks.mask_plan import parse_plan
-from extract.run.progress import short_time
 from probes.adaptation.abilities import ROWS, SCORES, compare_scores, score_screen, verdicts, write_measured
 from probes.adaptation.adapt import adapt
 from probes.adaptation.infilling import DrawnSpans
@@ -17,6 +16,7 @@ from probes.adaptation.training import StepReport, ignore_step
 from probes.cli.commands import AdaptArgs, InfillArgs
 from probes.cli.screen import fit_line, open_output, show, show_written, watcher_of
 from probes.report.page import PAGE
+from probes.runs.watcher import short_time
 
 SECONDS = 30.0
 """Between two lines on a screen that is no terminal."""

@@ -21,8 +21,7 @@ from extract.errors import CacheError, ConfigError, InputError, TaskError, unkno
 from extract.files import digest_bytes, write_file
 from extract.inputs.joined_text import JoinedText
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
-from extract.run.extraction_spec import ExtractionSpec
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache
 from extract.store.cache import LatentCache, cache_path, whole_caches
 from extract.store.manifest import of_all_texts

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import ConfigError, first_line, printable
-from extract.run.progress import ExtractionProgress, Pace, short_time
+from extract.run.extraction_spec import ExtractionProgress
 from probes.fitting.fit_options import LIMITS, EpochReport, ignore_epoch
 
 if TYPE_CHECKING:
@@ -19,6 +19,48 @@ if TYPE_CHECKING:
 
 WIDTH = 24
 EVERY = 0.2  # seconds between two drawings
+
+
+class Pace:
+    """Rows and tokens that are done, how fast, and the seconds that are left.
+
+    Time goes with tokens, and long texts may come last, so tokens decide where their number is known.
+    """
+
+    def __init__(self) -> None:
+        self.n_rows = self.n_done = self.n_before = self.n_tokens = self.n_expected = 0
+        self.started = 0.0
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Begin to count."""
+        self.n_rows, self.n_done, self.n_before, self.n_tokens = n_rows, n_done, n_done, 0
+        self.started = time.monotonic()
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> float:
+        """Count a batch; return the seconds since the start."""
+        self.n_done += n_rows
+        self.n_tokens += n_tokens
+        return max(time.monotonic() - self.started, 1e-9)
+
+    def left(self, seconds: float) -> float | None:
+        """Estimate the seconds that are left; None where the number of rows is not known."""
+        if self.n_rows and self.n_done >= self.n_rows:
+            return 0.0
+        if self.n_expected and self.n_tokens:
+            return seconds * max(self.n_expected - self.n_tokens, 0) / self.n_tokens
+        return seconds * (self.n_rows - self.n_done) / max(self.n_done - self.n_before, 1) if self.n_rows else None
+
+
+def short_time(seconds: float) -> str:
+    """Write a time in the unit that a reader needs.
+
+    Example:
+        >>> short_time(8.4), short_time(200.0), short_time(7300.0)
+        ('8 s', '3 min', '2.0 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def in_notebook() -> bool:

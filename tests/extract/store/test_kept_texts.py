@@ -11,8 +11,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import CacheError
 from extract.inputs.joined_text import JoinedText, digest_texts, join_words
 from extract.run.extraction import describe_extraction, extract_latents
-from extract.run.extraction_spec import ExtractionSpec
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache, extract_shards, sweep_latents
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.items import SUFFIX, texts_file
