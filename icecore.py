@@ -30,7 +30,6 @@ import probes  # noqa: E402
 
 # ruff: noqa: PLC0414
 if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees them
-    from extract.code_gate import allow_code as allow_code
     from extract.decoders.decoder import Decoder as Decoder
     from extract.decoders.decoder import compare_weights as compare_weights
     from extract.decoders.decoder import load_decoder as load_decoder
@@ -41,11 +40,12 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from extract.inputs.joined_text import JoinedText as JoinedText
     from extract.inputs.joined_text import join_words as join_words
     from extract.inputs.template import InputTemplate as InputTemplate
-    from extract.masks.mask_kinds import register_mask as register_mask
     from extract.masks.mask_plan import parse_plan as parse_plan
+    from extract.masks.mask_plan import register_mask as register_mask
     from extract.poolings.pooling_table import RebaOptions as RebaOptions
     from extract.poolings.pooling_table import register_pooling as register_pooling
     from extract.poolings.pooling_table import register_word_pooling as register_word_pooling
+    from extract.registry import allow_code as allow_code
     from extract.run.extraction import extract_latents as extract_latents
     from extract.run.extraction_spec import ExtractionSpec as ExtractionSpec
     from extract.run.extraction_spec import WordSpec as WordSpec
@@ -65,11 +65,11 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.adaptation.measuring import AbilityOptions as AbilityOptions
     from probes.adaptation.measuring import measure_abilities as measure_abilities
     from probes.data.task_table import load_task as load_task
-    from probes.export.hub_export import push_run as push_run
-    from probes.export.hub_export import stage_run as stage_run
     from probes.export.mteb import as_mteb_encoder as as_mteb_encoder
     from probes.export.mteb import fill_task as fill_task
     from probes.export.mteb import run_mteb as run_mteb
+    from probes.export.recipe import push_run as push_run
+    from probes.export.recipe import stage_run as stage_run
     from probes.export.sentence_transformers import PairScorer as PairScorer
     from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
     from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer
@@ -95,13 +95,13 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import compare as compare
     from probes.runs.compare import paired_tests as paired_tests
-    from probes.runs.encoder import Encoder as Encoder
     from probes.runs.layer_studies import LayerStudy as LayerStudy
     from probes.runs.layer_studies import compare_at_layers as compare_at_layers
     from probes.runs.layer_studies import compare_layers as compare_layers
     from probes.runs.predict import LoadedRun as LoadedRun
     from probes.runs.predict import load_run as load_run
     from probes.runs.predict import load_scorer as load_scorer
+    from probes.runs.probe import Encoder as Encoder
     from probes.runs.probe import Probe as Probe
     from probes.runs.results import centres_of_gravity as centres_of_gravity
     from probes.runs.results import expected_validation as expected_validation

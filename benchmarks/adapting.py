@@ -12,14 +12,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import Comparison, compare
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plan_in_force
 from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
-from probes.adaptation.lora import add_lora
-from probes.adaptation.mntp import MaskedTokens, find_mask_id
-from probes.adaptation.token_rows import TokenBatch, mark_rows
-from probes.adaptation.training import Objectives, StepPart
+from probes.adaptation.objectives import (
+    LanguageModel,
+    MaskedTokens,
+    TokenBatch,
+    find_mask_id,
+    load_language_model,
+    mark_rows,
+)
+from probes.adaptation.training import Objectives, StepPart, add_lora
 
 ROWS, TOKENS = 4, 128
 DRIFT = 1e-3

@@ -32,7 +32,7 @@ from extract.inputs.template import InputTemplate
 from extract.store.cache import LatentCache, describe_shard, open_cache
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
-from extract.store.shard_index import ShardIndex, shard_file, shared_identity
+from extract.store.reader import ShardIndex, shard_file, shared_identity
 from extract.store.writer import StoreWriter
 from probes.fitting.fit import fit_layers
 from probes.fitting.fit_options import FitOptions
@@ -40,8 +40,7 @@ from probes.fitting.loop import run_trainer
 from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import WordLatents
-from probes.networks.layerwise_networks import LayerAutoencoder
-from probes.networks.token_networks import TokenClassifier
+from probes.networks.layerwise_networks import LayerAutoencoder, TokenClassifier
 
 OUT = Path(__file__).parent / "results" / "cpu-big-caches.json"
 BLOCK_ROWS = 2048

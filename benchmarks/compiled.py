@@ -21,7 +21,7 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import first_line
 from extract.inputs.batches import Batch
 from extract.linear import QuickLinear
-from extract.wiring.forward import forward_inputs
+from extract.wiring.plan_wiring import forward_inputs
 
 OUT = Path(__file__).parent / "results" / "cpu-compiled.json"
 Way = Callable[[torch.nn.Module], Any]

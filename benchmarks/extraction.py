@@ -19,7 +19,7 @@ from extract.inputs.tokens import TextEncoder
 from extract.linear import QuickLinear
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, batch_limits
-from extract.wiring.forward import forward_inputs
+from extract.wiring.plan_wiring import forward_inputs
 from extract.wiring.states import pool_batch
 from probes.data.task_table import load_task
 

@@ -27,10 +27,10 @@ from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.inputs.batches import Batch
 from extract.poolings.memory import HostCopies, HostCopy
+from extract.run.extraction import Sink
 from extract.run.extraction_spec import ExtractionSpec, batch_limits
-from extract.run.session import Sink
 from extract.store.writer import round_latents
-from extract.wiring.forward import plain_batch
+from extract.wiring.plan_wiring import plain_batch
 from extract.wiring.states import pool_batch
 
 POOLINGS = ("mean", "last")

@@ -143,7 +143,7 @@ def prepare_tokens(folder: Path, *, N: int, L: int, D: int) -> Run:
     from benchmarks.tokens import Sizes, synthetic_task, write_word_cache
     from probes.heads.word_fits import TokenOptions, fit_token_head
     from probes.latents.word_latents import WordLatents
-    from probes.networks.token_networks import TokenClassifier
+    from probes.networks.layerwise_networks import TokenClassifier
 
     sizes = Sizes(n_sentences=N, n_layers=L, width=D, storage_dtype="float32")
     task = synthetic_task(sizes)

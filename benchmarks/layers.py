@@ -16,7 +16,7 @@ import torch
 from benchmarks.machine import describe_machine
 from extract.linear import estimated_products
 from probes.heads.pair_heads import Muted
-from probes.layers.shapley import shapley_values
+from probes.layers.study import shapley_values
 from probes.metrics.bootstrap import Resampling, correlation_scorer
 from probes.metrics.significance import best_set, joint_intervals
 from probes.networks.pair_networks import SiameseCosine

@@ -11,11 +11,10 @@ from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
 from extract.masks.mask_plan import MaskPlan, parse_plan, plans_over_k, plans_over_k_and_k0
-from extract.run.sweep import sweep_cost
+from extract.run.shards import sweep_cost
 from extract.wiring.attention import wired
 from extract.wiring.plan_wiring import plan_in_force
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import Route, route_of, walk_plans
+from extract.wiring.states import Route, pool_batch, route_of, walk_plans
 
 PLANS = ("bidirectional", "backward", "nosink-bidirectional:10", "nosink-causal")
 

@@ -19,7 +19,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.timing import seconds_of
 from extract.decoders.decoder import Decoder, is_offloaded, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.wiring.forward import plain_batch, probe_ids
+from extract.wiring.plan_wiring import plain_batch, probe_ids
 from extract.wiring.states import pool_batch
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cpu-offload.json"

@@ -9,11 +9,11 @@ import torch
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import TEXT
+from extract.inputs.joined_text import TEXT
 from extract.inputs.tokens import EncodedText
-from extract.masks.mask_kinds import CAUSAL_KIND
+from extract.masks.mask_plan import CAUSAL_KIND
 from extract.wiring.attention import wired
-from extract.wiring.forward import probe_ids
+from extract.wiring.plan_wiring import probe_ids
 from extract.wiring.states import pool_batch
 
 TOKENS = (512, 1024)  # of a row, both copies together

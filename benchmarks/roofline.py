@@ -13,7 +13,7 @@ from benchmarks.timing import seconds_of
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
 from extract.linear import QuickLinear, is_quick, round_rows
-from extract.wiring.forward import forward_inputs
+from extract.wiring.plan_wiring import forward_inputs
 from extract.wiring.states import pool_batch
 
 PRODUCTS = ("mkldnn::_linear_pointwise", "aten::mm", "aten::addmm", "aten::linear")

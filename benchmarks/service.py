@@ -15,8 +15,7 @@ from probes.data.class_task import load_class_sample
 from probes.runs.predict import load_run
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec
-from probes.service.app import Limits, bind, build_server
-from probes.service.served_run import ServedRun
+from probes.service.app import Limits, ServedRun, bind, build_server
 
 N_CLIENTS, N_REQUESTS = 64, 256
 HOST = "127.0.0.1"

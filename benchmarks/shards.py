@@ -32,7 +32,7 @@ from extract.run.extraction import Extraction
 from extract.store.cache import ShardedCache, describe_shard
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
-from extract.store.shard_index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 WINDOW = 4096

@@ -31,7 +31,7 @@ from extract.store.writer import StoreWriter
 from probes.data.word_task import WordTask
 from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_networks import TokenClassifier
+from probes.networks.layerwise_networks import TokenClassifier
 from probes.runs.folder import describe_program
 
 POOLING = "mean"

@@ -11,7 +11,7 @@ from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate, group_by_length
 from extract.inputs.joined_text import JoinedText
-from extract.run.encode import make_encoder
+from extract.run.embed import make_encoder
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec, batch_limits
 from extract.store.cache import LatentCache

@@ -31,8 +31,7 @@ SIDES = (1, 2)
 def extract_here(decoder_name: str, folder: Path, *, n_texts: int, window: int) -> dict[str, Any]:
     """Load the decoder, say so, wait for the word to begin, and extract; return rows and seconds."""
     from extract.decoders.decoder import load_decoder
-    from extract.run.extraction_spec import ExtractionSpec
-    from extract.run.progress import ExtractionProgress
+    from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
     from extract.run.shards import extract_shards
 
     class Counted(ExtractionProgress):

@@ -7,15 +7,14 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "extract.code_gate": ("allow_code",),
+    "extract.registry": ("allow_code",),
     "extract.decoders.decoder": ("Decoder", "compare_weights", "load_decoder"),
     "extract.decoders.decoder_spec": ("DecoderSpec", "MergePart"),
     "extract.errors": ("IcecoreError",),
     "extract.inputs.batches": ("stream_texts",),
     "extract.inputs.joined_text": ("JoinedText", "join_words"),
     "extract.inputs.template": ("InputTemplate",),
-    "extract.masks.mask_kinds": ("register_mask",),
-    "extract.masks.mask_plan": ("parse_plan",),
+    "extract.masks.mask_plan": ("parse_plan", "register_mask"),
     "extract.poolings.pooling_table": ("RebaOptions", "register_pooling", "register_word_pooling"),
     "extract.run.extraction": ("extract_latents",),
     "extract.run.extraction_spec": ("ExtractionSpec", "WordSpec"),

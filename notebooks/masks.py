@@ -23,7 +23,7 @@ from IPython.display import Image, Markdown, display
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
 import icecore
-from extract.wiring.tree import attention_maps
+from extract.wiring.states import attention_maps
 from icecore import InputTemplate, TaskSpec, parse_plan
 from probes.report.decoder_figures import draw_maps, draw_sink_mass
 from probes.report.style import Album

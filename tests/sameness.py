@@ -39,8 +39,20 @@ from tests.archive.make_archive import AUTOENCODER, COMMANDS, FEW, SCORED, TOKEN
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 SHOWN = 12
-VARYING = ("seconds", "commit", "versions", "products", "command", "sha256", "config_sha256", "record_sha256", "source")
-"""Keys that differ between two runs, or sum up files that hold such keys."""
+VARYING = (
+    "batches",
+    "seconds",
+    "commit",
+    "versions",
+    "products",
+    "command",
+    "sha256",
+    "config_sha256",
+    "record_sha256",
+    "source",
+)
+"""Keys that differ between two runs (rows of `batches` are proved when they are closed, which time decides), or sum up
+files that hold such keys."""
 FITTED: dict[str, dict[str, Any]] = {
     "cosine-mlp": FEW,
     "cosine-linear": FEW,
@@ -155,6 +167,11 @@ def dump_files(folder: Path) -> Iterator[tuple[str, str]]:
             values = json.loads(path.read_text(encoding="utf-8"))
             if path.name == "index.json":  # its digest sums up shards, which hold times
                 del values["digest"]
+            if path.name == "stamp.json":  # times of files, and digests of this library and of what is installed
+                values = {**values, "inputs": sorted(values["inputs"]), "caches": sorted(values["caches"])}
+                values["files"] = sorted(values["files"])
+            if path.name.endswith(".drawn.json"):  # digests of pages, which hold times
+                values = {what: sorted(made["files"]) for what, made in values.items() if what != "schema"}
             yield name, json.dumps(plain(values), indent=1, sort_keys=True)
         elif path.suffix in (".csv", ".tex", ".txt"):
             yield name, path.read_text(encoding="utf-8")

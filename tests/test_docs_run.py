@@ -24,14 +24,14 @@ from extract import registry as own
 from extract.decoders import decoder as loading
 from extract.decoders.decoder_spec import KNOWN_DECODERS
 from extract.decoders.fetch import Located, locate_decoder
-from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import KINDS
 from extract.poolings.pooling_table import POOLINGS
 from extract.registry import resolve
 from probes.cli.main import main
 from probes.data.task_table import TASKS
 from probes.heads.head_table import HEADS
 from probes.report.style import Album
-from probes.runs import encoder
+from probes.runs import probe
 from tests.extract.tiny_decoders import save_decoder
 from tests.pages import (
     NOT_RUN,
@@ -159,7 +159,7 @@ def desk(tmp_path: Path, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def stand_in(decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the tiny decoder stand in for known ones, in a cache folder of its own, and draw no figures."""
     monkeypatch.setenv("ICECORE_HOME", str(tmp_path / "home"))
-    encoder._loaded.cache_clear()
+    probe._loaded.cache_clear()
 
     def locate_tiny(name: str, **how: Any) -> Located:
         known = name in KNOWN_DECODERS
@@ -170,7 +170,7 @@ def stand_in(decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("sts-sample", "class-sample", "number-sample", "words-sample"):
         monkeypatch.setitem(TASKS, name, replace(TASKS[name], load=fewer_rows(resolve(TASKS[name].load))))
     yield
-    encoder._loaded.cache_clear()
+    probe._loaded.cache_clear()
 
 
 def fewer_rows(load: Any) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import InputError, first_line, unknown_name
-from extract.inputs.spans import CONTEXT, PADDING, TEXT
+from extract.inputs.joined_text import CONTEXT, PADDING, TEXT
 from extract.inputs.tokens import EncodedText
 
 Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]

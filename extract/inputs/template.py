@@ -325,7 +325,7 @@ class InputTemplate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings that decide how a text is read as plain values, for a manifest."""
-        from extract.inputs.spans import read_spans
+        from extract.inputs.joined_text import read_spans
 
         source = read_spans(self.spans)
         without_effect = (*UNREAD, "joiner") if self.repeat == 1 else UNREAD

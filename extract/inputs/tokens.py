@@ -2,7 +2,7 @@
 
 A `Frame` writes instruction, further copies, suffix and the marks of a chat around a text; the `Tokeniser` turns that
 into tokens with roles and characters, and cuts what is too long; `TextEncoder` makes rows of plain texts, long ones in
-overlapping windows. Words are placed in rows by `extract.run.encode`.
+overlapping windows. Words are placed in rows by `extract.run.embed`.
 """
 
 import json
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from extract.errors import InputError, first_line
 from extract.files import digest_json
-from extract.inputs.joined_text import JoinedText
-from extract.inputs.spans import (
+from extract.inputs.joined_text import (
     CHAT,
     CONTEXT,
     ELSEWHERE,
@@ -31,6 +30,7 @@ from extract.inputs.spans import (
     SPECIAL,
     SUFFIX,
     TEXT,
+    JoinedText,
     SpanSource,
     read_spans,
 )

@@ -1,8 +1,8 @@
-"""Rules of attention masks: which token attends to which. A new kind is one function here and one row in `mask_kinds`.
+"""Rules of attention masks: which token attends to which. A new kind is one function here and one row in `mask_plan`.
 
 Positions count the real tokens of a row from 0, on whichever side its padding is; `n` is the number of a kind that has
 one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i` attends to `j`.
-`tests/conformance/test_masks.py` tests every kind.
+`tests/conformance/test_all_masks.py` tests every kind.
 """
 
 from collections.abc import Callable, Hashable
@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.errors import InputError, first_line
-from extract.inputs.spans import CONTEXT
-from extract.masks.mask_kinds import KINDS, MaskKind
+from extract.inputs.joined_text import CONTEXT
+from extract.masks.mask_plan import KINDS, MaskKind
 
 CACHED_BYTES = 64 << 20
 """Most bytes of masks in a `MaskCache`."""
@@ -125,7 +125,7 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
     outside spans.
 
     Example:
-        >>> from extract.masks.mask_kinds import parse_kind
+        >>> from extract.masks.mask_plan import parse_kind
         >>> print(draw(kind_matrix(parse_kind("nosink-causal"), 3)))
         1 0 0
         0 1 0

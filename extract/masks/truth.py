@@ -1,6 +1,6 @@
 """What masks and plans must be, stated a second time and by hand: the source of every certificate.
 
-Nothing here is read from `mask_rules`, `mask_kinds` or `mask_plan`: a certificate that asked the implementation's own
+Nothing here is read from `mask_rules` or `mask_plan`: a certificate that asked the implementation's own
 rule or reader would prove every mistake that the two share. `TABLES` and `PLANS_BY_BLOCK` are typed, cell by cell and
 block by block; `visible_keys` and `literal_plan` continue them to texts of any length and plans of any depth.
 """
@@ -15,9 +15,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from extract.errors import CertificateError
-from extract.inputs.spans import CONTEXT
-from extract.masks.mask_kinds import SHIPPED, parse_kind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.inputs.joined_text import CONTEXT
+from extract.masks.mask_plan import SHIPPED, MaskPlan, parse_kind, parse_plan
 from extract.masks.mask_rules import batch_mask, kind_matrix
 
 TABLES: dict[tuple[str, int | None], str] = {

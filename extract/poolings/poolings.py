@@ -12,7 +12,7 @@ from torch import Tensor
 
 from extract.errors import InputError, first_line
 from extract.inputs.batches import Batch, BatchWindows, BatchWords, collate
-from extract.inputs.spans import PADDING, ROLES, SPECIAL, TEXT
+from extract.inputs.joined_text import PADDING, ROLES, SPECIAL, TEXT
 from extract.inputs.tokens import EncodedText, label_text
 from extract.poolings.memory import CPU, send
 from extract.poolings.pooling_table import Pooling, find_token_set
@@ -37,7 +37,7 @@ class PoolingIndex:
     copies: Tensor
     """`(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text."""
     roles: Tensor
-    """`(B, T)` int8, roles of `extract.inputs.spans`."""
+    """`(B, T)` int8, roles of `extract.inputs.joined_text`."""
     spans: Tensor | None = None
     """`(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans."""
     before: Tensor | float = 0.0

@@ -1,4 +1,4 @@
-"""Settings of an extraction. Reading a config loads no torch."""
+"""Settings of an extraction, and what a caller may watch of one. Reading a config loads no torch."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -145,3 +145,19 @@ def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: i
         most = min(most, max(FEWEST_TOKENS, latent_bytes // token_bytes))
     most = spec.batch_tokens or most
     return most, most // 8
+
+
+class ExtractionProgress:
+    """Progress callback of an extraction; silent by default."""
+
+    def expect(self, *, n_tokens: int) -> None:
+        """About `n_tokens` tokens are left to compute; comes before `start`, if at all."""
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """An extraction of `n_rows` rows (0 if unknown) begins, of which `n_done` are already done."""
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """A batch has been written."""
+
+    def finish(self) -> None:
+        """The extraction has ended, well or not."""

@@ -20,20 +20,18 @@ from types import ModuleType
 
 from torch import nn
 
-from extract.code_gate import allow_code, allowed_code
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, IcecoreError, InputError, first_line
 from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText
-from extract.registry import require_extra
+from extract.registry import allow_code, allowed_code, require_extra
 from extract.run.extraction import SPREADS, warn_truncated
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, names_of_code
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec, names_of_code
 from extract.run.shards import DRAFTS, PATIENCE, abandon_empty, extract_shards, listed_in, require_shardable, stamp_of
 from extract.store.cache import ShardedCache
 from extract.store.format import require_locks
-from extract.store.shard_index import INDEX
+from extract.store.reader import INDEX
 
 DEVICES = ("auto", "cpu", "cuda")
 """Devices that a decoder may name: Ray chooses the GPUs of a worker."""

@@ -1,39 +1,258 @@
-"""Extraction window by window into shards: any number of texts, in memory that does not grow with it."""
+"""Large extractions: plans as a tree, shards of texts, and caches that are put together."""
 
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, count, islice, repeat
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from extract.decoders.decoder import Decoder, is_split, load_decoder
 from extract.decoders.decoder_spec import DecoderSource
 from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
 from extract.files import digest_rows
-from extract.inputs.batches import stream_texts
+from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
+from extract.masks.mask_plan import MaskPlan
+from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
+    Put,
+    Session,
+    check_texts,
+    count_rows,
     describe_extraction,
+    extract_latents,
     open_store,
     require_one_process,
     unique_texts,
     warn_truncated,
 )
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec
-from extract.run.progress import ExtractionProgress
-from extract.run.session import Session
-from extract.store.cache import ShardedCache, cache_path, describe_shard
-from extract.store.format import explain_write_error, explained_errors, locked_file, require_locks
-from extract.store.kept_texts import keep_texts, move_texts
-from extract.store.manifest import Manifest, require_same
-from extract.store.reader import LocalFiles, require_shard
-from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index, shared_identity
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec
+from extract.store.cache import LatentCache, MeanCache, ShardedCache, cache_path, describe_shard, find_cache
+from extract.store.format import create_store, explain_write_error, explained_errors, locked_file, require_locks
+from extract.store.items import keep_texts, move_texts
+from extract.store.manifest import Manifest, of_all_texts, require_same
+from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
+from extract.store.writer import StoreWriter
+from extract.wiring.attention import Wiring
+from extract.wiring.plan_wiring import masks_in_force, rest_in_force
+from extract.wiring.states import Route, count_blocks, route_of, walk_plans
+
+ROWS_AT_A_TIME = 1024
+OPEN = ("poolings", "layers")
+"""Fields of an identity of which a part may hold more."""
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """A whole cache, and those of its texts whose latents are copied."""
+
+    cache: LatentCache
+    texts: Sequence[str]
+
+
+def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Path) -> LatentCache:
+    """Write the cache that an extraction of the texts of all parts, each in one of them, would have written.
+
+    The certificate is that of the last part, with the identities of all parts.
+    """
+    expected = of_all_texts(manifest.identity)
+    for part in parts:
+        actual = of_all_texts(part.cache.identity)
+        covered = {key: expected[key] for key in OPEN if set(actual[key]) >= set(expected[key])}
+        if "widths" in actual:
+            covered["widths"] = {key: width for key, width in actual["widths"].items() if key in manifest.layers}
+        require_same({**actual, **covered}, expected, where=repr(str(part.cache.path)))
+    n_texts = sum(len(part.texts) for part in parts)
+    if n_texts != manifest.n_rows:
+        raise CacheError(f"the parts hold {n_texts} texts, but the cache is to hold {manifest.n_rows}.")
+    path = cache_path(folder, manifest)
+    # Rows are in another order than an extraction's, which must never resume this store half done.
+    # Under this name a draft that a kill leaves behind is swept away by the next extraction of the same store.
+    draft = path.with_name(f".{path.name}.new-{os.getpid()}")
+    create_store(draft, manifest)
+    try:
+        with closing(StoreWriter(draft)) as writer, writer.locked():
+            first = 0
+            for part in parts:
+                first = _copy(writer, part, first, manifest)
+            ids = [part.cache.manifest.id for part in parts]
+            writer.write_certificate({**parts[-1].cache.certificate, "composed_of": ids})
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    if all(part.cache.keeps_texts for part in parts):
+        keep_texts(path, [text for part in parts for text in part.texts])
+    return LatentCache(path, expected=manifest.identity)
+
+
+def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) -> int:
+    """Copy the rows of a part to those from `first` on; return the row after them."""
+    cache, rows_of_texts = part.cache, part.cache.rows_of(part.texts).numpy()
+    poolings, layers = manifest.identity.poolings, manifest.layers
+    for start in range(0, len(part.texts), ROWS_AT_A_TIME):
+        rows = rows_of_texts[start : start + ROWS_AT_A_TIME]
+        latents = [[_stored(cache, layer, pooling, rows) for pooling in poolings] for layer in layers]
+        facts = {
+            "digest": digest_texts(part.texts[start : start + ROWS_AT_A_TIME]),
+            "n_tokens": cache.n_tokens[rows],
+            "is_truncated": cache.is_truncated[rows].astype(np.uint8),
+        }
+        writer.write_rows(first, latents, rows=facts)
+        first += len(rows)
+    return first
+
+
+def _stored(cache: LatentCache, layer: str, pooling: str, rows: NDArray[np.int64]) -> NDArray[np.generic]:
+    view = cache.layer(layer, pooling)[torch.from_numpy(rows)]
+    stored: NDArray[np.generic] = (view.view(torch.uint16) if cache.storage_dtype == "bfloat16" else view).numpy()
+    return stored
+
+
+@dataclass(frozen=True)
+class SweepCost:
+    """Block passes of a sweep, and those of separate extractions."""
+
+    n_plans: int
+    n_blocks: int
+    n_blocks_apart: int
+
+    @property
+    def ratio(self) -> float:
+        """Share of the separate extractions' block passes."""
+        return self.n_blocks / self.n_blocks_apart
+
+
+def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
+    """Predict the cost of a sweep from its tree; a plan with a tail cannot share blocks (`ConfigError`)."""
+    for plan in plans:
+        if plan.has_tail:
+            raise ConfigError(
+                f"the plan {plan.text!r} cannot be part of a sweep; allowed: plans of masks and architectures, without "
+                "~skip, ~tp and ~kv. Extract it by itself with extraction.plan."
+            )
+    routes = [route_of(plan, n_blocks) for plan in plans]
+    return SweepCost(len(plans), count_blocks(routes), sum(map(len, routes)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Branch:
+    extraction: Extraction
+    plan: MaskPlan
+    route: Route
+    was_done: NDArray[np.bool_]
+
+    def prove(self, wiring: Wiring, *, is_closing: bool) -> None:
+        """Prove batches, computed again without what plans share; as `BatchProof.prove`."""
+        proof = self.extraction.proof
+        if is_closing or proof.is_due:
+            wiring.plan.kinds = list(self.plan.kinds(len(wiring.plan.kinds)))
+            with rest_in_force(proof.decoder, wiring, self.plan):
+                proof.prove()
+
+
+def sweep_latents(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    plans: Sequence[MaskPlan],
+    *,
+    spec: ExtractionSpec,
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+) -> list[LatentCache]:
+    """Extract the same texts under many plans, into one cache per plan.
+
+    Whole caches are reused and half-done ones resumed, as by `extract_latents`, whose latents are the same up to
+    rounding. Plans with the same bottom blocks share that work. The plan of `spec` is not used. Progress counts a row
+    for each text and plan. The caches are in the order of the plans.
+    """
+    if not plans:
+        raise ConfigError("no plan was given to sweep over; give at least one.")
+    n_blocks = len(decoder.blocks)
+    sweep_cost(plans, n_blocks)
+    unique = unique_texts(texts)
+    if len(spec.members) > 1:
+        swept = [
+            sweep_latents(decoder, unique, plans, spec=member, folder=folder, progress=progress)
+            for member in spec.members
+        ]
+        means = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
+        return [MeanCache(parts, identity=mean) for parts, mean in zip(zip(*swept, strict=True), means, strict=True)]
+    specs = {plan: spec.with_plan(plan) for plan in plans}
+    if any(name in REBA for name in (*spec.poolings, *spec.words.poolings)):
+        raise ConfigError("ReBA poolings need the causal plan alone; extract them by themselves, not in a sweep.")
+    n_rows = count_rows(decoder, unique, spec)
+    manifests = {plan: describe_extraction(decoder, unique, specs[plan], n_rows=n_rows) for plan in specs}
+    missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]
+    with ExitStack() as stack:
+        branches, session = [], Session(decoder, progress)
+        for plan in missing:
+            path = cache_path(Path(folder), manifests[plan])
+            if plan is missing[0]:
+                check_texts(decoder, unique, specs[plan], path=path)
+            writer = stack.enter_context(open_store(path, manifests[plan]))
+            extraction = Extraction(decoder, unique, specs[plan], writer, session)
+            branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
+        # A store that was started with another batching is finished by itself below.
+        branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
+        if branches:
+            wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
+            _fill(decoder, wiring, branches)
+    caches = [
+        find_cache(Path(folder), manifests[plan].identity)
+        or extract_latents(decoder, unique, spec=specs[plan], folder=folder)
+        for plan in plans
+    ]
+    if spec.store_texts:
+        for cache in caches:
+            keep_texts(cache.path, unique)
+    warn_truncated(caches[0])
+    return caches
+
+
+def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
+    certificates = []
+    for branch in branches:
+        wiring.plan.kinds = list(branch.plan.kinds(len(decoder.blocks)))
+        with rest_in_force(decoder, wiring, branch.plan):
+            certificates.append(branch.extraction.certify())
+    first = branches[0].extraction
+    was_done = np.stack([branch.was_done for branch in branches])
+    # The word pooling that `auto` stands for differs between plans, so all are computed and each plan stores its own.
+    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.manifest.poolings))
+
+    def compute(batch: Batch, put: Put) -> None:
+        needed: dict[Route, list[Extraction]] = {}
+        for branch in branches:
+            if not branch.was_done[batch.rows].all():
+                needed.setdefault(branch.route, []).append(branch.extraction)
+
+        def emit(route: Route, latents: Tensor) -> None:
+            for extraction in needed[route]:
+                chosen = [latents[:, poolings.index(name)] for name in extraction.manifest.poolings]
+                extraction.take(batch, torch.stack(chosen, dim=1), put)  # a copy
+
+        walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.manifest.layers, emit=emit)
+
+    session = first.session
+    session.proofs += [partial(branch.prove, wiring) for branch in branches]
+    frozen = session.fill(
+        first.batches(np.asarray(was_done.all(axis=0))), compute, n_rows=was_done.size, n_done=int(was_done.sum())
+    )
+    for branch, certificate in zip(branches, certificates, strict=True):
+        proved = {"frozen": frozen, "batches": branch.extraction.proof.result, "swept_with": len(branches)}
+        branch.extraction.writer.write_certificate(certificate | proved)
+
 
 DRAFTS = "drafts"
 """Folder of the shards that are being written, and of the claims to them."""

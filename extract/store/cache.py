@@ -30,11 +30,21 @@ from extract.errors import (
 )
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
-from extract.store.items import CachedTexts, CachedWords, WordPlaces, row_keys
-from extract.store.kept_texts import read_kept
+from extract.store.items import CachedTexts, CachedWords, WordPlaces, read_kept, row_keys
 from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
-from extract.store.reader import LocalFiles, StoreReader, digest_file, open_files, require_shard, require_sound
-from extract.store.shard_index import INDEX, Shard, parse_index, require_arrays, shard_file
+from extract.store.reader import (
+    INDEX,
+    LocalFiles,
+    Shard,
+    StoreReader,
+    digest_file,
+    open_files,
+    parse_index,
+    require_arrays,
+    require_shard,
+    require_sound,
+    shard_file,
+)
 
 if TYPE_CHECKING:
     import datasets
@@ -459,7 +469,7 @@ class LatentCache:
         """
         import pandas as pd
 
-        from extract.store.exports import Selection
+        from extract.store.writer import Selection
 
         return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
 
@@ -481,7 +491,7 @@ class LatentCache:
         """
         import datasets
 
-        from extract.store.exports import Selection, arrow_table
+        from extract.store.writer import Selection, arrow_table
 
         return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
 
@@ -494,7 +504,7 @@ class LatentCache:
         texts: Sequence[str | JoinedText] | None = None,
     ) -> Path:
         """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
-        from extract.store.exports import Selection, export_cache
+        from extract.store.writer import Selection, export_cache
 
         return export_cache(Selection(self, layers, poolings, texts), file)
 

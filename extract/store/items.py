@@ -1,18 +1,27 @@
-"""What the latents of a cache are of: texts, one a row, or the words of texts. Both are read through one interface."""
+"""What the latents of a cache are of: texts, one a row, or the words of texts; and texts kept beside a cache."""
 
+import gzip
+import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 
-from extract.errors import CacheError, CacheIncompleteError
+from extract.errors import CacheError, CacheIncompleteError, first_line
+from extract.files import read_file, write_file
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
 from extract.store.format import rows_that_count
 from extract.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from extract.store.reader import ShardFiles
+
 
 Columns = dict[str, Any]
 """Columns of a table: name to an array or list."""
@@ -225,3 +234,64 @@ def ranges(starts: Int[np.ndarray, " N"], counts: Int[np.ndarray, " N"]) -> Int6
     """
     before = np.cumsum(counts) - counts
     return np.asarray(np.arange(int(counts.sum())) + np.repeat(starts - before, counts))
+
+
+# Texts kept beside a cache on demand, in a file of their own: arrays are laid out before any text is read.
+#
+# `x.texts.jsonl.gz` beside `x.h5` has a line of JSON for each text, a string, or a list of text and spans of words. The
+# digests in the cache say which row a text is of, and that it is as it was. docs/cache_format.md is the contract.
+
+
+SUFFIX = ".texts.jsonl.gz"
+UNREADABLE = (OSError, EOFError, ValueError, TypeError, IndexError, RecursionError, zlib.error)
+"""What reading a damaged file of texts may raise."""
+
+
+def texts_file(name: str) -> str:
+    """Name the file of the texts of a cache or shard by its own."""
+    return name.removesuffix(".h5") + SUFFIX
+
+
+def keep_texts(cache: Path, texts: Sequence[str | JoinedText]) -> None:
+    """Write the texts of a cache beside it, unless they are there."""
+    path = cache.with_name(texts_file(cache.name))
+    lines = [text if isinstance(text, str) else [text.text, list(map(list, text.spans))] for text in texts]
+    content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+    try:
+        if path.is_file() and gzip.decompress(read_file(path)) == content:
+            return
+    except UNREADABLE:
+        pass  # damaged: written again
+    write_file(path, gzip.compress(content, mtime=0))
+
+
+def move_texts(cache: Path, to: Path) -> None:
+    """Move the texts of a cache, if they are kept, with it."""
+    path = cache.with_name(texts_file(cache.name))
+    if path.is_file():
+        path.replace(to.with_name(texts_file(to.name)))
+
+
+def read_kept(files: "ShardFiles", name: str) -> list[str | JoinedText] | None:
+    """Read the texts of a cache or shard; None where none are kept, `CacheError` where they cannot be read."""
+    file = texts_file(name)
+    try:
+        content = files.read(file)
+    except CacheError:
+        return None
+    try:
+        lines = [json.loads(line) for line in gzip.decompress(content).decode().split("\n") if line]
+        return [_text(line) for line in lines]
+    except UNREADABLE as error:
+        raise CacheError(
+            f"the texts in {file!r} cannot be read ({first_line(error)}); delete the file, and extract again with "
+            "store_texts to write it again: latents are kept."
+        ) from error
+
+
+def _text(line: object) -> str | JoinedText:
+    if isinstance(line, str):
+        return line
+    if not isinstance(line, list) or not isinstance(line[0], str):
+        raise TypeError(f"{line!r} is no text")
+    return JoinedText(line[0], tuple((int(start), int(end)) for start, end in line[1]))

@@ -23,9 +23,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from extract.decoders.decoder import changed
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch
-from extract.inputs.spans import CONTEXT
-from extract.masks.mask_kinds import MaskKind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.inputs.joined_text import CONTEXT
+from extract.masks.mask_plan import MaskKind, MaskPlan, parse_plan
 from extract.masks.mask_rules import MaskCache, additive, batch_mask
 from extract.poolings.memory import send
 

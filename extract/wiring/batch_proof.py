@@ -23,16 +23,14 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, group_by_length, join_batches, take_row
-from extract.inputs.spans import CONTEXT
-from extract.masks.mask_kinds import parse_kind
-from extract.masks.mask_plan import MaskPlan
+from extract.inputs.joined_text import CONTEXT
+from extract.masks.mask_plan import MaskPlan, parse_kind
 from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import literal_mask
 from extract.poolings.pooling_table import RebaOptions
 from extract.wiring.attention import HIDDEN, AttentionCall, ScoreWatch, Wiring, wiring_of
 from extract.wiring.certificate import Claim, first_difference, textbook_attention
-from extract.wiring.forward import Visit, has_experts, probe_ids, run_batch
-from extract.wiring.plan_wiring import DRIFT_ALLOWED
+from extract.wiring.plan_wiring import DRIFT_ALLOWED, Visit, has_experts, probe_ids, run_batch
 from extract.wiring.states import Pooler
 
 EVERY = 100

@@ -13,8 +13,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
 from extract.inputs.batches import Batch, collate, join_batches
-from extract.masks.mask_kinds import CAUSAL_KIND, MaskKind, parse_kind
-from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_kind
 from extract.masks.truth import LiteralPlan, expected_reach, literal_mask, literal_plan, require_truth
 from extract.wiring.attention import (
     HIDDEN,
@@ -28,21 +27,24 @@ from extract.wiring.attention import (
     wired_attention,
     wiring_of,
 )
-from extract.wiring.forward import (
+from extract.wiring.plan_wiring import (
+    DRIFT_ALLOWED,
+    INFLUENCE_TOKENS,
     Visit,
     changing_input,
     encode_ids,
     has_experts,
     hidden_states,
     in_float32,
+    layer_drift,
     plain_batch,
     probe_ids,
     probe_spans,
     run_batch,
     seeing_output,
+    short_windows,
     vocabulary_size,
 )
-from extract.wiring.plan_wiring import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift, short_windows
 from extract.wiring.states import Pooler, pool_batch
 
 # --- Every block by itself, on rows that differ at one token each, all in one forward pass ---

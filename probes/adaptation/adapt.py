@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import CertificateError, ConfigError
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
 from extract.masks.mask_plan import parse_plan
@@ -20,10 +19,16 @@ from extract.records import from_plain
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force
 from probes.adaptation.adapt_config import AdaptConfig, SscOptions, plain_config, read_adapt_config
-from probes.adaptation.adapt_data import Excluded, read_excluded, read_rows, read_text_rows
 from probes.adaptation.infilling import require_no_leak
-from probes.adaptation.lora import Lora, add_lora
-from probes.adaptation.training import Objectives, StepReport, Texts, Trained, ignore_step, train
+from probes.adaptation.objectives import (
+    Excluded,
+    LanguageModel,
+    load_language_model,
+    read_excluded,
+    read_rows,
+    read_text_rows,
+)
+from probes.adaptation.training import Lora, Objectives, StepReport, Texts, Trained, add_lora, ignore_step, train
 from probes.fitting.saved_fits import UNFINISHED
 
 if TYPE_CHECKING:

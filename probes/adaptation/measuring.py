@@ -9,25 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.decoder_spec import DecoderSource
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError, InputError
 from extract.inputs.batches import stream_texts
 from extract.inputs.template import InputTemplate, TokenPolicy
 from extract.masks.mask_plan import CAUSAL, MaskPlan, parse_plan
 from extract.records import to_plain
 from probes.adaptation.abilities import Ability, AbilityScores
-from probes.adaptation.choosing import choose, draw_stretches
-from probes.adaptation.continuing import continue_greedily, cut_windows, first_words, rep_n, rep_sentences
 from probes.adaptation.infilling import (
     DrawnSpans,
     ScoredRow,
+    choose,
+    continue_greedily,
+    cut_windows,
+    draw_stretches,
     encode_rows,
     first_span,
+    first_words,
     infill,
+    rep_n,
+    rep_sentences,
     require_no_leak,
     score_rows,
 )
-from probes.data.wikitext import Article, read_wikitext
+from probes.adaptation.objectives import LanguageModel, load_language_model
+from probes.data.sources import Article, read_wikitext
 from probes.runs.folder import describe_program, without_absolute_paths
 from probes.runs.watcher import Watcher, watching
 

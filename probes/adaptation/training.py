@@ -1,34 +1,126 @@
-"""Training an adapter with Lightning: objectives on a decoder under a mask plan, the best step kept."""
+"""Training an adapter with Lightning: LoRA in place, objectives on a decoder under a plan, the best step kept."""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from extract.decoders.language_model import LanguageModel
-from extract.errors import HeadError
-from extract.wiring.forward import states_with_gradients
-from probes.adaptation.adapt_config import AdaptConfig, MntpOptions, MsgOptions, SscOptions
-from probes.adaptation.adapt_data import TextRows, TokenRows
-from probes.adaptation.lora import Lora
-from probes.adaptation.mntp import MaskedTokens, find_mask_id
-from probes.adaptation.msg import MissingSpans
-from probes.adaptation.sscl import Contrast, ContrastBatch
-from probes.adaptation.token_rows import TokenBatch, TokenObjective, mark_rows
+from extract.decoders.decoder import quiet_peft
+from extract.errors import DecoderError, HeadError, first_line
+from extract.wiring.plan_wiring import states_with_gradients
+from probes.adaptation.adapt_config import AdaptConfig, LoraSpec, MntpOptions, MsgOptions, SscOptions
+from probes.adaptation.objectives import (
+    Contrast,
+    ContrastBatch,
+    LanguageModel,
+    MaskedTokens,
+    MissingSpans,
+    TextRows,
+    TokenBatch,
+    TokenObjective,
+    TokenRows,
+    find_mask_id,
+    mark_rows,
+)
 from probes.fitting.fit import KeepBest, Look
 from probes.fitting.loop import run_trainer
 from probes.fitting.saved_fits import Unfinished
+
+UNUSED = 1e-9
+"""Dropout of updates that have none, so that an objective may set one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lora:
+    """The updates of a language model, in place and trainable; everything else of it is frozen."""
+
+    tuned: Any
+    """peft's model around it."""
+    weights: tuple[nn.Parameter, ...]
+    """The matrices of all updates."""
+    dropouts: tuple[nn.Dropout, ...]
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that are trained."""
+        return sum(weight.numel() for weight in self.weights)
+
+    @contextmanager
+    def training(self, dropout: float) -> Iterator[None]:
+        """Let dropout act on what enters the updates until the `with` block ends; the decoder itself has none."""
+        before = [layer.p for layer in self.dropouts]
+        try:
+            for layer in self.dropouts:
+                layer.p = dropout
+                layer.train()
+            yield
+        finally:
+            for layer, p in zip(self.dropouts, before, strict=True):
+                layer.p = p
+                layer.eval()
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter as peft does, for `decoder.adapter` and any other program that reads adapters."""
+        self.tuned.save_pretrained(folder)
+
+    def remove(self) -> None:
+        """Take the updates away for good; what is left is the language model as it was."""
+        self.tuned.unload()
+
+
+def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
+    """Put updates in place, which change nothing yet: one matrix of each is zero, the other is drawn from the seed.
+
+    Raises:
+        DecoderError: peft is missing, or no module has a name of `lora.targets`.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+        from peft.tuners.lora import LoraLayer
+    except ImportError as error:
+        raise DecoderError(
+            "icecore adapt needs the extra package peft; install it with: pip install peft accelerate."
+        ) from error
+    targets: str | list[str] = "all-linear" if spec.targets == ("all-linear",) else list(spec.targets)
+    config = LoraConfig(
+        r=spec.rank,
+        lora_alpha=spec.alpha,  # type: ignore[arg-type]
+        lora_dropout=spec.dropout or UNUSED,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(), quiet_peft():
+        torch.manual_seed(seed)
+        try:
+            tuned = get_peft_model(language.model, config)
+        except ValueError as error:
+            raise DecoderError(
+                f"lora.targets {', '.join(spec.targets)!r} cannot be adapted ({first_line(error)}); allowed: "
+                "all-linear, or names of linear modules in the blocks of this decoder."
+            ) from error
+    layers = [module for module in tuned.modules() if isinstance(module, LoraLayer)]
+    dropouts = [part for layer in layers for part in layer.lora_dropout.values() if isinstance(part, nn.Dropout)]
+    weights = tuple(parameter for parameter in tuned.parameters() if parameter.requires_grad)
+    config.lora_dropout = spec.dropout
+    tuned.eval()
+    for layer in dropouts:
+        layer.p = spec.dropout
+    return Lora(tuned, weights, tuple(dropouts))
+
 
 TOKEN_OBJECTIVES = ("msg", "mntp", "mtp")
 """In the order in which they mark rows: spans first, then their context."""
@@ -36,6 +128,9 @@ WINDOW = 20
 """Steps over which tokens per second are averaged."""
 HELD_OUT_SEED = 7
 """Decides what is hidden of the rows held out: always the same."""
+
+Losses = list[dict[str, float]]
+"""What is noted of each step, or of each look at the rows held out, by name."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +315,8 @@ class Adaptation(lightning.LightningModule):
         self.config, self.objectives, self.lora = config, objectives, lora
         self.weights = torch.nn.ParameterList(lora.weights)
         self.held_out: dict[str, list[tuple[float, int]]] = {}
-        self.steps: list[dict[str, float]] = []
-        self.looks: list[dict[str, float]] = []
+        self.steps: Losses = []
+        self.looks: Losses = []
         self._sums: dict[str, float] = {}
 
     def training_step(self, part: StepPart) -> Tensor:
@@ -267,7 +362,7 @@ class Adaptation(lightning.LightningModule):
         total = sum(weights.get(name, 0.0) * loss for name, loss in means.items())
         self.looks.append({"step": float(len(self.steps)), **means, "loss": total})
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make AdamW, and the learning rate's rise and fall."""
         options, steps = self.config.training, self.config.steps
         optimiser = torch.optim.AdamW(
@@ -276,13 +371,13 @@ class Adaptation(lightning.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(self.config, step, steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Keep the losses of the steps done."""
         checkpoint["steps"], checkpoint["looks"] = self.steps, self.looks
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Go on after the steps done."""
-        self.steps, self.looks = list(checkpoint["steps"]), list(checkpoint["looks"])
+        self.steps, self.looks = (list(cast("Losses", checkpoint[key])) for key in ("steps", "looks"))
 
 
 def rate_at(config: AdaptConfig, step: int, steps: int) -> float:
@@ -312,14 +407,14 @@ class _Steps(Callback):
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._began = 0.0
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: StepPart, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: object, pl_module: object, batch: StepPart, batch_idx: int) -> None:
         """Start the clock of a step."""
         del trainer, pl_module, batch
         if batch_idx % self.config.training.accumulate == 0:
             self._began = time.monotonic()
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: lightning.LightningModule, outputs: Any, batch: StepPart, batch_idx: int
+        self, trainer: object, pl_module: lightning.LightningModule, outputs: object, batch: StepPart, batch_idx: int
     ) -> None:
         """Report a step when its last part is computed."""
         del trainer, outputs, batch
@@ -343,9 +438,9 @@ class Trained:
 
     best_step: int
     """Step of the look with the lowest held-out loss; 0 where no step was taken."""
-    steps: list[dict[str, float]]
+    steps: Losses
     """Losses, tokens and seconds of every step."""
-    looks: list[dict[str, float]]
+    looks: Losses
     """Held-out losses at every look, the first of them before any step."""
     seconds: float
 
@@ -378,7 +473,7 @@ def train(
         n_looks = -(-config.steps // options.check_every)
         keeper = KeepBest(
             1,
-            parts=lambda module: ((weight, None) for weight in module.weights),
+            parts=lambda: ((weight, None) for weight in module.weights),
             look=look,
             patience=options.patience or n_looks + 1,
         )
@@ -402,7 +497,7 @@ def train(
                 f"no held-out loss was finite (the last is {module.looks[-1]['loss']:g}); lower training.learning_rate."
             )
         module.to(device)
-        keeper.restore(module)
+        keeper.restore()
         best_step = min(best * options.check_every, config.steps)
     else:
         best_step = 0

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from extract.code_gate import allow_code
 from extract.errors import UsageError, printable, unknown_name
-from extract.registry import PLACE
+from extract.registry import PLACE, allow_code
 from probes.adaptation.adapt_config import AdaptConfig, read_adapt_config
 from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data
 from probes.runs.run_config import RunConfig

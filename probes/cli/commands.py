@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
 from extract.errors import ConfigError, UsageError, unknown_name
 from extract.inputs.template import TokenPolicy
-from extract.masks.mask_kinds import parse_kind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import MaskPlan, parse_kind, parse_plan
 from extract.run.extraction_spec import WINDOW_TEXTS
 from probes.cli.arguments import Adapting, Args, Command, Computing, Configured, Watched, option, positional
 from probes.runs.run_config import figure_formats
@@ -132,7 +131,7 @@ class RunArgs(Configured, Computing):
 
 
 @command(
-    "data_commands",
+    "listing",
     examples=("init reviews.csv", "init pairs.tsv --text question,answer --out configs/pairs.yaml"),
     imports_code=False,
 )
@@ -346,7 +345,7 @@ class ServeArgs(Watched):
     trust_remote_code: bool = _trust()
 
 
-@command("result_table", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
+@command("listing", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
 class TableArgs(Args):
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
 
@@ -383,7 +382,7 @@ class CompareArgs(Args):
 
 
 @command(
-    "layer_commands",
+    "decoder_commands",
     examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
 )
 class GeometryArgs(Args):
@@ -401,7 +400,7 @@ class GeometryArgs(Args):
 
 
 @command(
-    "layer_commands",
+    "decoder_commands",
     examples=(
         "layers runs/demo",
         "layers runs/demo --views alone,baselines --figures pdf,svg",
@@ -527,7 +526,7 @@ class PushArgs(Watched):
     caches: str = _caches(excludes=("--no-cache",))
 
 
-@command("layer_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
+@command("decoder_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
 class InspectArgs(Args):
     """Say what a cache is and how complete; works on half-done caches."""
 
@@ -573,7 +572,7 @@ class WeightsArgs(Args):
 
 
 @command(
-    "infill_commands",
+    "adapt_commands",
     examples=(
         "infill smollm2-135m-instruct --rows 50",
         "infill smollm2-135m-instruct --adapter my-adapter --out infilling",
@@ -618,12 +617,12 @@ class InfillArgs(Computing):
         return f"{self.decoder}{adapter} on {self.texts}, plans {', '.join(self.plans)}"
 
 
-@command("installation", examples=("demo",))
+@command("listing", examples=("demo",))
 class DemoArgs(Computing):
     """On the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes."""
 
 
-@command("installation", examples=("version", "version --constraints"), imports_code=False)
+@command("listing", examples=("version", "version --constraints"), imports_code=False)
 class VersionArgs(Args):
     """Print the versions of icecore, Python, torch and transformers, and the device that a run would use."""
 

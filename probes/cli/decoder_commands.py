@@ -1,28 +1,70 @@
-"""Commands about decoders: verify, attention, fetch, weights."""
+"""Commands that look inside: plans on a decoder, its weights, layers of runs, geometry, and caches."""
 
+import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from rich.table import Table as ScreenTable
 
 from extract.decoders.decoder import compare_weights, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import UsageError, printable
+from extract.errors import CacheError, IcecoreError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_rules import draw
+from extract.store.cache import LatentCache, ShardedCache, open_cache
+from extract.store.manifest import STORAGE_DTYPES, flatten
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence, look_at_blocks
 from extract.wiring.plan_wiring import plan_in_force
-from extract.wiring.tree import attention_maps
-from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
-from probes.cli.screen import open_output, read_lines, show, show_written
-from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
+from extract.wiring.states import attention_maps
+from probes.cli.commands import AttentionArgs, GeometryArgs, InspectArgs, LayersArgs, VerifyArgs, WeightsArgs
+from probes.cli.screen import open_output, read_lines, show, show_written, watcher_of
+from probes.data.pair_task import PairTask
+from probes.layers.findings import load_findings
+from probes.layers.geometry import (
+    MEASURES,
+    MOST_SHARED,
+    WHERE,
+    cosine_with_gold,
+    measure_geometry,
+    require_pairs,
+    similarity_of_layers,
+)
+from probes.layers.study import PARTS, StudyOptions
+from probes.report.blocks import NOTHING
+from probes.report.decoder_figures import (
+    GEOMETRY_NOTE,
+    NAMES,
+    draw_geometry,
+    draw_maps,
+    draw_similarity,
+    draw_sink_mass,
+    draw_weights,
+    split_series,
+)
+from probes.report.layer_figures import curve_caption, write_curve
 from probes.report.safe_csv import write_frame
-from probes.report.style import Album, on_panel
-from probes.runs.run_config import figure_formats
+from probes.report.style import WIDE, Album, on_panel
+from probes.runs.config_file import read_config
+from probes.runs.folder import CONFIG
+from probes.runs.layer_studies import ALL, compare_layers
+from probes.runs.results import open_runs
+from probes.runs.run_caches import is_run, open_named
+from probes.runs.run_config import figure_formats, load_run_task
+from probes.runs.run_pages import write_report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from probes.layers.findings import HeadFindings
+
 
 # --- Plans on a decoder ---
 
@@ -121,3 +163,337 @@ def weights_command(args: WeightsArgs) -> int:
         )
         show_written(folder, ("weights.csv",), album.drawn)
     return 0
+
+
+# Commands about layers and caches: geometry, layers, inspect.
+
+
+# --- Geometry ---
+
+
+GOLD, SIMILARITY = "gold", "similarity"
+ALL_MEASURES = (*MEASURES, GOLD, SIMILARITY)
+ON_SCREEN = {
+    "mean-cosine": ("mean\ncosine", 3),
+    "norm": ("mean\nnorm", 1),
+    "massive-dimensions": ("massive\ndims", 0),
+    "massive-share": ("their\nshare", 3),
+    "effective-rank": ("effective\nrank", 1),
+    "intrinsic-dimension": ("TwoNN\ndim", 1),
+    "gold-pearson": ("gold\nPearson", 3),
+}
+"""Columns of the table on the screen: their titles and decimals."""
+MOST_LAYERS = 12
+"""Layers in the table on the screen."""
+
+
+def geometry_command(args: GeometryArgs) -> int:
+    """Measure the layers of caches, print a short table, and write frames and figures where a folder is named."""
+    import pandas as pd
+
+    names = [name.strip() for name in args.measures.split(",") if name.strip()] or list(ALL_MEASURES)
+    for name in names:
+        if name not in ALL_MEASURES:
+            raise unknown_name("measure", name, ALL_MEASURES)
+    sources = [Path(name) for name in args.sources]
+    if GOLD in args.measures:
+        _require_gold(args, names, sources)
+    caches = [open_named(source, args.caches) for source in args.sources]
+    options: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
+    measures = [name for name in names if name in MEASURES]
+    parts = []
+    for source, cache in zip(sources, caches, strict=True):
+        pairs = _pairs_of(source, is_asked=GOLD in args.measures) if is_run(source) else None
+        if measures:
+            texts = () if pairs is None else _first_texts(pairs)
+            parts.append(measure_geometry(cache, measures=measures, texts=texts, most_rows=args.rows, **options))
+        if GOLD in names and pairs is not None:
+            split = "validation" if "validation" in pairs.splits else next(iter(pairs.splits))
+            parts.append(cosine_with_gold(cache, pairs, split=split, pooling=args.pooling))
+    frame = pd.concat(parts) if parts else pd.DataFrame()
+    for label, part in split_series(frame).items() if parts else ():
+        _show_geometry(label, part)
+    alike = []
+    if SIMILARITY in names:
+        rows = min(args.rows, MOST_SHARED)
+        alike = [similarity_of_layers(cache, most_rows=rows, **options) for cache in caches]
+        alike += [similarity_of_layers(caches[0], other, most_rows=rows, **options) for other in caches[1:]]
+    if args.out:
+        _write_geometry(open_output(args.out), frame, alike, args.figures)
+    return 0
+
+
+def _require_gold(args: GeometryArgs, names: Sequence[str], sources: Sequence[Path]) -> None:
+    """Refuse sources without pairs, and options that gold does not read."""
+    for source in sources:
+        if not is_run(source):
+            raise UsageError(f"the measure {GOLD!r} needs the pairs of a run, and {str(source)!r} is no run folder.")
+    for option in ("--rows", "--seed", "--standardise"):
+        if option in args.typed and list(names) == [GOLD]:
+            raise UsageError(f"{option} does nothing for the measure {GOLD!r}, which reads every pair as it is.")
+
+
+def _pairs_of(folder: Path, *, is_asked: bool) -> PairTask | None:
+    """Load the pairs of a run; None where it has none or they are gone, which is an error if gold was asked for."""
+    try:
+        task = load_run_task(read_config([], file=str(folder / CONFIG)))
+    except IcecoreError as error:
+        if is_asked:
+            raise
+        show(f"the task of {str(folder)!r} cannot be loaded, so no gold: {first_line(error)}")
+        return None
+    if is_asked:
+        require_pairs(task)
+    return cast("PairTask", task) if task.kind == "pairs" else None
+
+
+def _first_texts(task: PairTask) -> list[str]:
+    """List the first text of every pair once: a paraphrase beside it would be its nearest neighbour."""
+    return list(dict.fromkeys(text for split in task.splits for text in task.rows(split)["sentence1"]))
+
+
+def _show_geometry(label: str, frame: "pd.DataFrame") -> None:
+    """Print one series: a row per layer, as many as a screen holds."""
+    layers, measures = (list(dict.fromkeys(frame[name])) for name in ("layer", "measure"))
+    columns = {name: ON_SCREEN[name] for name in measures if name in ON_SCREEN}
+    indices = np.unique(np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)).tolist()
+    first = frame.iloc[0]
+    title = f"{first['decoder']}, {first['plan']}, {first['pooling']}"
+    table = ScreenTable(title=printable(title if title != label else label), box=SIMPLE, padding=(0, 1))
+    table.add_column("layer", no_wrap=True, min_width=len("final_norm"))
+    for name, _ in columns.values():
+        table.add_column(name, justify="right")
+    values = frame.pivot(index="layer", columns="measure", values="value")
+    for index in indices:
+        numbers = [(values.loc[layers[index], name], digits) for name, (_, digits) in columns.items()]
+        table.add_row(layers[index], *(NOTHING if np.isnan(x) else f"{x:,.{digits}f}" for x, digits in numbers))
+    Console(markup=False).print(table)
+    show(f"{_counts(frame)}, drawn with a seed; {len(indices)} of {len(layers)} layers, all with --out")
+
+
+def _write_geometry(
+    folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]", formats: Sequence[str]
+) -> None:
+    """Write the frames as CSV, and the figures."""
+    import pandas as pd
+
+    album, written = Album(folder, formats), []
+    if len(frame):
+        write_file(folder / "geometry.csv", write_frame(frame))
+        written.append("geometry.csv")
+        album.add(
+            "geometry",
+            draw_geometry,
+            frame,
+            title=f"Geometry of layers, {_title(frame)}",
+            size=WIDE,
+            note=f"{_counts(frame)}; {GEOMETRY_NOTE}",
+        )
+    if alike:
+        write_file(folder / "similarity.csv", write_frame(pd.concat(alike)))
+        written.append("similarity.csv")
+    for n, similarity in enumerate(alike, 1):
+        album.add(
+            "similarity" + f"_{n}" * (len(alike) > 1),
+            on_panel(draw_similarity),
+            similarity,
+            size=(5.2, 4.4),
+            title=f"Similarity of layers, {_sides(similarity)}",
+            note=f"{int(similarity['n_rows'].iloc[0]):,} rows",
+        )
+    show_written(folder, written, album.drawn)
+
+
+def _counts(frame: "pd.DataFrame") -> str:
+    """Say how many rows and pairs the values are of."""
+    is_gold = ~frame["measure"].isin(list(MEASURES))
+    counts = ((noun, frame.loc[part, "n_rows"].unique()) for noun, part in (("rows", ~is_gold), ("pairs", is_gold)))
+    return ", ".join(f"{' and '.join(f'{n:,}' for n in numbers)} {noun}" for noun, numbers in counts if len(numbers))
+
+
+def _title(frame: "pd.DataFrame") -> str:
+    """Name what all rows of a frame share: decoder, plan, pooling."""
+    return ", ".join(str(frame[name].iloc[0]) for name in ("decoder", "plan", "pooling") if frame[name].nunique() == 1)
+
+
+def _sides(frame: "pd.DataFrame") -> str:
+    """Name both sides of a comparison, once where they are the same cache."""
+    first = frame.iloc[0]
+    one, other = (", ".join(str(first[prefix + name]) for name in WHERE[1:4]) for prefix in ("", "other_"))
+    return one if first["cache"] == first["other_cache"] and one == other else f"{one} against {other}"
+
+
+# --- Layers ---
+
+
+SHOWN = {
+    "selectivity": "selec-\ntivity",
+    "shapley": "Shapley",
+    "without": "with-\nout",
+    "with": "with\nit",
+    "new-information": "new\nbits",
+    "mix": "mix",
+}
+"""Views on screen beside `alone`, which an 80-column terminal has room for."""
+
+
+READS = {
+    "--orders": ("shapley",),
+    "--components": ("shapley", "sets"),
+    "--rows": ("baselines", "shapley", "sets", "information", "mix"),
+}
+"""Options that count for some views alone."""
+
+
+def layers_command(args: LayersArgs) -> int:
+    """Study the layers of finished runs, print what matters, and write it beside their scores."""
+    for option, views in READS.items():
+        if option in args.typed and args.views and not set(views) & set(args.views):
+            raise UsageError(f"{option} counts for the views {', '.join(views)}, none of which --views names.")
+    options = StudyOptions(
+        views=args.views or PARTS,
+        controls=args.controls,
+        split=args.split,
+        n_resamples=args.resamples,
+        confidence=args.confidence,
+        orders=args.orders,
+        components=args.components,
+        most_rows=args.rows,
+    )
+    watcher = watcher_of(args)
+    runs = open_runs(args.runs)
+    frame = compare_layers(runs, head=args.head, options=options, caches=args.caches, watcher=watcher)
+    for run in runs:
+        names = run.heads if args.head == ALL else [args.head or run.best]
+        for findings in load_findings(run.path):
+            if findings.head in names:
+                Console(markup=False).print(layers_table(findings, title=run.path.name))
+                show("\n".join([findings.answer, *(f"Note: {line}" for line in findings.warnings)]))
+                if args.figures:
+                    show_written(Path(), map(str, write_curve(findings, run.path / "figures", args.figures)))
+                    show(f"Its caption: {curve_caption(findings)}")
+        show(f"written: {write_report([run])}")
+    if args.out:
+        write_file(Path(args.out), write_frame(frame))
+        show(f"written: {args.out}")
+    return 0
+
+
+def layers_table(findings: "HeadFindings", *, title: str) -> ScreenTable:
+    """Make the table of layers for a terminal: scores times 100, a mark at layers of the set that holds the best."""
+    table = ScreenTable(
+        title=printable(f"{title}: {findings.head}, {findings.metric} x 100 on {findings.split}"),
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    curves = {view: curve for view in SHOWN if (curve := findings.curve(view))}
+    for name in ("layer", "", "alone", "interval", *(SHOWN[view] for view in curves)):
+        table.add_column(name, justify="left" if name in ("layer", "") else "right", no_wrap=True)
+    alone = findings.curve("alone")
+    if alone is None:
+        return table
+    for k, layer in enumerate(findings.layers):
+        ends = f"{_times(alone.low, k)} to {_times(alone.high, k)}" if alone.low else ""
+        mark = "use " * (layer == findings.recommended) + "*" * (layer in findings.best_set)
+        cells = (
+            _bits(curve.values, k) if curve.metric == "bits" else _times(curve.values, k) for curve in curves.values()
+        )
+        table.add_row(printable(layer), mark, _times(alone.values, k), ends, *cells)
+    return table
+
+
+def _times(values: Sequence[float], index: int) -> str:
+    return f"{100 * values[index]:.1f}" if np.isfinite(values[index]) else ""
+
+
+def _bits(values: Sequence[float], index: int) -> str:
+    return f"{values[index]:.2f}" if np.isfinite(values[index]) else ""
+
+
+# --- Caches ---
+
+
+NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes unnoticed"
+
+
+def inspect_command(args: InspectArgs) -> int:
+    """Say what a cache is and how complete; works on half-done caches."""
+    cache = open_cache(args.file, allow_partial=True)
+    if args.verify:
+        _verify(cache)
+    if args.json:
+        value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
+        Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
+        return 0
+    try:
+        lines = _describe(cache)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CacheError(
+            f"cache {str(cache.path)!r} has a record that this version does not write ({type(error).__name__}: "
+            f"{first_line(error)}); copy it again, or extract again."
+        ) from error
+    show("\n".join([*lines, *["verified     every finished row is as it was written"] * args.verify]))
+    return 0
+
+
+def _verify(cache: LatentCache) -> None:
+    if not cache.has_checksums:
+        raise CacheError(
+            f"cache {str(cache.path)!r} cannot be verified: it was written by an earlier version and carries no "
+            "checksums; extract it again to have them."
+        )
+    cache.verify()
+
+
+def _describe(cache: LatentCache) -> list[str]:
+    """Describe a cache: what it is, how complete, sizes, certificate, then every field of its identity."""
+    state = "complete" if cache.is_complete else "half done: run the same extraction again to go on"
+    decoder = cache.manifest.provenance["decoder"]
+    itemsize, n_places = np.dtype(STORAGE_DTYPES[cache.storage_dtype]).itemsize, cache.n_words or len(cache)
+    layer_bytes = {layer: n_places * cache.width_of([layer]) * itemsize for layer in cache.layers}
+    lines = [
+        f"cache        {cache.path}",
+        f"state        {cache.n_done:,} of {len(cache):,} rows, {state}",
+        f"decoder      {decoder['name']} ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']})",
+        f"latents      {', '.join(cache.poolings)} x {len(cache.layers)} layers "
+        f"({cache.layers[0]} ... {cache.layers[-1]}), {cache.storage_dtype}",
+        f"size         {cache.n_bytes / 1e6:,.1f} MB on disk, "
+        f"{len(cache.poolings) * sum(layer_bytes.values()) / 1e6:,.1f} MB of latents, "
+        f"{layer_bytes[cache.layers[0]] / 1e6:,.2f} MB per layer and pooling",
+        f"checksums    {_checksums_text(cache)}",
+        f"certificate  {_certificate_text(cache)}",
+    ]
+    if cache.is_complete:
+        tokens = cache.n_tokens
+        lines.append(
+            f"tokens       {int(tokens.sum()):,} in all, {int(tokens.min())} to {int(tokens.max())} per text, "
+            f"{int(cache.is_truncated.sum()):,} texts truncated"
+        )
+    if cache.is_complete and cache.is_words:
+        counts = cache.word_report()
+        lines.append(
+            f"words        {counts['n_words']:,} in all: {counts['n_shared']:,} begin inside a token of the word "
+            f"before, {counts['n_cut']:,} truncated, {counts['n_lost']:,} without a token; "
+            f"{counts['n_windows']:,} texts read in windows"
+        )
+    lines.append(f"identity     {cache.manifest.id}")
+    lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity.to_plain()).items() if key != "layers"]
+    return lines
+
+
+def _checksums_text(cache: LatentCache) -> str:
+    if isinstance(cache, ShardedCache):
+        return f"SHA-256 of each of {cache.n_shards:,} shards (--verify)"
+    return "CRC-32 per array and block of rows (--verify)" if cache.has_checksums else NO_CHECKSUMS
+
+
+def _certificate_text(cache: LatentCache) -> str:
+    certificate = cache.certificate
+    if not certificate:
+        return "none yet (written when the extraction ends)"
+    drift = certificate["batch_invariance"]
+    return (
+        f"influence as planned at {certificate['influence']['n_layers']} layers; "
+        f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
+        "weights bit-identical"
+    )

@@ -19,9 +19,8 @@ from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
 from probes.cli.run_commands import column_of
 from probes.cli.screen import read_lines, show, show_written, watcher_of
 from probes.data.task import read_texts
-from probes.export.hub_export import push_run, stage_run
 from probes.export.mteb import fill_task, find_tasks, mean_scores, read_instructions, run_mteb, split_tasks
-from probes.export.recipe import why_not_stock
+from probes.export.recipe import push_run, stage_run, why_not_stock
 from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame

@@ -11,7 +11,6 @@ from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from extract.code_gate import allow_code
 from extract.errors import (
     CacheWarning,
     CodeWarning,
@@ -22,7 +21,7 @@ from extract.errors import (
     first_line,
     printable,
 )
-from extract.registry import PLACE
+from extract.registry import PLACE, allow_code
 from extract.threads import set_threads
 from probes.cli.arguments import Command, Computing, print_help, print_program_help, read_allowed, read_command
 from probes.cli.commands import COMMANDS, find_command

@@ -217,8 +217,7 @@ def serve_command(args: ServeArgs) -> int:
             raise UsageError(f"--{name.replace('_', '-')} is {value:g}; allowed: a number of at least {least}.")
     if not 0 <= args.port <= MOST_PORT:
         raise UsageError(f"--port is {args.port}; allowed: 0 to {MOST_PORT}.")
-    from probes.service.app import LOOPBACK, Limits, bind, build_server
-    from probes.service.served_run import open_runs
+    from probes.service.app import LOOPBACK, Limits, bind, build_server, open_runs
 
     say = watcher_of(args).say
     with bind(args.host, args.port) as listener:  # before the decoder is loaded, which takes longer

@@ -11,8 +11,7 @@ from rich.table import Table as ScreenTable
 
 from extract.errors import HeadError, UsageError, printable
 from extract.files import write_file
-from probes.adaptation.abilities import compare_abilities, holds_abilities
-from probes.adaptation.ability_report import score_screen, verdicts, write_compared
+from probes.adaptation.abilities import compare_abilities, holds_abilities, score_screen, verdicts, write_compared
 from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
 from probes.report.blocks import Block, Table, cell, metric_label, number, percent

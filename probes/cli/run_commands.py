@@ -248,7 +248,7 @@ def embed_file(config: RunConfig, file: str, *, column: str, to: str, watcher: W
     """Extract the latents of the texts of a file; also write them to `to` where that is not empty."""
     out = Path(to)
     if to:
-        from extract.store.exports import WRITERS
+        from extract.store.writer import WRITERS
 
         if out.suffix not in (".npy", *WRITERS):
             raise unknown_name("suffix of --out", out.suffix, (".npy", *WRITERS))

@@ -7,18 +7,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extract.errors import ConfigError, InputError, first_line, looked_in, printable
-from extract.run.progress import BarProgress, short_time
+from extract.run.extraction_spec import ExtractionProgress
 from probes.cli.arguments import Watched
 from probes.data.task import Task
 from probes.data.task_table import task_title
-from probes.fitting.epoch_report import EpochReport
+from probes.fitting.fit_options import EpochReport
 from probes.report.blocks import plain_text
 from probes.report.document import run_lead, screen_table
 from probes.report.scores import RunScores
 from probes.runs.task_kinds import KINDS
-from probes.runs.watcher import SILENT, Watcher
+from probes.runs.watcher import SILENT, Pace, Watcher, short_time
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this
@@ -103,6 +104,53 @@ def screen_watcher(console: Console, *, is_verbose: bool = False) -> Watcher:
         extraction=lambda title: BarProgress(console, title=printable(title)),
         epochs=lambda head, seed: _epochs(console, head, seed, is_verbose=is_verbose),
     )
+
+
+class BarProgress(ExtractionProgress):
+    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
+
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console, self._title, self._pace = console, title, Pace()
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            console=console,
+            transient=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=None, rates="")
+        self._printed = 0.0
+
+    def expect(self, *, n_tokens: int) -> None:
+        """Let tokens decide the time left."""
+        self._pace.n_expected = n_tokens
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Show the bar."""
+        self._pace.start(n_rows=n_rows, n_done=n_done)
+        self._printed = self._pace.started
+        self._bar.update(self._task, total=n_rows or None, completed=n_done)
+        self._bar.start()
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Move the bar."""
+        pace = self._pace
+        seconds = pace.advance(n_rows=n_rows, n_tokens=n_tokens)
+        rates = f"{(pace.n_done - pace.n_before) / seconds:,.0f} rows/s {pace.n_tokens / seconds:,.0f} tokens/s"
+        left = pace.left(seconds)
+        rates += "" if left is None else f" {short_time(left)} left"
+        self._bar.update(self._task, completed=pace.n_done, rates=rates)
+        now = pace.started + seconds
+        if not self._console.is_terminal and now - self._printed > 30:
+            self._printed = now
+            of = f" of {pace.n_rows:,}" if pace.n_rows else ""
+            self._console.print(f"{self._title}: {pace.n_done:,}{of} rows, {rates}", soft_wrap=True)
+
+    def finish(self) -> None:
+        """Stop the bar."""
+        self._bar.stop()
 
 
 def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> EpochReport:

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from extract.code_gate import allow_code
 from extract.errors import ConfigError
 from extract.files import write_file
 from extract.masks.mask_plan import (
@@ -14,16 +13,15 @@ from extract.masks.mask_plan import (
     plans_over_k_and_k0,
     plans_over_windows,
 )
-from extract.registry import PLACE
+from extract.registry import PLACE, allow_code
 from probes.cli.commands import RunArgs, SweepArgs
 from probes.cli.main import leave_at_once, stop_signals
 from probes.cli.screen import show, show_run, show_task, watcher_of
 from probes.report.scores import PlansScores, label_of, read_plans
 from probes.runs.config_file import dump_config
-from probes.runs.folder import command_line
+from probes.runs.folder import command_line, find_finished
 from probes.runs.grid import Grid, grid_of, plan_grid
 from probes.runs.run_config import load_run_task
-from probes.runs.run_stamp import find_finished
 from probes.runs.watcher import Watcher
 
 

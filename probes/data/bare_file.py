@@ -319,7 +319,11 @@ def _table(
 ) -> BareFile:
     """Name the task of a table and the columns that it reads."""
     columns = [_column(table, name, options.decimal) for name in table.columns]
-    named = (roles.text,) if roles.text and roles.text in table.columns else tuple(_split_names(roles.text))
+    named = (
+        (roles.text,)
+        if roles.text and roles.text in table.columns
+        else tuple(filter(None, map(str.strip, roles.text.split(","))))
+    )
     for name in (*named, *filter(None, (roles.label, roles.score))):
         if name not in table.columns:
             raise unknown_column(name, table)
@@ -346,7 +350,8 @@ def _table(
         low, high = min(target.numbers), max(target.numbers)
         clauses.append(f"number = {_listed([target])} ({low:g} to {high:g})")
     else:
-        clauses.append(f"label = {_listed([target])} ({_count_classes(target)} classes)")
+        n_classes = len({str(value).strip() for value in target.values})
+        clauses.append(f"label = {_listed([target])} ({n_classes} classes)")
     if split is not None:
         clauses.append(f"split = {_listed([split])}")
     used = (*texts, target, *([split] if split is not None else []))
@@ -446,16 +451,8 @@ def _column(table: RawTable, name: str, decimal: str) -> Column:
     return Column(name, present, decimal)
 
 
-def _count_classes(target: Column) -> int:
-    return len({str(value).strip() for value in target.values})
-
-
 def _is_split(column: Column) -> bool:
     return bool(column.distinct) and all(map(canonical_split, column.distinct))
-
-
-def _split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _listed(columns: Iterable[Column]) -> str:

@@ -55,7 +55,7 @@ from probes.data.task import (
     text_keys,
     unique_texts,
 )
-from probes.metrics.class_metrics import class_metric
+from probes.metrics.prediction_metrics import class_metric
 
 if TYPE_CHECKING:
     import datasets

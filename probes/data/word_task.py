@@ -14,7 +14,7 @@ from extract.inputs.tokens import cut_at_tokens
 from probes.data.splits import SplitRule, draw_missing, hold_out_any, order_splits
 from probes.data.table_files import Columns, Sentence, SentenceTable
 from probes.data.task import MOST_GOLDS, Task, conflict_notes, plain_form
-from probes.metrics.span_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
+from probes.metrics.prediction_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
 
 if TYPE_CHECKING:
     import datasets

@@ -12,9 +12,9 @@ _HOMES = {
     "export_sentence_transformer": "probes.export.sentence_transformers",
     "fill_task": "probes.export.mteb",
     "load_sentence_transformer": "probes.export.sentence_transformers",
-    "push_run": "probes.export.hub_export",
+    "push_run": "probes.export.recipe",
     "run_mteb": "probes.export.mteb",
-    "stage_run": "probes.export.hub_export",
+    "stage_run": "probes.export.recipe",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

@@ -18,9 +18,8 @@ from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
-from extract.run.extraction_spec import ExtractionSpec
-from extract.run.progress import ExtractionProgress
-from extract.run.sweep import sweep_latents
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.states import layer_widths
 

@@ -16,8 +16,7 @@ from extract.inputs.template import TASK, TEMPLATES
 from extract.masks.mask_plan import MaskPlan
 from extract.records import load_yaml
 from extract.registry import require_extra
-from extract.run.extraction_spec import ExtractionSpec
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from probes.data.task import Task
 from probes.data.task_table import INSTRUCTIONS
 

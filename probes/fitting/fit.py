@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float, Float32
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.fitting.epoch_report import EpochReport, FitHooks, ignore_epoch
-from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.fitting.fit_options import EpochOptions, EpochReport, FitHooks, FitOptions, Trainer, ignore_epoch
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.text_latents import PairLatents, SimilarityRows, TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder
@@ -37,6 +36,16 @@ Part = tuple[Tensor, Sequence[int] | None]
 """A tensor, and the stack of each entry of its first axis; None for a tensor of the only stack."""
 
 
+class _Kept(TypedDict):
+    """What is saved of the best epochs with an unfinished fit."""
+
+    kept: list[Tensor]
+    history: list[EpochLog]
+    scores: Tensor
+    best_epochs: Tensor
+    is_done: Tensor
+
+
 class KeepBest(FitHooks):
     """Keeps the weights of the best epoch of every stack of layers that are trained together; a pair head is one stack.
 
@@ -44,9 +53,9 @@ class KeepBest(FitHooks):
 
     Args:
         n_stacks: Stacks `S`.
-        parts: Every tensor to keep of a module, always in the same order.
-        look: Scores the epoch that has ended (Lightning validates before), given its number, the trainer, the module
-            and which stacks are done.
+        parts: Returns every tensor to keep, always in the same order.
+        look: Scores the epoch that has ended (Lightning validates before), given its number, the trainer and which
+            stacks are done.
         patience: Epochs without a better score after which a stack is done.
         report: Called after every epoch.
     """
@@ -55,8 +64,8 @@ class KeepBest(FitHooks):
         self,
         n_stacks: int,
         *,
-        parts: Callable[[Any], Iterable[Part]],
-        look: Callable[[int, Any, Any, Bool[np.ndarray, " S"]], Look],
+        parts: Callable[[], Iterable[Part]],
+        look: Callable[[int, Trainer, Bool[np.ndarray, " S"]], Look],
         patience: int,
         report: EpochReport = ignore_epoch,
     ) -> None:
@@ -68,17 +77,17 @@ class KeepBest(FitHooks):
         self.history: list[EpochLog] = []
         self.best: list[Tensor] = []
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, module: torch.nn.Module) -> None:
         """Begin with the initial weights, unless the fit is resumed."""
-        del trainer
-        self.best = self.best or [tensor.detach().cpu().clone() for tensor, _ in self.parts(module)]
+        del module
+        self.best = self.best or [tensor.detach().cpu().clone() for tensor, _ in self.parts()]
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer) -> None:
         """Look at the epoch that has ended."""
         epoch = len(self.history) + 1
-        look = self.look(epoch, trainer, module, self.is_done)
+        look = self.look(epoch, trainer, self.is_done)
         is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done
-        for (tensor, stacks), best in zip(self.parts(module), self.best, strict=True):
+        for (tensor, stacks), best in zip(self.parts(), self.best, strict=True):
             if stacks is None and is_better.all():
                 best.copy_(tensor.detach())
             elif stacks is not None:
@@ -98,21 +107,22 @@ class KeepBest(FitHooks):
             limits |= {"patience": float(self.patience), "patience_left": float(left)}
         return limits
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return all that a fit needs to be resumed."""
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("scores", "best_epochs", "is_done")}
         return {"kept": self.best, "history": self.history, **arrays}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Continue from a `state_dict`."""
-        self.best, self.history = state_dict["kept"], state_dict["history"]
-        for name in ("scores", "best_epochs", "is_done"):
-            setattr(self, name, state_dict[name].numpy())
+        state = cast("_Kept", state_dict)
+        self.best, self.history = state["kept"], state["history"]
+        self.scores, self.best_epochs = state["scores"].numpy(), state["best_epochs"].numpy()
+        self.is_done = state["is_done"].numpy()
 
     @torch.no_grad()
-    def restore(self, module: Any) -> None:
+    def restore(self) -> None:
         """Put the best weights back."""
-        for (tensor, _), best in zip(self.parts(module), self.best, strict=True):
+        for (tensor, _), best in zip(self.parts(), self.best, strict=True):
             tensor.copy_(best)
 
 
@@ -155,7 +165,8 @@ def fit_head(
 
     metric = f"{data.selection}_pearson" if options.keep == "best" else ""
     every = min(options.every, options.max_epochs)
-    keeper = _keep(metric, every=every, patience=options.patience if metric else options.max_epochs, report=report)
+    patience = options.patience if metric else options.max_epochs
+    keeper = _keep(head, metric, every=every, patience=patience, report=report)
     run_trainer(
         head,
         data,
@@ -172,16 +183,16 @@ def fit_head(
             f"no epoch of {type(head).__name__} had a finite {metric.replace('_', ' ') or 'loss'} (last loss "
             f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
         )
-    keeper.restore(head.cpu())
-    head.eval()
+    head.cpu().eval()
+    keeper.restore()
     seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     return FitResult(seed, best_epoch, tuple(keeper.history), seconds)
 
 
-def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
+def _keep(head: PairHead, metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
     """Keep the epoch with the highest value of a logged metric; without one, the last epoch of finite loss."""
 
-    def look(epoch: int, trainer: Any, _: object, __: object) -> Look:
+    def look(epoch: int, trainer: Trainer, _: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if epoch % every:  # what was logged before is of an earlier epoch
             values = {key: value for key, value in values.items() if key.startswith("train_")}
@@ -192,7 +203,7 @@ def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> Kee
 
     return KeepBest(
         1,
-        parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()),
+        parts=lambda: ((tensor, None) for tensor in head.state_dict().values()),
         look=look,
         patience=patience,
         report=report,
@@ -239,14 +250,14 @@ def fit_layers(
     started = time.monotonic()
     module.prepare(data.standardiser())
 
-    def look(_: int, trainer: Any, module: LayerAutoencoder, __: object) -> Look:
+    def look(_: int, trainer: Trainer, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
         return Look(-losses, values, values)
 
     keeper = KeepBest(
         module.n_layers,
-        parts=lambda module: chain(module.encoder.stacks(), module.decoder.stacks()),
+        parts=lambda: chain(module.encoder.stacks(), module.decoder.stacks()),
         look=look,
         patience=options.patience,
         report=report,
@@ -260,7 +271,7 @@ def fit_layers(
         raise HeadError(
             f"the autoencoders of {', '.join(broken)} had no epoch with a finite held-out loss; lower learning_rate."
         )
-    keeper.restore(module)
+    keeper.restore()
     module.eval()
     seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     with torch.no_grad():

@@ -6,19 +6,21 @@ Lightning takes seconds to import, so what loads a fitted head imports neither i
 import logging
 import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import lightning
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.fabric.utilities import disable_possible_user_warnings
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
 
 from extract.poolings.memory import keep_blocks
-from probes.fitting.epoch_report import FitHooks
+from probes.fitting.fit_options import FitHooks
 from probes.fitting.saved_fits import Unfinished
 from probes.networks.layerwise_networks import TrainedModule
 
@@ -31,19 +33,19 @@ class Loop(lightning.LightningModule):
         self.module = module
         object.__setattr__(module, "loop", self)  # a plain attribute: as a submodule each would hold the other
 
-    def state_dict(self, *args: Any, **options: Any) -> Any:
+    def state_dict(self, **options: Any) -> Any:
         """Return the tensors of the module, by its names."""
-        return self.module.state_dict(*args, **options)
+        return self.module.state_dict(**options)
 
-    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> Any:
         """Replace the tensors of the module."""
-        return self.module.load_state_dict(*args, **options)
+        return self.module.load_state_dict(state_dict, strict, assign)
 
-    def training_step(self, batch: Any, index: int) -> Any:
+    def training_step(self, batch: object, index: int) -> Tensor:
         """Compute the loss of a batch."""
         return self.module.training_step(batch, index)
 
-    def validation_step(self, batch: Any, index: int) -> None:
+    def validation_step(self, batch: object, index: int) -> None:
         """Look at a held-out batch."""
         self.module.validation_step(batch, index)
 
@@ -51,7 +53,7 @@ class Loop(lightning.LightningModule):
         """Log what the held-out batches gave."""
         self.module.on_validation_epoch_end()
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser."""
         return self.module.configure_optimizers()
 
@@ -59,44 +61,70 @@ class Loop(lightning.LightningModule):
         """Start or continue a fit."""
         self.module.on_fit_start()
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Add to the state of a fit."""
         self.module.on_save_checkpoint(checkpoint)
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Read that back."""
         self.module.on_load_checkpoint(checkpoint)
 
 
-class _Data(lightning.LightningDataModule):
+State = TypeVar("State")
+
+
+@runtime_checkable
+class TrainingData(Protocol[State]):
+    """Data that a head is fitted on."""
+
+    def train_dataloader(self) -> Iterable[object]:
+        """Return the batches of the next epoch."""
+
+    def state_dict(self) -> dict[str, State]:
+        """Return where the order of the next epoch begins."""
+
+    def load_state_dict(self, state_dict: dict[str, State]) -> None:
+        """Continue from a `state_dict`."""
+
+
+@runtime_checkable
+class HeldOutData(TrainingData[State], Protocol[State]):
+    """The same with rows held out, which are looked at after an epoch."""
+
+    def val_dataloader(self) -> Iterable[object]:
+        """Return the batches of the rows held out."""
+
+
+class _Data(lightning.LightningDataModule, Generic[State]):
     """Lightning's view of data: its loaders, and where the next order of rows begins."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: TrainingData[State]) -> None:
         super().__init__()
         self.data = data
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self) -> Iterable[object]:
         return self.data.train_dataloader()
 
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.data.state_dict()
-        return state
+    def state_dict(self) -> dict[str, State]:
+        return self.data.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, State]) -> None:
         self.data.load_state_dict(state_dict)
 
 
-class _HeldOutData(_Data):
+class _HeldOutData(_Data[State]):
     """The same of data that has held-out rows."""
 
-    def val_dataloader(self) -> Any:
+    data: HeldOutData[State]
+
+    def val_dataloader(self) -> Iterable[object]:
         return self.data.val_dataloader()
 
 
-def _data(data: Any) -> _Data:
+def _data(data: TrainingData[State]) -> _Data[State]:
     """Give data to Lightning under the name of its own class, which is that of its state in a checkpoint."""
-    base = _HeldOutData if hasattr(data, "val_dataloader") else _Data
-    named: type[_Data] = type(type(data).__qualname__, (base,), {})
+    base = _HeldOutData if isinstance(data, HeldOutData) else _Data
+    named: type[_Data[State]] = type(type(data).__qualname__, (base,), {})
     return named(data)
 
 
@@ -110,28 +138,27 @@ class _Hooks(Callback):
     def state_key(self) -> str:
         return self.hooks.state_key
 
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        self.hooks.on_train_start(trainer, _inside(pl_module))
+    def on_train_start(self, trainer: object, pl_module: nn.Module) -> None:
+        del trainer
+        self.hooks.on_train_start(pl_module)
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        self.hooks.on_train_epoch_end(trainer, _inside(pl_module))
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: object) -> None:
+        del pl_module
+        self.hooks.on_train_epoch_end(trainer)
 
-    def on_save_checkpoint(self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self.hooks.on_save_checkpoint(trainer, _inside(pl_module), checkpoint)
+    def on_save_checkpoint(self, trainer: object, pl_module: nn.Module, checkpoint: dict[str, object]) -> None:
+        del trainer
+        self.hooks.on_save_checkpoint(pl_module, checkpoint)
 
-    def on_load_checkpoint(self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self.hooks.on_load_checkpoint(trainer, _inside(pl_module), checkpoint)
+    def on_load_checkpoint(self, trainer: object, pl_module: object, checkpoint: dict[str, object]) -> None:
+        del trainer, pl_module
+        self.hooks.on_load_checkpoint(checkpoint)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return self.hooks.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         self.hooks.load_state_dict(state_dict)
-
-
-def _inside(module: lightning.LightningModule) -> Any:
-    """Return the module that is fitted."""
-    return module.module if isinstance(module, Loop) else module
 
 
 class _Files(TorchCheckpointIO):
@@ -140,18 +167,20 @@ class _Files(TorchCheckpointIO):
     def __init__(self, unfinished: Unfinished) -> None:
         self.files = unfinished.files
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, object], path: str | Path, storage_options: object = None) -> None:
         del storage_options
         self.files.save_checkpoint(checkpoint, Path(path))
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: object, map_location: object = None, weights_only: bool | None = None
+    ) -> dict[str, object]:
         del path, map_location, weights_only
         return self.files.load_checkpoint()
 
 
 def run_trainer(
     module: TrainedModule | lightning.LightningModule,
-    data: Any,
+    data: TrainingData[State],
     *,
     seed: int,
     device: str,

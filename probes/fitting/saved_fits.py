@@ -5,11 +5,11 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, Generic, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -20,7 +20,7 @@ from extract.files import digest_bytes, digest_json, read_file, refuse_links, re
 from extract.records import Values
 from extract.store.cache import LatentCache
 from extract.threads import keep_threads
-from probes.fitting.epoch_report import FitHooks
+from probes.fitting.fit_options import FitHooks, Trainer
 
 SCHEMA = 4
 READABLE = (1, 2, 3, SCHEMA)
@@ -39,16 +39,16 @@ DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
 class FittedModule(Protocol):
     """A module that can be saved, loaded and called."""
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Score latents."""
 
     def arguments(self) -> Values:
         """Return the constructor's arguments as plain values."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the tensors by name."""
 
-    def load_state_dict(self, state_dict: Values) -> object:
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> object:
         """Replace the tensors."""
 
     def eval(self) -> object:
@@ -97,7 +97,7 @@ class FitRecord:
         """Return a value by its key in head.json."""
         return self.to_plain()[key]
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return the serial form, in which details are beside the rest."""
         values = {**vars(self), "layers": list(self.layers), **self.details}
         del values["details"]
@@ -179,7 +179,7 @@ def fit_or_load(
     return saved
 
 
-def describe_latents(cache: LatentCache) -> dict[str, Any]:
+def describe_latents(cache: LatentCache) -> dict[str, object]:
     """Describe the latents that a head is fitted on: new ones must be like them."""
     identity = cache.identity
     decoder = {key: identity.decoder.get(key) for key in DECODER_KEYS}
@@ -205,6 +205,15 @@ LARGEST_SHARE = 0.02
 """Largest share of a fit's time that writing states takes."""
 _KEY = "icecore"
 _DIGEST_SIZE = hashlib.sha256().digest_size
+
+
+class _Interrupted(TypedDict, total=False):
+    """What is added to Lightning's checkpoint."""
+
+    generators: dict[str, torch.Tensor]
+    seconds: float
+    identity: str
+    threads: int
 
 
 class Unfinished(FitHooks):
@@ -240,15 +249,14 @@ class Unfinished(FitHooks):
             return None
         return self.path
 
-    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Read the generators and the time."""
-        del trainer, module
-        self._generators, self.seconds_before = checkpoint[_KEY]["generators"], checkpoint[_KEY]["seconds"]
-        keep_threads(checkpoint[_KEY].get("threads"))  # early versions did not say
+        state = cast("_Interrupted", checkpoint[_KEY])
+        self._generators, self.seconds_before = state["generators"], state["seconds"]
+        keep_threads(state.get("threads"))  # early versions did not say
 
-    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, module: torch.nn.Module, checkpoint: dict[str, object]) -> None:
         """Add the generators and the time."""
-        del trainer
         generators = {"cpu": torch.get_rng_state()}
         device = next(module.parameters()).device
         if device.type == "cuda":
@@ -257,18 +265,16 @@ class Unfinished(FitHooks):
         threads = torch.get_num_threads()
         checkpoint[_KEY] = {"generators": generators, "seconds": seconds, "identity": self.identity, "threads": threads}
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, module: torch.nn.Module) -> None:
         """Set torch's generators to where the next epoch begins; the order of rows is the data's own state."""
-        del trainer
         self._began = self._written = time.monotonic()
         if self._generators:
             torch.set_rng_state(self._generators["cpu"])
             if "cuda" in self._generators:
                 torch.cuda.set_rng_state(self._generators["cuda"], next(module.parameters()).device)
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer) -> None:
         """Write the state, if the last one is old enough and training continues."""
-        del module
         now = time.monotonic()
         is_due = now - self._written >= max(PAUSE_SECONDS, self._cost / LARGEST_SHARE)
         if not (is_due and self._is_possible) or trainer.should_stop:
@@ -300,13 +306,13 @@ class _SealedFiles:
     """Checkpoints that are written whole, end in their digest, and hold tensors and plain values."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, Any] | None = None
+        self._opened: dict[str, object] | None = None
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, object], path: Path) -> None:
         """Write a checkpoint in place of the last one."""
         with replacing_file(path) as file:
-            through: Any = _Digesting(file)
-            torch.save(checkpoint, through)
+            through = _Digesting(file)
+            torch.save(checkpoint, cast("BinaryIO", through))
             file.write(through.digest.digest())
 
     def open(self, path: Path, identity: str) -> None:
@@ -315,12 +321,12 @@ class _SealedFiles:
         body, seal = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
         if digest_bytes(body) != seal.hex():
             raise ValueError("it is not as it was written")
-        checkpoint: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-        if checkpoint[_KEY].get("identity") != identity:
+        checkpoint: dict[str, object] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        if cast("_Interrupted", checkpoint[_KEY]).get("identity") != identity:
             raise ValueError("it is the state of another fit")
         self._opened = checkpoint
 
-    def load_checkpoint(self) -> dict[str, Any]:
+    def load_checkpoint(self) -> dict[str, object]:
         """Return the checkpoint that was opened."""
         if self._opened is None:
             raise RuntimeError("no checkpoint was opened")

@@ -17,8 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from probes.heads.result import Rows
-from probes.metrics.class_metrics import score_classes
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson, score_classes
 
 if TYPE_CHECKING:
     from probes.data.class_task import ClassTask, NumberTask

@@ -21,7 +21,7 @@ from probes.heads.result import Rows
 from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
 from probes.logistic.problem import check_finite
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
-from probes.metrics.class_metrics import score_classes
+from probes.metrics.prediction_metrics import score_classes
 from probes.networks.pair_networks import cosine
 
 

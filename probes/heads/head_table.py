@@ -289,7 +289,7 @@ def zero_shot_head(name: str, kind: str, description: str, head: str, *, options
     return _layer_head(name, kind, description, f"{module} {head} ZeroShotHead {options}")
 
 
-_PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.token_networks"
+_PAIRS, _TOKENS = "probes.networks.pair_networks", "probes.networks.layerwise_networks"
 _COSINES = EpochOptions(batch_size=64, max_epochs=100, patience=20)
 _ENTRIES = (
     pair_head(
@@ -315,7 +315,7 @@ _ENTRIES = (
         "logistic-probe",
         "classes",
         "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        "probes.heads.logistic_probe LogisticHead LinearProbe ProbeOptions",
+        "probes.heads.linear_probes LogisticHead LinearProbe ProbeOptions",
         oldest_schema=3,
         gives_probabilities=True,
     ),
@@ -337,13 +337,13 @@ _ENTRIES = (
         "few-shot-probe",
         "classes",
         "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
-        "probes.heads.logistic_probe FewShotHead FewShotProbe FewShotOptions",
+        "probes.heads.linear_probes FewShotHead FewShotProbe FewShotOptions",
     ),
     _layer_head(
         "ridge-probe",
         "numbers",
         "ridge regression in closed form, every layer and alpha; the best on validation",
-        "probes.heads.ridge_probe RidgeHead RidgeProbe RidgeOptions",
+        "probes.heads.linear_probes RidgeHead RidgeProbe RidgeOptions",
         oldest_schema=3,
     ),
     token_head(

@@ -26,14 +26,13 @@ from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.task import why_optimistic
-from probes.fitting.epoch_report import EpochReport
-from probes.fitting.fit_options import Protocol, find_protocol
+from probes.fitting.fit_options import EpochReport, Protocol, find_protocol
 from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load, load_fitted
 from probes.heads.head_table import AUTOENCODER, HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import SeedSummary, UnitScorer
-from probes.metrics.correlation import CALIBRATIONS
+from probes.metrics.prediction_metrics import CALIBRATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 
 Reporter = Callable[[int], EpochReport]

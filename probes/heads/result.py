@@ -14,7 +14,7 @@ from extract.decoders.decoder_spec import FINAL_NORM
 from extract.records import Values
 from probes.data.pair_task import PairTask
 from probes.metrics.bootstrap import SeedSummary
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson
 
 Rows = NDArray[Any]
 """What is predicted of rows: scores, or positions of names."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,9 +17,8 @@ from torch import Tensor
 from extract.errors import HeadError, unknown_name
 from extract.records import Values
 from probes.data.word_task import usual_tags
-from probes.fitting.epoch_report import EpochReport, FitHooks, ignore_epoch
 from probes.fitting.fit import EpochLog, KeepBest, Look, Part
-from probes.fitting.fit_options import require_counts
+from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch, require_counts
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths
@@ -34,9 +33,9 @@ from probes.metrics.bootstrap import (
     summarise_accuracy,
     summarise_span_f1,
 )
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import (
+from probes.metrics.prediction_metrics import (
     DECODINGS,
+    NO_PREDICTION,
     SpanCounts,
     SpanLabels,
     count_spans,
@@ -45,7 +44,7 @@ from probes.metrics.span_metrics import (
     index_labels,
     score_spans,
 )
-from probes.networks.token_networks import SCHEDULES, TokenClassifier, TokenHead
+from probes.networks.layerwise_networks import SCHEDULES, TokenClassifier, TokenHead
 
 CLASS_WEIGHTS = {
     "none": "every word counts alike",
@@ -465,11 +464,11 @@ def _keep_best(
 ) -> KeepBest:
     """Keep the epoch of each probe that scores best on validation."""
 
-    def parts(module: TokenHead) -> Iterator[Part]:
-        return ((parameter, range(module.n_probes)) for parameter in module.parameters())
+    def parts() -> Iterator[Part]:
+        return ((parameter, range(head.n_probes)) for parameter in head.parameters())
 
-    def look(_: int, trainer: Any, module: TokenHead, is_done: Bool[np.ndarray, " P"]) -> Look:
-        scores = score_probes(module, data, scorer, split="validation")
+    def look(_: int, trainer: Trainer, is_done: Bool[np.ndarray, " P"]) -> Look:
+        scores = score_probes(head, data, scorer, split="validation")
         is_kept = np.isfinite(scores) & ~is_done
         loss = float(trainer.callback_metrics["train_loss"])
         finite = [float(score) if ok else None for score, ok in zip(scores, is_kept, strict=True)]
@@ -489,19 +488,19 @@ class _Report(FitHooks):
         self.report = report
         self.history: list[EpochLog] = []
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer) -> None:
         """Report the epoch that has ended."""
-        del module
-        self.history.append({"train_loss": float(trainer.callback_metrics["train_loss"])})
-        self.report(len(self.history), dict(self.history[-1]))
+        values = {"train_loss": float(trainer.callback_metrics["train_loss"])}
+        self.history.append({**values})
+        self.report(len(self.history), values)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return what a fit needs to be resumed."""
         return {"history": self.history}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Continue from a `state_dict`."""
-        self.history = state_dict["history"]
+        self.history = cast("list[EpochLog]", state_dict["history"])
 
 
 def fit_token_head(
@@ -544,7 +543,7 @@ def fit_token_head(
     )
     head.cpu().eval()
     if isinstance(keeper, KeepBest):
-        keeper.restore(head)
+        keeper.restore()
         scores, epochs = keeper.scores, keeper.best_epochs.tolist()
         if 0 in epochs:  # its weights are the initial ones
             raise _not_finite(head, data.layers, probe=epochs.index(0))

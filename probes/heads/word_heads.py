@@ -22,8 +22,7 @@ from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.word_task import WordTask
-from probes.fitting.epoch_report import EpochReport
-from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, find_protocol
+from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, EpochReport, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import MIX, FitContext, Head, HeadParts, Heads, Reporter, Together, read_channels
@@ -39,9 +38,8 @@ from probes.heads.word_fits import (
 )
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import decode_tags
-from probes.networks.token_networks import TokenHead, TokenMix
+from probes.metrics.prediction_metrics import NO_PREDICTION, decode_tags
+from probes.networks.layerwise_networks import TokenHead, TokenMix
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ from probes.metrics.bootstrap import (
     score_counts,
     summarise,
 )
-from probes.metrics.class_metrics import average_precision, ndcg, recall, reciprocal_rank
+from probes.metrics.prediction_metrics import average_precision, ndcg, recall, reciprocal_rank
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from extract.files import read_file
 from extract.records import from_json
 from probes.layers import FINDINGS
 from probes.metrics.bootstrap import Resampling, UnitScorer
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS
 from probes.metrics.significance import joint_intervals
 
 FINDINGS_SCHEMA = 1

@@ -22,7 +22,7 @@ from extract.store.cache import LatentCache, open_cache
 from probes.data.pair_task import PairTask
 from probes.data.task import Task
 from probes.metrics.bootstrap import DEFAULT, Resampling, summarise_seeds
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS
 
 if TYPE_CHECKING:
     import pandas as pd

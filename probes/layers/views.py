@@ -27,7 +27,7 @@ from probes.latents.word_latents import WordLatents
 from probes.logistic.problem import SolverOptions
 from probes.logistic.solver import fit_logistic
 from probes.metrics.bootstrap import UnitScorer, number_units
-from probes.metrics.class_metrics import NO_PREDICTION
+from probes.metrics.prediction_metrics import NO_PREDICTION
 from probes.networks.pair_networks import LayerCosine
 
 FOLDS = 5

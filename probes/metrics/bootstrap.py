@@ -9,8 +9,15 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
-from probes.metrics.class_metrics import ClassCounts, class_metric, count_by_unit, score_classes
-from probes.metrics.correlation import CORRELATIONS, pearson, spearman
+from probes.metrics.prediction_metrics import (
+    CORRELATIONS,
+    ClassCounts,
+    class_metric,
+    count_by_unit,
+    pearson,
+    score_classes,
+    spearman,
+)
 
 if TYPE_CHECKING:
     from probes.metrics.significance import OfSums
@@ -246,7 +253,7 @@ def summarise_span_f1(
 
     Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
     """
-    from probes.metrics.span_metrics import f1_of_counts
+    from probes.metrics.prediction_metrics import f1_of_counts
 
     return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
 
@@ -626,7 +633,7 @@ def unit_counts(
     """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`."""
     numbers, groups = number_units(units, len(gold)), _groups(units)
     if metric == SPAN_F1:
-        from probes.metrics.span_metrics import f1_of_counts
+        from probes.metrics.prediction_metrics import f1_of_counts
 
         spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
         return np.stack(spans).astype(np.float64), f1_of_counts
@@ -678,7 +685,7 @@ def _span_counts(
     tags: Sequence[str], gold: Sequence[str], units: Int[np.ndarray, " W"], sentences: Sequence[str]
 ) -> Int[np.ndarray, "U 3"]:
     """Count the spans of the sentences of each unit."""
-    from probes.metrics.span_metrics import count_tag_spans
+    from probes.metrics.prediction_metrics import count_tag_spans
 
     starts = [k for k in range(len(gold)) if k == 0 or sentences[k] != sentences[k - 1]]
     ends = [*starts[1:], len(gold)]

@@ -20,7 +20,7 @@ from probes.latents.text_latents import (
     TransformOptions,
     fit_transform,
 )
-from probes.metrics.correlation import correlations, pearson, spearman
+from probes.metrics.prediction_metrics import correlations, pearson, spearman
 from probes.networks.layerwise_networks import LayerGroups, LayerwiseLinear, TrainedModule, adamw, arguments_of
 from probes.networks.network_options import LOSSES, Widths, code_widths
 
@@ -55,7 +55,7 @@ class PairHead(TrainedModule, ABC):
         self.selection = "validation"
         """The split that Lightning's validation loop reads; names what is logged."""
         self._collected: list[tuple[Tensor, Tensor]] = []
-        self._arguments: dict[str, Any] = {}
+        self._arguments: Values = {}
 
     @property
     def has_fixed_similarities(self) -> bool:
@@ -128,9 +128,8 @@ class PairHead(TrainedModule, ABC):
 
     def _from_all(self, values: Tensor, *, has_gradient: bool = False) -> Tensor:
         """Join `(B,)` values of every process to `(processes * B,)`."""
-        joined: Any = self.loop.all_gather(values, sync_grads=has_gradient)
-        flat: Tensor = joined.reshape(-1)
-        return flat
+        joined: Tensor = self.loop.all_gather(values, sync_grads=has_gradient)
+        return joined.reshape(-1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW; without weight decay it is Adam."""
@@ -201,7 +200,7 @@ class LayerCosine(PairHead):
     def _with_basis(self) -> list[str]:
         return [name for name in self.options.transforms if name in ("abtt", "whiten")]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Make room for bases, whose width the latents decided, and read the weights."""
         for name in self._with_basis():
             basis = state_dict.get(f"{prefix}basis_{name}")

@@ -4,7 +4,7 @@ import math
 
 from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM
 from probes.heads.result import HeadResult
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS
 from probes.report.blocks import LABELS, cell, percent
 from probes.report.document import FEW_UNITS, KindReport, best_result
 from probes.report.scores import RunScores

@@ -18,8 +18,7 @@ from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.heads.result import HeadResult, Residuals
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS, NO_PREDICTION
 from probes.report.blocks import (
     NOTHING,
     Block,

@@ -14,7 +14,7 @@ from extract.errors import HeadError, first_line
 from extract.files import read_file, write_file
 from probes.data.task import Task
 from probes.heads.result import HeadResult
-from probes.metrics.class_metrics import NO_PREDICTION
+from probes.metrics.prediction_metrics import NO_PREDICTION
 from probes.report.document import KindReport, SplitRows, predicted_texts
 from probes.report.safe_csv import read_csv, write_csv
 from probes.report.scores import RunScores

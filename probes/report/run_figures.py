@@ -18,7 +18,7 @@ from scipy.stats import probplot
 
 from probes.data.task_table import task_title
 from probes.heads.result import Curve, HeadResult, Residuals
-from probes.metrics.class_metrics import NO_PREDICTION
+from probes.metrics.prediction_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context

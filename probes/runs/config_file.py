@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_ori
 
 import yaml
 
-from extract.code_gate import allow_code
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError
 from extract.inputs.template import TEMPLATES, InputTemplate
@@ -33,7 +32,7 @@ from extract.records import (
     unknown_key,
     with_numbers,
 )
-from extract.registry import PLACE
+from extract.registry import PLACE, allow_code
 from extract.run.extraction_spec import names_of_code
 from probes.data.task_table import TASKS
 from probes.fitting.fit_options import find_protocol

@@ -11,12 +11,11 @@ from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
 
-from extract.code_gate import allow_code
 from extract.decoders.decoder_spec import short_name
 from extract.errors import ConfigError, IcecoreError, unknown_name
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
-from extract.registry import PLACE
+from extract.registry import PLACE, allow_code
 from probes.report.scores import label_of
 from probes.runs.config_file import SECTIONS, name_key, with_settings
 from probes.runs.run_config import RunConfig

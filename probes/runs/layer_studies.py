@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from extract import code_gate as gate
+from extract import registry as gate
 from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
@@ -20,8 +20,7 @@ from probes.heads.layer_head import FitContext, HeadParts, take_apart
 from probes.layers import FINDINGS
 from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
 from probes.layers.layer_predictions import LayerPredictions, save_predictions
-from probes.layers.shapley import require_controls
-from probes.layers.study import StudyOptions, study_layers
+from probes.layers.study import StudyOptions, require_controls, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
 from probes.report.write import without_nan

@@ -12,9 +12,8 @@ from extract.errors import CacheIncompleteError, ConfigError, HeadError
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.run.extraction import describe_extraction, unique_texts
-from extract.run.sweep import sweep_cost, sweep_latents
+from extract.run.shards import CachePart, compose_cache, sweep_cost, sweep_latents
 from extract.store.cache import LatentCache, cache_path
-from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
 from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol

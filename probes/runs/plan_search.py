@@ -14,7 +14,7 @@ import numpy as np
 
 from extract.errors import ConfigError, unknown_name
 from extract.masks.mask_plan import MaskPlan, k_and_k0
-from extract.wiring.tree import count_blocks, route_of
+from extract.wiring.states import count_blocks, route_of
 from probes.data.task import Task
 from probes.runs.task_kinds import KINDS
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from extract import code_gate as gate
+from extract import registry as gate
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.decoders.decoder_spec import DecoderSource, as_decoder_spec
 from extract.errors import (

@@ -1,6 +1,6 @@
-"""Tables of finished runs, sweeps and searches: every number, the best of `n` settings, layer curves, and ranks."""
+"""Tables of finished runs: every number, the best of `n` settings, layer curves, ranks, and tables to print."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,15 @@ from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, unknown_name
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.significance import centre_of_gravity, expected_maximum, normalised_ranks
+from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.report.document import best_result
+from probes.report.safe_csv import safe_text, write_csv, write_frame
 from probes.report.scores import baseline_rows, tidy_rows
 from probes.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 COLUMNS = (
     "run",
@@ -336,3 +339,58 @@ def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
     for (task, name), result in chosen.items():
         table.setdefault(task, {})[name] = result.mean(split)
     return table
+
+
+# Results as one table: Markdown, CSV or LaTeX.
+
+
+TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "test", "95 % interval")
+N_NUMBERS = 3
+"""Columns at the end that hold numbers, some with their spread."""
+LATEX = str.maketrans(
+    {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
+)
+
+
+def write_table(runs: Iterable[str], layout: str) -> str:
+    """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
+    if layout == "tidy":
+        return write_frame(results(runs))
+    return TABLE_FORMATS[layout]([row for folder in runs for row in _displayed_rows(Path(folder))])
+
+
+def _displayed_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    run = RunFolder(folder)
+    for plan, result in run.results:
+        yield (run.values["name"], plan, *_scores(result))
+
+
+def _scores(result: HeadResult) -> tuple[str, ...]:
+    here = {split: result.summary.get(split, {}).get(result.metric) for split in ("validation", "test")}
+    name = result.name + " (optimistic)" * result.is_optimistic
+    numbers = spread(here["validation"]), spread(here["test"]), interval(here["test"])
+    return (name, result.pooling, describe_point(result.chosen), metric_label(result.metric), *numbers)
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    texts = len(TITLES) - N_NUMBERS
+    safe = [(*map(safe_text, row[:texts]), *row[texts:]) for row in rows]
+    return write_csv([TITLES, *safe], newline="\n", is_safe=False)
+
+
+def _latex(rows: Sequence[Sequence[str]]) -> str:
+    """Write a table for the package booktabs."""
+    lines = [" & ".join(text.translate(LATEX) for text in row) + r" \\" for row in [TITLES, *rows]]
+    begin = [rf"\begin{{tabular}}{{{'l' * 6}rrr}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table([[cell(text) for text in row] for row in rows], TITLES) + "\n"
+
+
+TABLE_FORMATS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
+    "markdown": _markdown,
+    "csv": _csv,
+    "latex": _latex,
+}

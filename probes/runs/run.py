@@ -44,7 +44,7 @@ from probes.metrics.bootstrap import (
     paired_scores,
     summarise_resamples,
 )
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.report.blocks import describe_point
 from probes.report.document import KindReport, SplitRows, best_result
@@ -62,10 +62,17 @@ from probes.report.scores import (
 )
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config_file import ConfigSource, as_config
-from probes.runs.folder import CONFIG, RunFolder, describe_cache, describe_program, open_folder
+from probes.runs.folder import (
+    CONFIG,
+    RunFolder,
+    describe_cache,
+    describe_inputs,
+    describe_program,
+    open_folder,
+    write_stamp,
+)
 from probes.runs.predict import LoadedRun
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task, obtain_corpus
-from probes.runs.run_stamp import describe_inputs, write_stamp
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
 
@@ -188,7 +195,7 @@ class EncoderStore:
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
         if pooling not in self.fitted:
-            from probes.heads.autoencoders import Pretraining, obtain_autoencoder
+            from probes.heads.pair_heads import Pretraining, obtain_autoencoder
 
             spec = self.config.pretraining
             device = str(choose_device(self.config.decoder.device))
@@ -311,7 +318,7 @@ def _run(
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
     log = None
     if "wandb" in config.loggers:
-        from probes.runs.wandb_log import WandbLog
+        from probes.runs.watcher import WandbLog
 
         log = WandbLog(folder, config.to_dict())
         watcher = replace(watcher, epochs=log.epochs(watcher.epochs))

@@ -17,7 +17,7 @@ from extract.run.extraction import own_names, unique_texts
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over, whole_caches
 from extract.store.manifest import Plain
-from extract.store.shard_index import INDEX
+from extract.store.reader import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
 from probes.runs.folder import RunFolder

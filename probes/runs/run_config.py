@@ -104,7 +104,7 @@ class PretrainingSpec:
         if self.texts < 1:
             raise ConfigError(f"pretraining.texts is {self.texts}; allowed: a whole number of at least 1.")
         if self.autoencoder:
-            from probes.heads.autoencoders import check_autoencoder_options
+            from probes.heads.pair_heads import check_autoencoder_options
 
             check_autoencoder_options(self.autoencoder)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from extract import code_gate as gate
+from extract import registry as gate
 from extract.errors import HeadError, first_line
 from extract.records import Values
 from extract.registry import import_own, require_recorded

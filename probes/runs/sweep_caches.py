@@ -15,9 +15,8 @@ from extract.masks.mask_plan import MaskPlan
 from extract.poolings.pooling_table import AUTO, REBA
 from extract.records import to_plain, with_values
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
-from extract.run.extraction_spec import ExtractionSpec
-from extract.run.progress import ExtractionProgress
-from extract.run.sweep import sweep_cost, sweep_latents
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
+from extract.run.shards import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache, find_cache
 from probes.data.task import Task
 from probes.data.task_table import task_title

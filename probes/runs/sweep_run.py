@@ -36,7 +36,7 @@ from probes.report.scores import (
 )
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
-from probes.runs.folder import name_sweep, open_folder
+from probes.runs.folder import SWEEP, describe_inputs, name_sweep, open_folder, write_stamp
 from probes.runs.grid import Grid, Point, grid_of, plan_grid
 from probes.runs.plan_runs import (
     evaluate_plan,
@@ -49,7 +49,6 @@ from probes.runs.plan_runs import (
 )
 from probes.runs.run import Gaps, RunResult, check_heads, lead_over_plan, make_header, score_gaps, split_rows
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
-from probes.runs.run_stamp import SWEEP, describe_inputs, write_stamp
 from probes.runs.sweep_caches import PointCaches, obtain_point_caches
 from probes.runs.sweep_gains import LEFT_OUT, make_part, make_transfer, rows_by_source
 from probes.runs.task_kinds import KINDS

@@ -48,7 +48,7 @@ class ShippedKind(TaskKind):
 
     def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
         """Draw a label for each text or first word."""
-        from probes.layers.shapley import text_labels
+        from probes.layers.study import text_labels
 
         return text_labels(task, self.gold_column, control, seed)
 
@@ -80,7 +80,7 @@ class PairKind(ShippedKind):
                 f"head {resolved.name!r} has start {start!r}, but `pretraining.corpus` is empty; name the corpus of "
                 "its autoencoders (icecore list corpora), or use start: fresh."
             )
-        from probes.heads.autoencoders import require_same_encoders
+        from probes.heads.pair_heads import require_same_encoders
 
         require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
 
@@ -149,7 +149,7 @@ class WordKind(_OfWords):
 
     def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
         """Draw a tag for each word, or for each word of a sentence."""
-        from probes.layers.shapley import word_labels
+        from probes.layers.study import word_labels
 
         return word_labels(task, self.gold_column, control, seed)
 

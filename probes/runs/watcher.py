@@ -1,18 +1,66 @@
-"""Progress callbacks of a run, and a line in a notebook that is written over and gone at the end; loads no torch."""
+"""What follows a run: progress callbacks, a line in a notebook, and Weights & Biases; loads no torch."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from extract.errors import printable
-from extract.run.progress import ExtractionProgress, Pace, short_time
-from probes.fitting.epoch_report import LIMITS, EpochReport, ignore_epoch
+from extract.errors import ConfigError, first_line, printable
+from extract.run.extraction_spec import ExtractionProgress
+from probes.fitting.fit_options import LIMITS, EpochReport, ignore_epoch
+
+if TYPE_CHECKING:
+    from probes.runs.predict import LoadedRun
+
 
 WIDTH = 24
 EVERY = 0.2  # seconds between two drawings
+
+
+class Pace:
+    """Rows and tokens that are done, how fast, and the seconds that are left.
+
+    Time goes with tokens, and long texts may come last, so tokens decide where their number is known.
+    """
+
+    def __init__(self) -> None:
+        self.n_rows = self.n_done = self.n_before = self.n_tokens = self.n_expected = 0
+        self.started = 0.0
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Begin to count."""
+        self.n_rows, self.n_done, self.n_before, self.n_tokens = n_rows, n_done, n_done, 0
+        self.started = time.monotonic()
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> float:
+        """Count a batch; return the seconds since the start."""
+        self.n_done += n_rows
+        self.n_tokens += n_tokens
+        return max(time.monotonic() - self.started, 1e-9)
+
+    def left(self, seconds: float) -> float | None:
+        """Estimate the seconds that are left; None where the number of rows is not known."""
+        if self.n_rows and self.n_done >= self.n_rows:
+            return 0.0
+        if self.n_expected and self.n_tokens:
+            return seconds * max(self.n_expected - self.n_tokens, 0) / self.n_tokens
+        return seconds * (self.n_rows - self.n_done) / max(self.n_done - self.n_before, 1) if self.n_rows else None
+
+
+def short_time(seconds: float) -> str:
+    """Write a time in the unit that a reader needs.
+
+    Example:
+        >>> short_time(8.4), short_time(200.0), short_time(7300.0)
+        ('8 s', '3 min', '2.0 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def in_notebook() -> bool:
@@ -128,3 +176,67 @@ def watching(watcher: Watcher | None) -> Iterator[Watcher]:
             yield watcher or SILENT
         else:
             yield Watcher(say=line.say, extraction=line.extraction, epochs=line.epochs)
+
+
+# The log of a run in Weights & Biases, by Lightning's logger: every epoch, then scores, table and figures.
+
+
+PROJECT = "icecore"
+"""Where `WANDB_PROJECT` names none."""
+
+
+class WandbLog:
+    """One run of W&B for one run of icecore; its files are in `wandb/` beside the run's folder, as W&B makes links.
+
+    The modes are those of W&B: `WANDB_MODE=offline` sends nothing, and `wandb sync` sends it later.
+
+    Raises:
+        ConfigError: W&B cannot start, mostly because nobody is logged in.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, object]) -> None:
+        from lightning.pytorch.loggers import WandbLogger
+
+        self.logger: Any = WandbLogger(
+            name=folder.name,
+            save_dir=folder.parent,
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
+            config=settings,
+            reinit="create_new",
+            settings={"silent": True, "console": "off"},
+        )
+        try:
+            self.run: Any = self.logger.experiment
+        except Exception as error:  # of W&B's own kinds
+            raise ConfigError(
+                f"W&B cannot start ({first_line(error)}); run `wandb login`, set WANDB_MODE=offline, or leave wandb "
+                "out of loggers."
+            ) from error
+
+    def epochs(self, make: Callable[[str, int], EpochReport]) -> Callable[[str, int], EpochReport]:
+        """Log the epochs of every head and seed too."""
+
+        def reporter(head: str, seed: int) -> EpochReport:
+            report = make(head, seed)
+
+            def log(epoch: int, values: dict[str, float]) -> None:
+                report(epoch, values)
+                logged = {f"{head}/seed_{seed}/{key}": value for key, value in values.items() if key not in LIMITS}
+                self.logger.log_metrics(logged, step=epoch)
+
+            return log
+
+        return reporter
+
+    def finish(self, run: "LoadedRun") -> None:
+        """Log scores with their intervals, the table and the figures of a finished run, and end the log."""
+        for name, head in run.record.heads.items():
+            for split, metrics in head.summary.items():
+                for metric, score in metrics.items():
+                    ends = {"": score.mean, "/low": score.low, "/high": score.high}
+                    self.run.summary.update({f"{name}/{split}/{metric}{end}": value for end, value in ends.items()})
+        self.logger.log_table("table", dataframe=run.table())
+        figures = sorted((run.folder / "figures").glob("*.png"))
+        if figures:
+            self.logger.log_image("figures", list(map(str, figures)), caption=[figure.stem for figure in figures])
+        self.run.finish()

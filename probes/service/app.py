@@ -1,34 +1,304 @@
-"""The HTTP application: addresses, limits, and what is answered where something is refused."""
+"""Finished runs over HTTP: the runs, their messages, rows predicted together, addresses and limits."""
 
 import asyncio
 import inspect
+import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Annotated, Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from extract.errors import ConfigError, HeadError, first_line
-from probes.service.batcher import Batcher, Job, QueueFullError
-from probes.service.messages import (
-    Health,
-    Problem,
-    answer_model,
-    read_rows,
-    request_model,
-    texts_of,
-    write_answer,
-)
-from probes.service.served_run import ServedRun
+from extract.decoders.decoder import Decoder
+from extract.errors import ConfigError, HeadError, UsageError, first_line
+from probes.heads.head_table import HEADS
+from probes.runs.new_rows import NewRow, RowReader
+from probes.runs.predict import Answer, LoadedRun, Scorer, read_run_folder
+from probes.runs.task_kinds import KINDS
+
+
+@dataclass(frozen=True, eq=False)
+class ServedRun:
+    """One run of a service."""
+
+    name: str
+    """Its part of the address."""
+    scorer: Scorer
+    reader: RowReader
+
+    @property
+    def kind(self) -> str:
+        """Kind of its task."""
+        return self.scorer.kind
+
+    @property
+    def predicts(self) -> str:
+        """What a prediction is called."""
+        return "tag" if self.scorer.reads_words else KINDS[self.kind].predicts
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Keys of the texts of a row."""
+        n_texts = self.scorer.n_texts
+        return tuple(f"text{k}" for k in range(1, n_texts + 1)) if n_texts > 1 else (self._single,)
+
+    @property
+    def _single(self) -> str:
+        return "words" if self.scorer.reads_words else "text"
+
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether its head gives the probability of every class."""
+        return HEADS[self.scorer.name].gives_probabilities
+
+    @property
+    def can_clip(self) -> bool:
+        """Whether it predicts numbers and knows the range of gold."""
+        return self.kind in ("pairs", "numbers") and self.scorer.gold_range is not None
+
+
+def open_runs(
+    folders: Sequence[str], *, head: str = "", decoder: str = "", trust_remote_code: bool = False
+) -> list[ServedRun]:
+    """Open runs, each decoder once, and predict a row with each, so that the first request is no slower than others.
+
+    Raises:
+        UsageError: No run, or two of one name.
+        HeadError: A run cannot be read, or predicts nothing of single rows.
+        IcecoreError: As `load_scorer`.
+    """
+    if not folders:
+        raise UsageError("no run was named; give one or several, as runs/demo.")
+    runs: dict[str, ServedRun] = {}
+    decoders: dict[str, Decoder] = {}
+    for path in folders:
+        folder = read_run_folder(path)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.path.resolve().name)
+        if name in runs:
+            raise UsageError(f"two runs are called {name!r}, which is part of their address; rename a folder.")
+        spec = folder.decoder
+        if Path(spec.name).exists():
+            spec = replace(spec, name=str(Path(spec.name).resolve()))
+        key = decoder or repr(spec)
+        run = LoadedRun(folder, decoder=decoders.get(key) or decoder or None, trust_remote_code=trust_remote_code)
+        scorer = run.scorer(head)
+        decoders.setdefault(key, scorer.decoder)
+        row = "ice" if scorer.n_texts == 1 else ("ice",) * scorer.n_texts
+        scorer.score([row])  # a kind whose rows mean nothing alone says so
+        runs[name] = ServedRun(name, scorer, run.reader(head))
+    return list(runs.values())
+
+
+# What requests and answers hold: a schema per kind of task, as pydantic models.
+
+
+class _Strict(BaseModel):
+    """No unknown key, and no text where a number is needed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Health(BaseModel):
+    """The answer of `/healthz`."""
+
+    status: str
+    """`ok`, or `down` with status 503 when predictions have stopped."""
+    runs: list[str]
+    waiting_rows: int
+    """Rows that wait or are predicted."""
+
+
+class Problem(BaseModel):
+    """The answer to a request that was refused."""
+
+    error: str
+
+
+def request_model(run: ServedRun, *, most_rows: int) -> type[BaseModel]:
+    """Build the model of requests to a run: rows of its texts, and options that its head has."""
+    text: Any = (Annotated[str, Field(description="A text.")], ...)
+    if run.scorer.reads_words:
+        text = (Annotated[list[str] | str, Field(description="The words of a sentence, or a text to split.")], ...)
+    row = create_model(f"Row-{run.name}", __base__=_Strict, **cast(Any, dict.fromkeys(run.columns, text)))
+    rows: Any = (Annotated[list[row], Field(min_length=1, max_length=most_rows)], ...)  # type: ignore[valid-type]
+    options: dict[str, Any] = {}
+    if run.gives_probabilities:
+        options["probabilities"] = (Annotated[bool, Field(description="Add the probability of every class.")], False)
+    if run.can_clip:
+        options["clip"] = (Annotated[bool, Field(description="Keep predictions in the range of gold.")], False)
+    return create_model(f"Request-{run.name}", __base__=_Strict, rows=rows, **options)
+
+
+def answer_model(run: ServedRun) -> type[BaseModel]:
+    """Build the model of answers of a run: a prediction per row, in the order of the rows."""
+    name = run.predicts
+    value: Any = float | None
+    fields: dict[str, Any] = {}
+    if run.scorer.reads_words:
+        fields = {"word": (list[str] | None, None), name: (list[str | None] | None, None)}
+    elif run.kind == "classes":
+        fields = {name: (str | None, None), "probabilities": (dict[str, float] | None, None)}
+    else:
+        fields = {name: (value, None)}
+    error: Any = (Annotated[str | None, Field(description="Why a row has no prediction.")], None)
+    row = create_model(f"Prediction-{run.name}", error=error, **fields)
+    return create_model(f"Answer-{run.name}", head=(str, ...), predictions=(list[row], ...))  # type: ignore[valid-type]
+
+
+def read_rows(run: ServedRun, body: Any) -> list[NewRow]:
+    """Read the rows of a request; a blank text is a row with an error."""
+    return [
+        run.reader.read_values(row.model_dump(), run.columns, where=f"row {number}")
+        for number, row in enumerate(body.rows)
+    ]
+
+
+def texts_of(run: ServedRun, body: Any) -> Iterator[str]:
+    """Yield every text of a request; the words of a sentence as one."""
+    for row in body.rows:
+        for name in run.columns:
+            text = getattr(row, name)
+            yield text if isinstance(text, str) else " ".join(text)
+
+
+def write_answer(run: ServedRun, row: NewRow, answer: Answer) -> dict[str, Any]:
+    """Write what became of a row."""
+    if row.row is None or answer.prediction is None:
+        return {"error": answer.error}
+    fields = run.scorer.fields(row.row, answer.prediction)
+    values = {name: value for name, value in fields.items() if not name.startswith("text")}
+    return {**values, **({"probabilities": dict(answer.probabilities)} if answer.probabilities else {})}
+
+
+# Rows of many requests predicted together: a bounded queue, and one thread that takes what waits.
+
+
+class QueueFullError(Exception):
+    """More rows wait than the queue may hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The rows of one request, and what they are answered with."""
+
+    scorer: Scorer
+    rows: Sequence[NewRow]
+    with_probabilities: bool = False
+    is_clipped: bool = False
+    answers: "Future[list[Answer]]" = field(default_factory=Future)
+
+
+class Batcher:
+    """Predicts the rows of waiting requests together, in one thread, so that decoders are never used by two.
+
+    Args:
+        batch: Most rows that are predicted together; a larger request is predicted alone.
+        wait: Seconds that the first of a batch waits for others.
+        queue: Most rows that wait or are predicted.
+    """
+
+    def __init__(self, *, batch: int, wait: float, queue: int) -> None:
+        self._batch, self._wait, self._most = batch, wait, queue
+        self._jobs = SimpleQueue[Job | None]()  # None ends the thread
+        self._lock = threading.Lock()
+        self._n_rows = 0
+        self.n_batches = 0
+        self._thread = threading.Thread(target=self._work, name="predictions", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """Predict what waits, and end the thread; what is not done after some seconds is left."""
+        self._jobs.put(None)
+        self._thread.join(seconds)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread works."""
+        return self._thread.is_alive()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that wait or are predicted."""
+        return self._n_rows
+
+    def submit(self, job: Job) -> "Future[list[Answer]]":
+        """Put a request in the queue; `QueueFullError` where it has no room."""
+        with self._lock:
+            if self._n_rows + len(job.rows) > self._most:
+                raise QueueFullError
+            self._n_rows += len(job.rows)
+        job.answers.add_done_callback(lambda _: self._leave(len(job.rows)))
+        self._jobs.put(job)
+        return job.answers
+
+    def _leave(self, n_rows: int) -> None:
+        with self._lock:
+            self._n_rows -= n_rows
+
+    def _work(self) -> None:
+        pending = [self._jobs.get()]
+        while (first := pending.pop()) is not None:
+            jobs, pending = self._collect(first)
+            groups: dict[tuple[int, bool, bool], list[Job]] = {}
+            for job in jobs:
+                if job.answers.set_running_or_notify_cancel():  # nobody waits for one that ran out of time
+                    key = (id(job.scorer), job.with_probabilities, job.is_clipped)
+                    groups.setdefault(key, []).append(job)
+            for group in groups.values():
+                self.n_batches += 1
+                _answer(group)
+            pending = pending or [self._jobs.get()]
+
+    def _collect(self, first: Job) -> tuple[list[Job], list[Job | None]]:
+        """Take the jobs of a batch, and the one that begins the next if it has come."""
+        jobs, n_rows, until = [first], len(first.rows), time.monotonic() + self._wait
+        while n_rows < self._batch:
+            try:
+                job = self._jobs.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                break
+            if job is None or n_rows + len(job.rows) > self._batch:
+                return jobs, [job]
+            jobs.append(job)
+            n_rows += len(job.rows)
+        return jobs, []
+
+
+def _answer(jobs: Sequence[Job]) -> None:
+    """Predict the rows of jobs of one head, and give each its answers, or the error of all."""
+    first = jobs[0]
+    try:
+        answers = first.scorer.answer(
+            [row for job in jobs for row in job.rows],
+            with_probabilities=first.with_probabilities,
+            is_clipped=first.is_clipped,
+        )
+    except BaseException as error:  # the thread outlives whatever happens
+        for job in jobs:
+            job.answers.set_exception(error)
+        return
+    start = 0
+    for job in jobs:
+        job.answers.set_result(answers[start : start + len(job.rows)])
+        start += len(job.rows)
+
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DISCARD_SECONDS = 0.5

@@ -18,7 +18,7 @@ from probes.heads.layer_head import FitContext
 from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents
-from probes.metrics.correlation import read_calibration
+from probes.metrics.prediction_metrics import read_calibration
 from tests.probes import planted_latents as pairs
 from tests.probes.data import planted_classes as classes
 from tests.probes.data import planted_numbers as numbers

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import SPECIAL, TEXT
+from extract.inputs.joined_text import SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder, WordColumns
 from extract.poolings.pooling_table import POOLINGS, REBA, WORD_POOLINGS, find_pooling

@@ -11,7 +11,7 @@ import torch
 
 from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
-from extract.run import session
+from extract.run import extraction
 from extract.run.extraction import extract_latents, join_workers
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import extract_shards
@@ -20,7 +20,7 @@ from tests.extract.tiny_decoders import make_decoder, make_texts
 
 def main(folder: str, n_texts: str, batch_tokens: str, width: str, kind: str = "texts") -> None:
     """Extract; words of texts longer than 20 tokens in windows, shards of 100 texts."""
-    session.SHARE = 1.0  # the weights are compared often, so that a kill leaves rows that count
+    extraction.SHARE = 1.0  # the weights are compared often, so that a kill leaves rows that count
     torch.set_num_threads(1)  # however it is started: sums of two threads differ in their last bit
     spec = ExtractionSpec(poolings=("last", "mean", "max"), batch_tokens=int(batch_tokens))
     if kind == "words":

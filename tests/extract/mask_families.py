@@ -11,12 +11,10 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch, collate
-from extract.inputs.spans import CONTEXT, TEXT
+from extract.inputs.joined_text import CONTEXT, TEXT
 from extract.inputs.tokens import EncodedText
-from extract.masks.mask_kinds import parse_kind
-from extract.masks.mask_plan import parse_plan
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import masks_in_force, plan_in_force
+from extract.masks.mask_plan import parse_kind, parse_plan
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force, run_batch
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 
 Side = Literal["right", "left"]

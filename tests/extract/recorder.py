@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from extract.run.progress import ExtractionProgress
+from extract.run.extraction_spec import ExtractionProgress
 
 
 class Recorder(ExtractionProgress):

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from extract.code_gate import allow_code, digest_source, import_code
 from extract.errors import CodeError, CodeWarning, InputError
-from extract.masks.mask_kinds import KINDS
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import KINDS, parse_plan
 from extract.poolings.pooling_table import POOLINGS, select_poolings
-from extract.registry import ADDED, import_own
+from extract.registry import ADDED, allow_code, digest_source, import_code, import_own
 
 SOURCE = """
 with open({mark!r}, 'a') as file:

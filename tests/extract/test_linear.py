@@ -12,7 +12,7 @@ from extract.linear import QuickLinear, bfloat16_gain, has_quick_linear, round_r
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 
 needs_quick = pytest.mark.skipif(not has_quick_linear(), reason="no AVX-512 or no oneDNN: PyTorch's own products serve")

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from extract.code_gate import allow_code, digest_source
 from extract.errors import IcecoreError, InputError, UnknownNameError
-from extract.masks.mask_kinds import KINDS, parse_kind, register_mask
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import KINDS, parse_kind, parse_plan, register_mask
 from extract.masks.mask_rules import kind_matrix
 from extract.poolings.pooling_table import (
     POOLINGS,
@@ -26,7 +24,17 @@ from extract.poolings.pooling_table import (
     select_poolings,
 )
 from extract.poolings.poolings import index_batch, require_no_padding
-from extract.registry import ADDED, describe_own, digest_code, digest_own, first_sentence, import_own, require_own
+from extract.registry import (
+    ADDED,
+    allow_code,
+    describe_own,
+    digest_code,
+    digest_own,
+    digest_source,
+    first_sentence,
+    import_own,
+    require_own,
+)
 
 
 @pytest.fixture(autouse=True)

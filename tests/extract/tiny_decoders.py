@@ -30,7 +30,7 @@ from extract.records import to_plain
 from extract.store.cache import describe_shard
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest
-from extract.store.shard_index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320

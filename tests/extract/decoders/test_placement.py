@@ -19,8 +19,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.wiring.certificate import check_batch_invariance, check_influence
-from extract.wiring.forward import in_float32
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import in_float32, plan_in_force
 from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_model, make_tokenizer, save_decoder
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.inputs.batches import collate, group_by_length
-from extract.inputs.spans import SPECIAL, TEXT
+from extract.inputs.joined_text import SPECIAL, TEXT
 from extract.inputs.tokens import EncodedText
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=120)

@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.spans import CHAT, INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
+from extract.inputs.joined_text import CHAT, INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
 from extract.inputs.template import DEFAULTS, FIRST_FIELDS, SETS, TEMPLATES, InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder, digest_chat, normalise_sentence, show_row
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
 from extract.inputs.batches import collate
-from extract.inputs.spans import CONTEXT, LONGEST, SHORTEST, GivenSpans, RandomSpans, read_spans
+from extract.inputs.joined_text import CONTEXT, LONGEST, SHORTEST, GivenSpans, RandomSpans, read_spans
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import TextEncoder
 from extract.run.extraction import extract_latents

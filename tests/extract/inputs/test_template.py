@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.spans import INSTRUCTION, SPECIAL, TEXT
+from extract.inputs.joined_text import INSTRUCTION, SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from extract.inputs.batches import collate
 from extract.masks import mask_rules
-from extract.masks.mask_kinds import MaskKind, parse_kind
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import MaskKind, parse_kind, parse_plan
 from extract.masks.mask_rules import additive, batch_mask
 from extract.poolings.memory import CPU
 from extract.wiring import attention
 from extract.wiring.attention import WiredPlan, Wiring
-from extract.wiring.forward import encode_ids, plain_batch
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import encode_ids, plain_batch, plan_in_force
 from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import make_decoder
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from extract.errors import UnknownNameError
-from extract.inputs.spans import CONTEXT
-from extract.masks.mask_kinds import KINDS, MaskKind, parse_kind
+from extract.inputs.joined_text import CONTEXT
+from extract.masks.mask_plan import KINDS, MaskKind, parse_kind
 from extract.masks.mask_rules import additive, batch_mask, draw, kind_matrix
 from extract.registry import resolve
 

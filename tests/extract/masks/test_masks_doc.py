@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from extract.inputs.template import BOS_POLICIES
-from extract.masks.mask_kinds import KINDS
-from extract.masks.mask_plan import ARCHITECTURES, LBW_PLANS, PLANS, lbw_plan
+from extract.masks.mask_plan import ARCHITECTURES, KINDS, LBW_PLANS, PLANS, lbw_plan
 from extract.masks.mask_rules import draw, kind_matrix
 from extract.registry import resolve
 from tests.extract.mask_families import ALSO_WORKING, BY_ARGUMENT, HYBRIDS, REFUSED, WORKING

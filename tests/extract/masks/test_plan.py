@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
-from extract.masks.mask_kinds import CAUSAL_KIND, parse_kind
-from extract.masks.mask_plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
+from extract.masks.mask_plan import ARCHITECTURES, CAUSAL_KIND, PLANS, MaskPlan, Segment, parse_kind, parse_plan
 
 TEXTS = (
     "causal",

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from extract.errors import CertificateError
-from extract.inputs.spans import CONTEXT
+from extract.inputs.joined_text import CONTEXT
 from extract.masks import mask_plan as plan_reader
-from extract.masks.mask_kinds import KINDS, SHIPPED, parse_kind
-from extract.masks.mask_plan import ARCHITECTURES, MaskPlan, Segment, lbw_plan, parse_plan
+from extract.masks.mask_plan import ARCHITECTURES, KINDS, SHIPPED, MaskPlan, Segment, lbw_plan, parse_kind, parse_plan
 from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import (
     PLANS_BY_BLOCK,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from extract.errors import InputError, UnknownNameError
 from extract.inputs.batches import collate
-from extract.inputs.spans import INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
+from extract.inputs.joined_text import INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText
 from extract.poolings.pooling_table import find_pooling, select_poolings

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from extract.errors import UnknownNameError
 from extract.inputs.batches import collate
-from extract.inputs.joined_text import WORD_CUT
-from extract.inputs.spans import TEXT
+from extract.inputs.joined_text import TEXT, WORD_CUT
 from extract.inputs.tokens import EncodedText, WordColumns
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.pooling_table import REBA, WORD_POOLINGS, check_word_poolings, select_word_poolings

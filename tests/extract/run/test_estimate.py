@@ -9,8 +9,16 @@ from extract.errors import InputError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
-from extract.run.embed import FEWEST_TIMED, N_TIMED, N_WARM, _work, embed_texts, embed_words, estimate_extraction
-from extract.run.encode import make_encoder
+from extract.run.embed import (
+    FEWEST_TIMED,
+    N_TIMED,
+    N_WARM,
+    _work,
+    embed_texts,
+    embed_words,
+    estimate_extraction,
+    make_encoder,
+)
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import (
     FEWEST_TOKENS,

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from extract.run.session import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
+from extract.run.extraction import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
 
 
 def n_threads() -> int:

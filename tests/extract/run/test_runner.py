@@ -25,10 +25,9 @@ from extract.errors import (
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
-from extract.run.extraction import describe_extraction, extract_latents, unique_texts
+from extract.run.extraction import TRIM_ITEMS, describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import TRIM_ITEMS
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache, cache_path
 from extract.store.manifest import Manifest
 from extract.store.writer import StoreWriter
@@ -85,8 +84,8 @@ def test_the_heap_is_trimmed_now_and_then(
     decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trims: list[None] = []
-    monkeypatch.setattr("extract.run.session.trim_heap", lambda: trims.append(None))
-    monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # closing rows is an item for the writer as well
+    monkeypatch.setattr("extract.run.extraction.trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)  # closing rows is an item for the writer as well
     recorder = Recorder()
     extract_latents(decoder, texts, spec=ExtractionSpec(batch_tokens=32), folder=tmp_path, progress=recorder)
     assert len(trims) == recorder.n_batches // TRIM_ITEMS > 0
@@ -299,7 +298,7 @@ def test_an_overflow_of_float16_proposes_bfloat16(texts: list[str], tmp_path: Pa
 def test_changed_weights_void_their_rows(
     decoder: Decoder, texts: list[str], whole: LatentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # the weights are compared at the end alone
+    monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)  # the weights are compared at the end alone
     victim = make_decoder(adds_bos=True)
     weight = next(victim.blocks[0].parameters())
     with pytest.raises(KeyboardInterrupt):

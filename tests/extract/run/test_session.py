@@ -10,11 +10,9 @@ import pytest
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
 from extract.masks.mask_plan import parse_plan
-from extract.run.extraction import extract_latents
+from extract.run.extraction import Session, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import Session
-from extract.run.shards import extract_shards
-from extract.run.sweep import sweep_latents
+from extract.run.shards import extract_shards, sweep_latents
 from extract.store.cache import LatentCache
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, read_arrays
@@ -58,7 +56,7 @@ def stop_with(error: BaseException, *, after: int) -> Callable[[int], None]:
 
 
 def never_due(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("extract.run.session.SHARE", 0.0)
+    patch.setattr("extract.run.extraction.SHARE", 0.0)
 
 
 def n_counted(folder: Path) -> list[int]:
@@ -112,7 +110,7 @@ def test_rows_written_after_weights_changed_are_computed_again(
 def test_rows_up_to_the_last_comparison_survive_a_kill(
     decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("extract.run.session.SHARE", float("inf"))  # due after every batch
+    monkeypatch.setattr("extract.run.extraction.SHARE", float("inf"))  # due after every batch
     monkeypatch.setattr(Session, "close_if_frozen", lambda _: None)
     with pytest.raises(KilledError):
         extract_latents(
@@ -130,7 +128,7 @@ def test_rows_up_to_the_last_comparison_survive_a_kill(
 def test_weights_that_change_are_noticed_before_the_end(
     victim: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("extract.run.session.SHARE", float("inf"))
+    monkeypatch.setattr("extract.run.extraction.SHARE", float("inf"))
     progress = changing(victim, after=3)
     with pytest.raises(CertificateError, match="the weights changed"):
         extract_latents(victim, texts, spec=ExtractionSpec(batch_tokens=16), folder=tmp_path, progress=progress)

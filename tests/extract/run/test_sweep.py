@@ -7,16 +7,14 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
-from extract.masks.mask_kinds import CAUSAL_KIND
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.sweep import sweep_cost, sweep_latents
+from extract.run.shards import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.batch_proof import BatchProof
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import count_blocks, route_of, walk_plans
+from extract.wiring.states import count_blocks, pool_batch, route_of, walk_plans
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import encode_batch, make_decoder
 
@@ -66,7 +64,7 @@ def test_a_sweep_computes_exactly_the_nodes_of_its_tree(
     cost = sweep_cost(plans, len(decoder.blocks))
     assert (cost.n_blocks, cost.n_blocks_apart) == (3 + 1 + 2 + 3, 12)
     calls: list[int] = []
-    monkeypatch.setattr("extract.run.sweep.Extraction.certify", lambda _self: {"influence": {"n_layers": 5}})
+    monkeypatch.setattr("extract.run.shards.Extraction.certify", lambda _self: {"influence": {"n_layers": 5}})
     monkeypatch.setattr(BatchProof, "prove", lambda *_, **__: None)
 
     def count(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +124,7 @@ def test_a_whole_sweep_is_found_again(
     def forbid(*_args: object, **_options: object) -> None:
         raise AssertionError("a block was computed")
 
-    monkeypatch.setattr("extract.run.sweep.walk_plans", forbid)
+    monkeypatch.setattr("extract.run.shards.walk_plans", forbid)
     assert [cache.path for cache in sweep(decoder, texts, tmp_path)] == [cache.path for cache in first]
 
 

@@ -18,11 +18,10 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import TokenisedText
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.pooling_table import WORD_POOLINGS
-from extract.run.embed import embed_texts, embed_words
-from extract.run.encode import make_encoder
+from extract.run.embed import embed_texts, embed_words, make_encoder
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache, MeanCache, find_cache
 from extract.store.manifest import Manifest
 from extract.wiring.states import pool_batch

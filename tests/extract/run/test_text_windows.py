@@ -12,22 +12,19 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import InputError
 from extract.inputs.batches import BatchWindows, collate, collate_group, group_texts
-from extract.inputs.spans import ELSEWHERE, TEXT
+from extract.inputs.joined_text import ELSEWHERE, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.poolings import JOINS, Joiner
 from extract.run.embed import embed_texts, estimate_extraction
-from extract.run.extraction import Extraction, describe_extraction, extract_latents
+from extract.run.extraction import Extraction, Session, describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.session import Session
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.writer import StoreWriter
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import plan_in_force
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import attention_maps
+from extract.wiring.plan_wiring import plan_in_force, run_batch
+from extract.wiring.states import attention_maps, pool_batch
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
     SENTENCES,

@@ -20,10 +20,10 @@ from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.memory import LANES
 from extract.poolings.pooling_table import POOLINGS
-from extract.run import session
+from extract.run import extraction
 from extract.run.extraction import Extraction, Workers, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.states import pool_batch
 from tests.extract.pretended import spread
@@ -38,7 +38,7 @@ PARTS = {
 }
 LAYER_KEY = {"bloom": "n_layer"}
 TEXTS = make_texts(24)
-MASKS = "extract.wiring.forward > transformers.masking_utils: _local_scalar_dense"
+MASKS = "extract.wiring.plan_wiring > transformers.masking_utils: _local_scalar_dense"
 WINDOW = {"extract.wiring.attention: index by a mask", "extract.wiring.attention: _local_scalar_dense"}
 KNOWN = {"llama": {MASKS: 1}, "gemma2": {MASKS: 2}, "bloom": dict.fromkeys(WINDOW, 1)}
 """What is waited for at most, per batch: transformers asks, for each kind of mask, whether rows are packed or padded;
@@ -78,8 +78,8 @@ class Loops:
                 yield batch
 
         patch.setattr(Extraction, "batches", counted)
-        patch.setattr(session, "SHARE", 0.0)  # comparing the weights reads them off their device, and is no wait
-        patch.setattr(session.Session, "_pump", self.watched(session.Session._pump))
+        patch.setattr(extraction, "SHARE", 0.0)  # comparing the weights reads them off their device, and is no wait
+        patch.setattr(extraction.Session, "_pump", self.watched(extraction.Session._pump))
 
     def watched(self, pump: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
@@ -142,7 +142,7 @@ def test_nothing_waits_in_a_sweep(loops: Loops, tmp_path: Path) -> None:
     with far_away() as decoder:
         sweep_latents(decoder, TEXTS, plans, spec=ExtractionSpec(batch_tokens=96), folder=tmp_path)
     # A sweep looks once for the final norm.
-    norm = Counter({key: n for key, n in loops.waits.found.items() if key.startswith("extract.wiring.tree")})
+    norm = Counter({key: n for key, n in loops.waits.found.items() if key.startswith("extract.wiring.states")})
     assert norm.total() <= 4
     assert loops.beyond("llama") - norm == Counter()
 
@@ -194,7 +194,7 @@ def test_a_latent_found_late_is_refused_by_the_same_sentence(
 ) -> None:
     if lane:
         monkeypatch.setitem(LANES, "lazy", LateLane)
-    monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # no batch is proved before the spoilt one
+    monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)  # no batch is proved before the spoilt one
     sentences = []
     for place in (tmp_path / "near", tmp_path / "far"):
         with far_away() if place.name == "far" else _near() as decoder:
@@ -252,7 +252,7 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
     plain = extract_latents(make_decoder(family), texts, spec=spec, folder=tmp_path / "cpu")
     decoder = make_decoder(family)
     torch.nn.Module.to(decoder.module, "cuda")
-    pump, seen = session.Session._pump, list[warnings.WarningMessage]()
+    pump, seen = extraction.Session._pump, list[warnings.WarningMessage]()
 
     def strict(*args: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -264,7 +264,7 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
                 torch.cuda.set_sync_debug_mode("default")
         seen.extend(each for each in caught if "synchroniz" in str(each.message))
 
-    monkeypatch.setattr(session.Session, "_pump", strict)
+    monkeypatch.setattr(extraction.Session, "_pump", strict)
     found = extract_latents(decoder, texts, spec=spec, folder=tmp_path / "gpu")
     # What transformers asks when it builds its masks is known; `error` in place of `warn` would stop there.
     assert not [f"{each.filename}:{each.lineno}" for each in seen if "masking_utils" not in each.filename]

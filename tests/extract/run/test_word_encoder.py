@@ -8,11 +8,20 @@ from tokenizers import normalizers
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
-from extract.inputs.spans import INSTRUCTION, SPECIAL, TEXT, RandomSpans
+from extract.inputs.joined_text import (
+    INSTRUCTION,
+    SPECIAL,
+    TEXT,
+    WORD_CUT,
+    WORD_LOST,
+    WORD_SHARED,
+    JoinedText,
+    RandomSpans,
+    join_words,
+)
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
-from extract.run.encode import WordEncoder, make_encoder
+from extract.run.embed import WordEncoder, make_encoder
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 from tests.extract.word_tokenizers import dropping_tokenizer, word_tokenizer

@@ -16,11 +16,10 @@ from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedT
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.pooling_table import WORD_POOLINGS
-from extract.run.embed import estimate_extraction
-from extract.run.encode import WordEncoder
+from extract.run.embed import WordEncoder, estimate_extraction
 from extract.run.extraction import Workers, count_rows, describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache, cache_path
 from extract.store.format import create_store
 from extract.store.manifest import WordIdentity

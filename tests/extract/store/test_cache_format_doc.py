@@ -17,7 +17,7 @@ from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache, ShardedCache
 from extract.store.format import CERTIFICATE_BYTES, array_shapes, checked_arrays
-from extract.store.kept_texts import keep_texts
+from extract.store.items import keep_texts
 from extract.store.manifest import SCHEMA, flatten
 from tests.extract.tiny_decoders import make_manifest, write_cache, write_shards
 from tests.extract.word_stores import make_word_manifest, write_word_cache

@@ -11,9 +11,8 @@ from extract.errors import CacheError, CacheIdentityError
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import CachePart, compose_cache, sweep_latents
 from extract.store.cache import LatentCache
-from extract.store.compose import CachePart, compose_cache
 from tests.extract.tiny_decoders import make_texts
 
 TEXTS = make_texts(24)

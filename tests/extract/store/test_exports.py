@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from extract.errors import CacheError, ConfigError, UnknownNameError
 from extract.inputs.joined_text import WORD_CUT, WORD_SHARED
-from extract.store import exports
+from extract.store import writer as exports
 from extract.store.cache import LatentCache
 from tests.extract.tiny_decoders import write_cache
 from tests.extract.word_stores import words, write_word_cache

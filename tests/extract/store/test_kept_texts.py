@@ -11,13 +11,10 @@ from extract.decoders.decoder import Decoder
 from extract.errors import CacheError
 from extract.inputs.joined_text import JoinedText, digest_texts, join_words
 from extract.run.extraction import describe_extraction, extract_latents
-from extract.run.extraction_spec import ExtractionSpec
-from extract.run.progress import ExtractionProgress
-from extract.run.shards import extract_shards
-from extract.run.sweep import sweep_latents
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
+from extract.run.shards import CachePart, compose_cache, extract_shards, sweep_latents
 from extract.store.cache import LatentCache, ShardedCache, open_cache
-from extract.store.compose import CachePart, compose_cache
-from extract.store.kept_texts import SUFFIX, texts_file
+from extract.store.items import SUFFIX, texts_file
 
 SPEC = ExtractionSpec(batch_tokens=64, layers=("embedding", "final_norm"))
 ODD = ['a "quoted" one', "two\nlines", "tab\tand \\ slash", "naïve 漢字 🙂", "\u2028 and \x85 split no line"]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from extract.errors import CacheError, CacheIdentityError, CacheIncompleteError, UnknownNameError
 from extract.files import digest_json
 from extract.store.cache import LatentCache, ShardedCache, open_cache
-from extract.store.shard_index import parse_index
+from extract.store.reader import parse_index
 from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
 
 TEXTS = make_texts(23)

@@ -21,10 +21,9 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
-from extract.inputs.spans import CONTEXT
+from extract.inputs.joined_text import CONTEXT
 from extract.masks import mask_plan as plan_reader
-from extract.masks.mask_kinds import CAUSAL_KIND, KINDS, MaskKind, parse_kind
-from extract.masks.mask_plan import MaskPlan, Segment, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, KINDS, MaskKind, MaskPlan, Segment, parse_kind, parse_plan
 from extract.masks.mask_rules import batch_mask
 from extract.wiring import plan_wiring as applied
 from extract.wiring.attention import Wiring, attend, mask_argument, wiring_of

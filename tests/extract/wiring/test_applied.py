@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.masks.mask_kinds import parse_kind
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import parse_kind, parse_plan
 from extract.masks.mask_rules import kind_matrix
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import plan_in_force, run_batch
 from extract.wiring.states import pool_batch
 from tests.extract.mask_families import drift, hidden_under, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import make_decoder

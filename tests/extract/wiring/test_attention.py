@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_plan import MaskKind, parse_kind
 from extract.masks.mask_rules import batch_mask, kind_matrix
 from extract.wiring.attention import attend
 

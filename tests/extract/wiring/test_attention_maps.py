@@ -7,7 +7,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.wiring.tree import attention_maps
+from extract.wiring.states import attention_maps
 from tests.extract.tiny_decoders import make_decoder
 
 TEXTS = ["The mouse ran under the table.", "Snow fell on the quiet harbour, and nobody spoke."]

@@ -19,16 +19,14 @@ from extract.errors import CertificateError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_kinds import KINDS
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import KINDS, parse_plan
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.attention import Wiring, attend, mask_argument
 from extract.wiring.batch_proof import BatchProof, length_class
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import walk_plans
+from extract.wiring.states import pool_batch, walk_plans
 from tests.extract.tiny_decoders import (
     FAMILIES,
     assert_same_arrays,
@@ -88,7 +86,7 @@ class Cheat:
         patch.setattr("extract.wiring.attention.mask_argument", by_argument)
         patch.setattr(functional, "scaled_dot_product_attention", untouched)
         patch.setattr("extract.run.extraction.pool_batch", partial(counted, pool_batch))
-        patch.setattr("extract.run.sweep.walk_plans", partial(counted, walk_plans))
+        patch.setattr("extract.run.shards.walk_plans", partial(counted, walk_plans))
 
     def acts(self, n_rows: int, n_tokens: int) -> bool:
         """Whether this call is a lie."""
@@ -126,7 +124,7 @@ def test_what_cheats_in_batches_of_the_extraction_alone_is_caught(
         pytest.skip("nobody watches a decoder that is not wired")
     (cheats, texts, batch_tokens), (family, plan) = CHEATS[name], WAYS[way]
     spec = replace(SPEC, plan=plan, batch_tokens=batch_tokens)
-    monkeypatch.setattr("extract.run.session.SHARE", 0.0)  # nothing is closed before the end
+    monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)  # nothing is closed before the end
     decoder, cheat = make_decoder(family), Cheat(monkeypatch, cheats)
     cheat.is_untouched = way == "untouched"
     with pytest.raises(CertificateError, match="did not take effect"):
@@ -146,7 +144,7 @@ def test_rows_that_were_closed_before_a_lie_are_right(
 ) -> None:
     spec = replace(SPEC, plan="bidirectional:2", batch_tokens=64)
     right = extract_latents(make_decoder(), texts, spec=spec, folder=tmp_path / "right")
-    monkeypatch.setattr("extract.run.session.SHARE", float("inf"))  # rows are closed after every batch
+    monkeypatch.setattr("extract.run.extraction.SHARE", float("inf"))  # rows are closed after every batch
     cheat = Cheat(monkeypatch, lambda cheat, *_: cheat.n_batches > 3)
     with pytest.raises(CertificateError, match=r"in a batch of \d+ rows of \d+ tokens: latents of text \d+ at layer"):
         extract_latents(make_decoder(), texts, spec=spec, folder=tmp_path)
@@ -169,7 +167,7 @@ def test_a_proof_that_is_interrupted_closes_nothing(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return compute(proof, rows)
 
-    monkeypatch.setattr("extract.run.session.SHARE", 0.0)
+    monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)
     monkeypatch.setattr(BatchProof, "_compute_again", interrupted)
     monkeypatch.setattr(BatchProof, "is_due", property(lambda proof: proof.n_batches > 2))
     Cheat(monkeypatch, lambda cheat, *_: cheat.n_batches > 0 and not cheat.is_watched)

@@ -11,7 +11,7 @@ from extract.errors import DecoderError
 from extract.inputs.batches import collate
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import TextEncoder
-from extract.wiring.forward import forward_inputs, run_batch
+from extract.wiring.plan_wiring import forward_inputs, run_batch
 from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import (
     FAMILIES,

@@ -17,7 +17,7 @@ from extract.poolings.pooling_table import RebaOptions
 from extract.run.embed import embed_texts, embed_words
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import find_cache
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import pool_batch

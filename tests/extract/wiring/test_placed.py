@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.joined_text import JoinedText
-from extract.masks.mask_kinds import CAUSAL_KIND
-from extract.masks.mask_plan import parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, parse_plan
 from extract.run.embed import embed_words
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.wiring.attention import WiredBatch
 from extract.wiring.certificate import DeviceProof, PlanProof, check_batch_invariance, check_devices, check_influence
 from extract.wiring.plan_wiring import masks_in_force, plan_in_force
-from extract.wiring.states import pool_batch
-from extract.wiring.tree import Route, route_of, walk_plans
+from extract.wiring.states import Route, pool_batch, route_of, walk_plans
 from tests.extract.pretended import spread
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 

@@ -11,14 +11,12 @@ from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batches import Batch
-from extract.masks.mask_kinds import CAUSAL_KIND, parse_kind
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_kind, parse_plan
 from extract.masks.mask_rules import kind_matrix
 from extract.masks.truth import expected_reach
 from extract.wiring.attention import ScoreWatch, Wiring
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
-from extract.wiring.forward import probe_spans
-from extract.wiring.plan_wiring import masks_in_force, plan_in_force
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force, probe_spans
 from tests.extract.mask_families import (
     ALSO_WORKING,
     BY_ARGUMENT,

@@ -9,8 +9,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.wiring.certificate import check_batch_invariance, check_influence
-from extract.wiring.forward import has_experts, in_float32
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import has_experts, in_float32, plan_in_force
 from tests.extract.mask_families import BY_ARGUMENT, WORKING, drift, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import make_decoder, make_model, make_texts, make_tokenizer
 

@@ -13,12 +13,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CertificateError, DecoderError, InputError, UnknownNameError
 from extract.inputs.batches import Batch, collate
-from extract.inputs.joined_text import JoinedText
-from extract.inputs.spans import SPECIAL
+from extract.inputs.joined_text import SPECIAL, JoinedText
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.run.embed import embed_texts, embed_words
-from extract.run.encode import make_encoder
+from extract.run.embed import embed_texts, embed_words, make_encoder
 from extract.run.extraction import describe_extraction
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.wiring import plan_wiring as applied

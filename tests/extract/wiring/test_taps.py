@@ -14,7 +14,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from extract.store.cache import find_cache
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import find_taps, layer_widths, pool_batch

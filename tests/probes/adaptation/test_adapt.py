@@ -11,18 +11,15 @@ from torch import Tensor
 
 from extract.decoders.decoder import load_decoder, quiet_peft
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.decoders.language_model import load_language_model
 from extract.errors import ConfigError
 from extract.files import digest_module
 from extract.masks.mask_plan import parse_plan
-from extract.wiring.forward import plain_batch, states_with_gradients
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation import training
 from probes.adaptation.adapt import adapt
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec
-from probes.adaptation.adapt_data import read_excluded, read_rows
-from probes.adaptation.lora import add_lora
-from probes.adaptation.training import Objectives, StepData, StepReport, Texts
+from probes.adaptation.objectives import load_language_model, read_excluded, read_rows
+from probes.adaptation.training import Objectives, StepData, StepReport, Texts, add_lora
 from probes.fitting import saved_fits
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
 from tests.probes.adaptation.tiny_adapt import N_SYMBOLS, pair_config, pair_language, pair_tokenizer

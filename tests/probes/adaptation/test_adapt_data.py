@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import InputError, TaskError, UnknownNameError
 from probes.adaptation.adapt_config import CorpusPart, SscOptions
-from probes.adaptation.adapt_data import Excluded, TokenRows, plain_form, read_excluded, read_rows, read_text_rows
+from probes.adaptation.objectives import Excluded, TokenRows, plain_form, read_excluded, read_rows, read_text_rows
 from tests.extract.tiny_decoders import make_tokenizer
 
 NONE = read_excluded(())

@@ -5,12 +5,11 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from probes.adaptation.continuing import continue_greedily, cut_windows, first_words, rep_n, rep_sentences
-from probes.adaptation.infilling import score_rows
+from probes.adaptation.infilling import continue_greedily, cut_windows, first_words, rep_n, rep_sentences, score_rows
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from tests.extract.tiny_decoders import make_model, make_tokenizer
 
 TEXT = "A cold core was drilled through the ice sheet of Greenland in 1993. Snow fell on the quiet <unk>."

@@ -7,25 +7,26 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError
 from extract.inputs.batches import collate
-from extract.inputs.spans import CONTEXT, GivenSpans
+from extract.inputs.joined_text import CONTEXT, GivenSpans
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.wiring.forward import run_batch
-from extract.wiring.plan_wiring import plan_in_force
-from probes.adaptation.choosing import LEFT_OUT, choose, draw_stretches
+from extract.wiring.plan_wiring import plan_in_force, run_batch
 from probes.adaptation.infilling import (
+    LEFT_OUT,
     DrawnSpans,
     ScoredRow,
+    choose,
+    draw_stretches,
     encode_rows,
     infill,
     is_unread,
     require_no_leak,
     score_rows,
 )
-from probes.data.wikitext import Article
+from probes.adaptation.objectives import LanguageModel, load_language_model
+from probes.data.sources import Article
 from tests.extract.tiny_decoders import N_VOCABULARY, make_model, make_tokenizer
 
 TEXTS = (

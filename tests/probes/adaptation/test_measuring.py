@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import ConfigError, InputError, TaskError
 from extract.masks.mask_plan import parse_plan
 from probes.adaptation.infilling import DrawnSpans, encode_rows, score_rows
 from probes.adaptation.measuring import AbilityOptions, measure_abilities
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from tests.extract.tiny_decoders import make_model, make_texts, make_tokenizer
 
 SPANS = DrawnSpans(most=2, shortest=2, longest=4)

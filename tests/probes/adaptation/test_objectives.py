@@ -5,15 +5,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from extract.inputs.spans import CONTEXT
+from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import parse_plan
-from extract.wiring.forward import forward_inputs, plain_batch, states_with_gradients
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import forward_inputs, plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation.adapt_config import MntpOptions, MsgOptions
-from probes.adaptation.mntp import MaskedTokens
-from probes.adaptation.msg import MissingSpans
-from probes.adaptation.sscl import info_nce
-from probes.adaptation.token_rows import MarkedRow, mark_rows
+from probes.adaptation.objectives import MarkedRow, MaskedTokens, MissingSpans, info_nce, mark_rows
 from tests.extract.tiny_decoders import make_decoder
 
 MASK = 3

@@ -7,9 +7,9 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from extract.decoders.language_model import LanguageModel, load_language_model
 from probes.adaptation.adapt import as_adapt_config
 from probes.adaptation.adapt_config import AdaptConfig
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from tests.extract.tiny_decoders import make_model
 
 N_SYMBOLS = 8

@@ -14,7 +14,7 @@ import pytest
 
 from extract.decoders.decoder_spec import GROUPS, KNOWN_DECODERS
 from extract.inputs.template import TEMPLATES
-from extract.masks.mask_kinds import KINDS as MASK_KINDS
+from extract.masks.mask_plan import KINDS as MASK_KINDS
 from extract.masks.mask_plan import PLANS
 from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from probes.cli import listing

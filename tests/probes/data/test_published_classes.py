@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probes.data.domains import load_banking77, load_pubmedqa, look_both_ways_split
-from probes.metrics.class_metrics import CLASS_METRICS
+from probes.metrics.prediction_metrics import CLASS_METRICS
 
 
 @pytest.mark.long

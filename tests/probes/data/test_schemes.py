@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from extract.errors import TaskError, UnknownNameError
 from probes.data.word_task import detect_scheme, to_iob2
-from probes.metrics.span_metrics import SCHEMES, Span, convert_tags, write_spans
+from probes.metrics.prediction_metrics import SCHEMES, Span, convert_tags, write_spans
 
 # In touch and apart, of one word and of several: enough to tell every scheme from every other.
 SPANS = [[Span(0, 2, "A"), Span(2, 3, "A"), Span(4, 5, "B")], [], [Span(1, 2, "B"), Span(2, 4, "A")]]

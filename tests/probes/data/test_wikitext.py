@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.wikitext import detokenise, parse_articles, read_wikitext, split_sentences
+from probes.data.sources import detokenise, parse_articles, read_wikitext, split_sentences
 
 LINES = (
     "",

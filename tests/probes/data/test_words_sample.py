@@ -9,7 +9,7 @@ import pytest
 
 import probes.data
 from probes.data.word_files import load_words_sample
-from probes.metrics.span_metrics import read_spans
+from probes.metrics.prediction_metrics import read_spans
 
 SAMPLES = Path(probes.data.__file__).parent / "samples" / "words"
 PUNCTUATION = {",", ".", ":", "``", "''", "(", ")"}

@@ -15,7 +15,7 @@ from probes.data.pair_task import PairTask
 from probes.fitting.fit import fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions
 from probes.latents.text_latents import PairLatents
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson
 from probes.networks.pair_networks import CosineMLP, PairHead, SiameseCosine, collect_similarities
 from tests.probes.planted_latents import LAYERS, WIDTH, make_task, pair_data
 

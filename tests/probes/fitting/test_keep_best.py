@@ -14,20 +14,20 @@ NAN = float("nan")
 def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.Tensor, int]:
     """Set the weights to the number of the epoch, and score each stack by the script."""
     weights = torch.zeros(len(script[0]), 2)
-    trainer, module = SimpleNamespace(should_stop=False, max_epochs=1000), nn.Module()
+    trainer = SimpleNamespace(should_stop=False, max_epochs=1000, callback_metrics={}, save_checkpoint=print)
     keeper = KeepBest(
         len(script[0]),
-        parts=lambda _: [(weights, range(len(weights)))],
+        parts=lambda: [(weights, range(len(weights)))],
         patience=patience,
         look=lambda epoch, *_: Look(np.array(script[epoch - 1], dtype=float), {"epoch": epoch}, {}),
     )
-    keeper.on_train_start(trainer, module)
+    keeper.on_train_start(nn.Module())
     n_epochs = 0
     while not trainer.should_stop and n_epochs < len(script):
         n_epochs += 1
         weights.fill_(n_epochs)
-        keeper.on_train_epoch_end(trainer, module)
-    keeper.restore(module)
+        keeper.on_train_epoch_end(trainer)
+    keeper.restore()
     return keeper, weights[:, 0], n_epochs
 
 

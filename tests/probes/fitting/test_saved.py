@@ -12,7 +12,7 @@ from extract.errors import ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.fitting.saved_fits import RECORD, WEIGHTS, FitRecord, describe_latents, fit_or_load, save_fitted
 from probes.heads.layer_head import load_head
-from probes.heads.logistic_probe import LinearProbe
+from probes.heads.linear_probes import LinearProbe
 from tests.probes.planted_latents import make_task, plant
 
 

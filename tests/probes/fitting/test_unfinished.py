@@ -17,9 +17,8 @@ from probes.fitting.saved_fits import FitRecord, Unfinished, fit_or_load
 from probes.heads.word_fits import TokenFit, TokenOptions, fit_token_head
 from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import Streaming, WordLatents
-from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.layerwise_networks import LayerAutoencoder, TokenClassifier
 from probes.networks.pair_networks import SiameseCosine
-from probes.networks.token_networks import TokenClassifier
 from tests.probes.heads.words.planted_words import WIDTH as WORD_WIDTH
 from tests.probes.heads.words.planted_words import make_task as make_words
 from tests.probes.heads.words.planted_words import plant

@@ -17,8 +17,7 @@ from probes.data.task_table import load_task
 from probes.data.word_task import WordTask
 from probes.heads.baselines import BASELINES, _rank_documents
 from probes.heads.class_heads import majority_scores
-from probes.metrics.class_metrics import score_classes
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson, score_classes
 
 
 def baselines_of(task: Task) -> dict[str, Mapping[str, Any]]:

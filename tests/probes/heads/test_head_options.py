@@ -9,8 +9,8 @@ import torch
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
 from extract.registry import option_names
 from probes.fitting.fit_options import EpochOptions, FitOptions
-from probes.heads.autoencoders import check_autoencoder_options
 from probes.heads.head_table import AUTOENCODER, HEADS, SOURCES, head_entry, resolve_head
+from probes.heads.pair_heads import check_autoencoder_options
 
 
 def test_options_are_sorted_by_who_needs_them() -> None:

@@ -13,11 +13,10 @@ from extract.files import digest_rows
 from extract.inputs.joined_text import digest_texts
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.run.shards import extract_shards
+from extract.run.shards import CachePart, compose_cache, extract_shards
 from extract.store.cache import LatentCache, ShardedCache, describe_shard
-from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
-from extract.store.shard_index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from probes.data.task import Task
 from probes.heads.result import HeadResult
 from tests.extract.tiny_decoders import make_decoder

@@ -8,8 +8,8 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.data.task import Task
 from probes.data.task_table import load_task
-from probes.layers.shapley import CONTROLS, control_task
-from probes.metrics.span_metrics import convert_tags
+from probes.layers.study import CONTROLS, control_task
+from probes.metrics.prediction_metrics import convert_tags
 from probes.runs.task_kinds import KINDS
 
 TASKS: dict[str, dict[str, Any]] = {"sts-sample": {}, "class-sample": {}, "number-sample": {}, "words-sample": {}}

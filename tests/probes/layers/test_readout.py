@@ -4,7 +4,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from extract.errors import HeadError
-from probes.layers.shapley import shapley_values
+from probes.layers.study import shapley_values
 from probes.layers.views import (
     PENALTIES,
     Readout,

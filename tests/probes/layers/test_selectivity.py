@@ -9,10 +9,10 @@ import pytest
 from extract.errors import UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import HEADS, resolve_head
 from probes.layers.findings import ViewCurve
-from probes.layers.shapley import selectivity
+from probes.layers.study import selectivity
 from probes.metrics.bootstrap import Resampling
 from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes

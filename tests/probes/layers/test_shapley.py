@@ -9,7 +9,7 @@ from captum.attr import ShapleyValues
 from extract.errors import InputError
 from extract.linear import estimated_products
 from probes.heads.pair_heads import Muted
-from probes.layers.shapley import MOST_EXACT, Shapley, group_layers, shapley_values, worth_of_groups
+from probes.layers.study import MOST_EXACT, Shapley, group_layers, shapley_values, worth_of_groups
 from probes.metrics.bootstrap import correlation_scorer
 from probes.networks.pair_networks import SiameseCosine
 
@@ -59,7 +59,7 @@ def test_values_sum_to_what_all_have_over_none(n: int) -> None:
 def test_drawn_orders_come_within_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     worth, _ = _game(10)
     exact = shapley_values(worth, 10).values
-    monkeypatch.setattr("probes.layers.shapley.MOST_EXACT", 4)
+    monkeypatch.setattr("probes.layers.study.MOST_EXACT", 4)
     drawn = shapley_values(worth, 10, n_orders=400)
     assert (np.abs(drawn.values - exact) < 4 * drawn.errors).all()
     assert 0 < drawn.errors.max() < 0.1

@@ -14,7 +14,7 @@ from probes.layers import FINDINGS
 from probes.layers.findings import VIEWS, describe_layers, load_findings, read_findings
 from probes.layers.layer_predictions import load_predictions
 from probes.layers.study import StudyOptions
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson
 from probes.report.predictions import read_predictions
 from probes.runs.layer_studies import LAYER_COLUMNS, compare_at_layers, compare_layers
 from tests.probes.finished_run import Finished

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
 from extract.errors import UnknownNameError
-from probes.metrics.correlation import (
+from probes.metrics.prediction_metrics import (
     CALIBRATIONS,
     IsotonicCalibration,
     LinearCalibration,

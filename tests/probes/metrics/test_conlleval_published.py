@@ -11,7 +11,7 @@ from probes.data.word_task import to_iob2
 from probes.heads.word_fits import TagScorer
 from probes.latents.word_latents import GoldTags
 from probes.metrics.bootstrap import Resampling, summarise_span_f1
-from probes.metrics.span_metrics import count_tag_spans, score_spans
+from probes.metrics.prediction_metrics import count_tag_spans, score_spans
 from tests.probes.metrics.conlleval_oracle import conlleval
 
 # The sample output on the page of the CoNLL-2000 shared task. Its percentages leave one choice of small counts by type

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from scipy import stats
 
-from probes.metrics.correlation import CORRELATIONS, correlations, pearson, spearman
+from probes.metrics.prediction_metrics import CORRELATIONS, correlations, pearson, spearman
 
 ORACLES = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
 FUNCTIONS = {"pearson": pearson, "spearman": spearman}

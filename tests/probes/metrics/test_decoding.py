@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import (
+from probes.metrics.prediction_metrics import (
+    NO_PREDICTION,
     convert_tags,
     count_spans,
     decode_legal,

@@ -13,8 +13,7 @@ from probes.metrics.bootstrap import (
     summarise_class_seeds,
     summarise_seeds,
 )
-from probes.metrics.class_metrics import CLASS_METRICS, score_classes
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CLASS_METRICS, CORRELATIONS, score_classes
 
 
 def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, f1_score
 
 from extract.errors import UnknownNameError
-from probes.metrics.class_metrics import CLASS_METRICS, score_classes
+from probes.metrics.prediction_metrics import CLASS_METRICS, score_classes
 
 
 def oracle(predicted: NDArray[np.int64], gold: NDArray[np.int64], metric: str) -> float:

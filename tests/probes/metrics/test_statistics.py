@@ -7,7 +7,7 @@ from scipy.stats import bootstrap, pearsonr
 
 from extract.errors import UnknownNameError
 from probes.metrics.bootstrap import Resampling, summarise_seeds
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CORRELATIONS
 
 
 def draw(n_pairs: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

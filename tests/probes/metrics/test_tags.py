@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
-from probes.metrics.span_metrics import SCHEMES, Span, convert_tags, is_span_tag, read_spans, split_tag, write_spans
+from probes.metrics.prediction_metrics import (
+    SCHEMES,
+    Span,
+    convert_tags,
+    is_span_tag,
+    read_spans,
+    split_tag,
+    write_spans,
+)
 
 LOSSLESS = [scheme for scheme in SCHEMES if scheme != "IO"]
 

@@ -15,8 +15,7 @@ from probes.metrics.bootstrap import (
     score_counts,
     summarise_class_seeds,
 )
-from probes.metrics.class_metrics import CLASS_METRICS, ClassCounts, count_by_unit, score_classes
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.prediction_metrics import CLASS_METRICS, CORRELATIONS, ClassCounts, count_by_unit, score_classes
 
 RNG = np.random.default_rng(0)
 GROUPS = [f"g{k // 3}" for k in range(60)]

@@ -7,7 +7,7 @@ import torch
 from probes.fitting.fit import fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions
 from probes.latents.text_latents import PairLatents
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson
 from probes.networks.pair_networks import CosineLinear, CosineMLP
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from extract.errors import HeadError, UnknownNameError
 from probes.fitting.fit import fit_layers
 from probes.fitting.fit_options import FREEZE, FitOptions, find_protocol
-from probes.heads.autoencoders import check_autoencoder_options
 from probes.heads.head_table import resolve_head
+from probes.heads.pair_heads import check_autoencoder_options
 from probes.latents.text_latents import PairLatents, TextLatents
 from probes.networks.layerwise_networks import LayerAutoencoder, LayerGroups, LayerwiseLinear, LayerwiseNorm
 from probes.networks.pair_networks import CosineLinear, CosineMLP, SiameseCosine, collect_similarities

@@ -13,15 +13,14 @@ import probes.heads.pair_heads
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
-from probes.fitting.epoch_report import ignore_epoch
 from probes.fitting.fit import fit_head, predict_pairs
-from probes.fitting.fit_options import EpochOptions
+from probes.fitting.fit_options import EpochOptions, ignore_epoch
 from probes.fitting.saved_fits import FitRecord, SavedHead
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits, layer_contributions
 from probes.latents.text_latents import PairLatents, Standardiser
-from probes.metrics.correlation import read_calibration
+from probes.metrics.prediction_metrics import read_calibration
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.pair_networks import STARTS, SiameseCosine
 from tests.probes.finished_run import forbid

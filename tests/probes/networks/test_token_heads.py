@@ -11,7 +11,7 @@ from extract.errors import HeadError, UnknownNameError
 from extract.linear import multiply_layers
 from probes.latents.text_latents import Standardiser
 from probes.latents.word_latents import WordBatch
-from probes.networks.token_networks import TokenClassifier, TokenHead, TokenMix, TokenNormed
+from probes.networks.layerwise_networks import TokenClassifier, TokenHead, TokenMix, TokenNormed
 
 L, W, D, K = 4, 30, 12, 5
 HEADS = (TokenClassifier, TokenNormed, TokenMix)

@@ -6,7 +6,7 @@ from typing import Any
 
 from extract.store.cache import LatentCache
 from probes.data.task import Task
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import HEADS, resolve_head
 from probes.heads.layer_head import FitContext
 from probes.heads.result import HeadResult

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from extract.errors import HeadError
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, take_apart
 from probes.layers import PREDICTED

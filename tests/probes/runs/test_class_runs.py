@@ -18,7 +18,7 @@ from probes.cli.main import main
 from probes.data.class_task import ClassTask
 from probes.fitting.fit_options import find_protocol
 from probes.heads.layer_head import load_head
-from probes.heads.logistic_probe import LinearProbe
+from probes.heads.linear_probes import LinearProbe
 from probes.latents.text_latents import join_pair
 from probes.runs.plan_runs import run_search
 from probes.runs.run import check_heads, run

@@ -14,7 +14,7 @@ import yaml
 from extract.errors import HeadError, UnknownNameError
 from probes.cli.main import main
 from probes.metrics.bootstrap import Resampling, difference, paired_scores
-from probes.metrics.span_metrics import count_tag_spans, score_spans
+from probes.metrics.prediction_metrics import count_tag_spans, score_spans
 from probes.report.predictions import SCORED
 from probes.runs.compare import compare
 from tests.probes.finished_run import Finished

@@ -15,8 +15,8 @@ from extract.errors import CacheError, ConfigError, InputError, UnknownNameError
 from extract.run.embed import embed_texts
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
-from probes.runs import encoder as module
-from probes.runs.encoder import Encoder, list_rows
+from probes.runs import probe as module
+from probes.runs.probe import Encoder, list_rows
 
 TEXTS = [f"a text of number {k} {'and more ' * (k % 4)}" for k in range(12)]
 

@@ -11,7 +11,7 @@ import yaml
 
 from probes.cli.main import main
 from probes.heads.layer_head import load_head
-from probes.heads.ridge_probe import RidgeProbe
+from probes.heads.linear_probes import RidgeProbe
 from probes.runs.predict import load_scorer
 from tests.probes.finished_run import opening, require_opening
 

@@ -9,8 +9,8 @@ import probes.data.task
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.data.task import Corpus
-from probes.heads.autoencoders import FOLDER
 from probes.heads.layer_head import load_head
+from probes.heads.pair_heads import FOLDER
 from probes.runs.run import EncoderStore
 from probes.runs.run_config import PretrainingSpec, RunConfig, obtain_corpus
 from probes.runs.watcher import SILENT, Watcher

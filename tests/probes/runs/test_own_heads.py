@@ -12,7 +12,7 @@ from extract.errors import HeadError
 from probes.heads.class_heads import CentroidHead, NearestCentroid
 from probes.heads.head_table import HEADS, layer_head
 from probes.heads.layer_head import LayerHead
-from probes.heads.ridge_probe import RidgeHead, RidgeOptions, RidgeProbe
+from probes.heads.linear_probes import RidgeHead, RidgeOptions, RidgeProbe
 from probes.heads.zero_shot_heads import (
     AlikeHead,
     ClusterHead,
@@ -25,7 +25,7 @@ from probes.heads.zero_shot_heads import (
     ZeroShotHead,
     ZeroShotOptions,
 )
-from probes.networks.token_networks import TokenClassifier
+from probes.networks.layerwise_networks import TokenClassifier
 from tests.probes.finished_run import stamps
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from extract import registry as own
 from extract.errors import CodeError
-from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import KINDS
 from extract.poolings.pooling_table import POOLINGS, register_pooling
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main

@@ -12,8 +12,7 @@ from extract.errors import ConfigError, TaskError
 from extract.inputs.tokens import TextEncoder
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
-from probes.fitting.epoch_report import ignore_epoch
-from probes.fitting.fit_options import PROTOCOLS
+from probes.fitting.fit_options import PROTOCOLS, ignore_epoch
 from probes.heads.head_table import HEADS, Purpose, resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.runs.run import run

@@ -16,9 +16,9 @@ import yaml
 from extract import registry
 from probes.cli.main import main
 from probes.report.drawn import digest_code
-from probes.runs import run_stamp
+from probes.runs import folder as run_stamp
 from probes.runs.config_file import read_config
-from probes.runs.run_stamp import STAMP, describe_inputs, find_finished
+from probes.runs.folder import STAMP, describe_inputs, find_finished
 from tests.probes.worded_classes import write_worded_classes
 
 SAME = "nothing is computed"

@@ -13,7 +13,7 @@ import yaml
 from extract.errors import ConfigError, UnknownNameError
 from extract.masks.mask_plan import parse_plan, plans_over_k, plans_over_k_and_k0
 from extract.store.cache import LatentCache
-from extract.wiring.tree import count_blocks
+from extract.wiring.states import count_blocks
 from probes.cli.main import main
 from probes.data.task_table import load_task
 from probes.heads.class_heads import fewest_rows
@@ -118,7 +118,7 @@ def test_a_second_search_computes_nothing(
         raise AssertionError("a block was computed")
 
     before = {path: path.stat().st_mtime_ns for path in (folder / "caches").iterdir()}
-    monkeypatch.setattr("extract.run.sweep.walk_plans", forbid)
+    monkeypatch.setattr("extract.run.shards.walk_plans", forbid)
     again = run_search(
         load_config(folder), plans_over_k_and_k0(range(3), range(3)), strategy="halving", budget=0.7
     ).scores

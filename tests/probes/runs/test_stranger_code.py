@@ -14,15 +14,14 @@ import h5py
 import pytest
 
 import icecore
-from extract.code_gate import digest_source
 from extract.errors import CodeError
 from extract.files import digest_json, digest_text
-from extract.masks.mask_kinds import KINDS
+from extract.masks.mask_plan import KINDS
 from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
-from extract.registry import ADDED
+from extract.registry import ADDED, digest_source
 from extract.store.manifest import CacheIdentity, Manifest
 from probes.cli.main import main
-from probes.export.hub_export import stage_run
+from probes.export.recipe import stage_run
 from probes.export.sentence_transformers import PairScorer
 from probes.heads.head_table import HEADS
 from probes.runs.folder import RunFolder

@@ -14,7 +14,7 @@ import pytest
 
 from extract.decoders.decoder import load_decoder
 from extract.errors import ConfigError, IcecoreError
-from extract.run.sweep import sweep_latents
+from extract.run.shards import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task

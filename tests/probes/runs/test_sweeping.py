@@ -81,7 +81,7 @@ def test_a_second_sweep_reuses_every_cache(config: Path, monkeypatch: pytest.Mon
     def forbid(*_args: object, **_options: object) -> None:
         raise AssertionError("a block was computed")
 
-    monkeypatch.setattr("extract.run.sweep.walk_plans", forbid)
+    monkeypatch.setattr("extract.run.shards.walk_plans", forbid)
     assert main(arguments) == 0
 
 

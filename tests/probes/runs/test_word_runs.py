@@ -25,7 +25,7 @@ from probes.heads.layer_head import load_head
 from probes.heads.word_fits import tag_scorer
 from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
-from probes.metrics.span_metrics import decode_tags
+from probes.metrics.prediction_metrics import decode_tags
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_run import run_sweep

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any
 
-from probes.service.app import Limits, bind, build_server
-from probes.service.served_run import ServedRun
+from probes.service.app import Limits, ServedRun, bind, build_server
 
 HOST = "127.0.0.1"
 

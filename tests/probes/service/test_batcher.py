@@ -10,7 +10,7 @@ import pytest
 
 from probes.runs.new_rows import NewRow
 from probes.runs.predict import Answer, Scorer
-from probes.service.batcher import Batcher, Job, QueueFullError
+from probes.service.app import Batcher, Job, QueueFullError
 
 
 class Upper(Scorer):

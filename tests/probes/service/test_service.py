@@ -17,8 +17,7 @@ from extract.errors import ConfigError, HeadError, UsageError
 from probes.cli.main import main
 from probes.runs.predict import Scorer, load_run
 from probes.runs.run_config import TaskSpec
-from probes.service.app import Limits, bind
-from probes.service.served_run import open_runs
+from probes.service.app import Limits, bind, open_runs
 from tests.probes.finished_run import Finished
 from tests.probes.scored_runs import _run, run_class_pairs, run_classes, run_words
 from tests.probes.service.running import Client, running

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from extract.errors import HeadError, TaskError
 from probes.heads.head_table import Purpose, resolve_head
 from probes.heads.layer_head import load_head
-from probes.heads.logistic_probe import FewShotHead, FewShotOptions, draw_rows
+from probes.heads.linear_probes import FewShotHead, FewShotOptions, draw_rows
 from probes.latents.text_latents import ClassFeatures, channels_of
 from probes.metrics.bootstrap import Resampling
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.heads.logistic_probe import LinearProbe
+from probes.heads.linear_probes import LinearProbe
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import plant
 

@@ -17,7 +17,7 @@ from probes.data.class_task import ClassTask, assemble_task
 from probes.data.table_files import FileRows
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.layer_head import Choice, load_head
-from probes.heads.logistic_probe import LinearProbe, ProbeOptions, fit_probes
+from probes.heads.linear_probes import LinearProbe, ProbeOptions, fit_probes
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Channels, ClassFeatures, join_pair
 from probes.logistic.problem import LogisticFit

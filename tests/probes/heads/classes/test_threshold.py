@@ -12,7 +12,7 @@ from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
 from probes.heads.class_heads import fit_threshold
 from probes.heads.result import HeadResult
-from probes.metrics.class_metrics import score_classes
+from probes.metrics.prediction_metrics import score_classes
 from tests.probes.data.planted_classes import make_class_task, plant_classes, with_new_class
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED

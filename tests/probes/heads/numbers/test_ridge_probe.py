@@ -13,10 +13,10 @@ from sklearn.preprocessing import StandardScaler
 
 from extract import registry
 from extract.errors import HeadError, TaskError
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import HEADS, Purpose, layer_head, register_head, resolve_head
 from probes.heads.layer_head import load_head, take_apart
-from probes.heads.ridge_probe import RidgeHead, RidgeOptions, RidgeProbe, fit_ridge
+from probes.heads.linear_probes import RidgeHead, RidgeOptions, RidgeProbe, fit_ridge
 from probes.metrics.bootstrap import Resampling, summarise_seeds
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers
 from tests.probes.heads.evaluating import evaluate, make_setting

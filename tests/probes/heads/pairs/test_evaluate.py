@@ -12,12 +12,12 @@ import probes.heads.pair_heads
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.data.pair_task import SUBSETS, PairTask
-from probes.fitting.epoch_report import ignore_epoch
+from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.heads.pair_heads import FittedHead, PairFits
 from probes.heads.result import Curve, HeadResult
-from probes.metrics.correlation import fit_calibration
+from probes.metrics.prediction_metrics import fit_calibration
 from probes.networks.pair_networks import CosineMLP
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, SIZES, make_task, plant

@@ -16,7 +16,7 @@ from probes.fitting.fit_options import EpochOptions
 from probes.heads.head_table import HEADS, resolve_head
 from probes.heads.pair_heads import layer_contributions
 from probes.latents.text_latents import PairLatents, Standardiser
-from probes.metrics.correlation import pearson
+from probes.metrics.prediction_metrics import pearson
 from probes.networks.network_options import LOSSES, code_widths
 from probes.networks.pair_networks import LayerCosine, PairHead, SiameseCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-import probes.heads.autoencoders
+import probes.heads.pair_heads
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.fitting.fit_options import FitOptions
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.autoencoders import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
 from probes.heads.layer_head import load_head
+from probes.heads.pair_heads import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
 from probes.networks.layerwise_networks import LayerAutoencoder
 from tests.probes.corpus_latents import N_TEXTS, write_corpus
 from tests.probes.finished_run import forbid
@@ -54,7 +54,7 @@ def assert_same(one: SavedHead[LayerAutoencoder], other: SavedHead[LayerAutoenco
 
 def test_they_are_fitted_once_and_found_again(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     first = obtain_autoencoder(what, pooling="mean")
-    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_layers")
     again = obtain_autoencoder(what, pooling="mean")
     assert_same(first, again)
     latents = latents_of(what.cache)
@@ -87,7 +87,7 @@ def test_whatever_changes_is_fitted_anew(
     what: Pretraining, corpus: LatentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     obtain_autoencoder(what, pooling="mean")
-    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_layers")
     for name, change in changes(corpus, tmp_path).items():
         with pytest.raises(AssertionError, match="fit_layers was called"):
             obtain_autoencoder(change(what), pooling="mean")
@@ -100,7 +100,7 @@ def test_whatever_changes_is_fitted_anew(
 
 def test_defaults_that_are_spelled_out_change_nothing(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     first = obtain_autoencoder(what, pooling="mean")
-    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_layers")
     same = {**OPTIONS, "patience": 5, "batch_size": "40", "learning_rate": "2e-3"}  # as YAML may give them
     again = obtain_autoencoder(replace(what, options=same), pooling="mean")
     assert again.record == first.record
@@ -153,7 +153,7 @@ class Scripted(LayerAutoencoder):
 
 
 def test_the_epoch_with_the_lowest_held_out_loss_is_kept(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes.heads.autoencoders, "LayerAutoencoder", Scripted)
+    monkeypatch.setattr(probes.heads.pair_heads, "LayerAutoencoder", Scripted)
     monkeypatch.setattr(Scripted, "seen", [])
     told: list[tuple[int, float]] = []
     saved = obtain_autoencoder(

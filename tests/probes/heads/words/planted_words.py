@@ -156,7 +156,7 @@ def make_task(
 
 
 def _legal(tags: Sequence[str]) -> list[str]:
-    from probes.metrics.span_metrics import convert_tags
+    from probes.metrics.prediction_metrics import convert_tags
 
     return convert_tags(tags)
 

@@ -10,8 +10,7 @@ import pytest
 from probes.heads.word_fits import ABSENT, TagScorer, majority_ids, tag_scorer
 from probes.latents.word_latents import GoldTags, WordLatents
 from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import count_tag_spans, score_spans
+from probes.metrics.prediction_metrics import NO_PREDICTION, count_tag_spans, score_spans
 from tests.probes.heads.words.planted_words import TAGS, make_task, plant
 
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")

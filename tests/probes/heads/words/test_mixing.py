@@ -7,7 +7,7 @@ import torch
 from probes.heads.word_fits import predict_ids, tag_scorer
 from probes.heads.word_heads import describe_mix
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_networks import TokenMix
+from probes.networks.layerwise_networks import TokenMix
 from tests.probes.heads.words.planted_words import LAYERS, WIDTH, make_task, plant
 
 TASK = make_task(sizes={"train": 60, "validation": 40})

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from probes.heads.word_fits import OFFSETS, Score, choose_offsets
-from probes.metrics.class_metrics import NO_PREDICTION
+from probes.metrics.prediction_metrics import NO_PREDICTION
 
 
 def agreement(gold: list[int]) -> Score:

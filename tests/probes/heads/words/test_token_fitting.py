@@ -24,8 +24,8 @@ from probes.heads.word_fits import (
     tag_scorer,
 )
 from probes.latents.word_latents import Shuffled, Streaming, WordLatents
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.networks.token_networks import TokenClassifier, TokenHead, TokenMix
+from probes.metrics.prediction_metrics import NO_PREDICTION
+from probes.networks.layerwise_networks import TokenClassifier, TokenHead, TokenMix
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
 QUICK = TokenOptions(offset="none", decoding="plain", max_epochs=5, epoch_steps=1, learning_rate=1e-2, batch_size=8)

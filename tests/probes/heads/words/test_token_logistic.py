@@ -12,7 +12,7 @@ from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import load_head
 from probes.heads.word_fits import LogisticOptions, fit_token_logistic
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_networks import TokenClassifier
+from probes.networks.layerwise_networks import TokenClassifier
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.heads.words.planted_words import PLANTED, make_task, plant
 

@@ -16,8 +16,7 @@ from probes.heads.result import HeadResult
 from probes.heads.word_fits import majority_ids, tag_scorer
 from probes.heads.word_heads import describe_seed
 from probes.latents.word_latents import WordLatents
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import DECODINGS
+from probes.metrics.prediction_metrics import DECODINGS, NO_PREDICTION
 from tests.probes.heads.evaluating import as_text, make_setting
 from tests.probes.heads.evaluating import evaluate as evaluate_head
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, PlantedCache, make_task, plant

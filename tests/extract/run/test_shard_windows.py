@@ -18,7 +18,7 @@ from extract.run import extraction
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import DRAFTS, PATIENCE, Claim, Ledger, Window, extract_shards, map_windows, read_windows
 from extract.store.cache import ShardedCache
-from extract.store.shard_index import INDEX, Shard, ShardIndex, parse_index
+from extract.store.reader import INDEX, Shard, ShardIndex, parse_index
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_manifest, make_texts
 

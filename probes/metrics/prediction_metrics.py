@@ -1,15 +1,306 @@
-"""Spans counted by the rules of conlleval, for whole splits at once, and their scores; tags are IOB2 or IOB1."""
+"""Metrics of predictions: correlations with a gold score, classes, and spans of words."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from extract.errors import TaskError, unknown_name
-from probes.metrics.class_metrics import NO_PREDICTION
+from extract.records import Values
+
+
+def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
+    """Pearson correlation along the last axis, one corpus per leading index; NaN where either side is constant."""
+    a, b = _centre(predicted), _centre(gold)
+    # divided one after the other, because the product of two tiny norms would underflow
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a = a / np.sqrt((a * a).sum(-1, keepdims=True))
+        b = b / np.sqrt((b * b).sum(-1, keepdims=True))
+    return np.asarray((a * b).sum(-1).clip(-1.0, 1.0))
+
+
+def _centre(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    wide = np.asarray(values, np.float64)
+    centred: NDArray[np.float64] = wide - wide.mean(-1, keepdims=True)
+    # rounding in the mean must not make a constant vary
+    return np.where(np.ptp(wide, axis=-1, keepdims=True) == 0, 0.0, centred)
+
+
+def spearman(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
+    """Spearman rank correlation along the last axis, ties sharing their mean rank; shapes and NaN as in `pearson`."""
+    from scipy.stats import rankdata  # half a second, which reading a finished run saves
+
+    return pearson(rankdata(predicted, axis=-1), rankdata(gold, axis=-1))
+
+
+def correlations(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> dict[str, float]:
+    """Pearson and Spearman of one corpus, as plain values."""
+    return {name: float(correlate(predicted, gold)) for name, correlate in CORRELATIONS.items()}
+
+
+CORRELATIONS: dict[str, Callable[[NDArray[np.floating], NDArray[np.floating]], NDArray[np.floating]]] = {
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+CALIBRATIONS = {
+    "linear": "a straight line by least squares, kept inside the score range",
+    "isotonic": "the best curve that never falls (needs a few hundred validation rows)",
+}
+ANCHOR_WEIGHT = 1e6  # rows that the anchor counts for: the isotonic curve goes through it
+
+
+@dataclass(frozen=True)
+class LinearCalibration:
+    """`score = slope * prediction + intercept`, kept inside the score range from `low` to `high`."""
+
+    slope: float
+    intercept: float
+    low: float
+    high: float
+
+    def __call__(self, predicted: NDArray[np.floating]) -> Float[np.ndarray, " N"]:
+        """Turn `(N,)` predictions into scores."""
+        return np.clip(self.slope * np.asarray(predicted, np.float64) + self.intercept, self.low, self.high)
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class IsotonicCalibration:
+    """A curve that never falls, straight between its knots (rising predictions) and level outside them."""
+
+    predictions: tuple[float, ...]
+    scores: tuple[float, ...]
+
+    def __call__(self, predicted: NDArray[np.floating]) -> Float[np.ndarray, " N"]:
+        """Turn `(N,)` predictions into scores."""
+        return np.interp(np.asarray(predicted, np.float64), self.predictions, self.scores)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return plain values."""
+        return {"predictions": list(self.predictions), "scores": list(self.scores)}
+
+
+Calibration = LinearCalibration | IsotonicCalibration
+
+
+def fit_calibration(
+    kind: str,
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> Calibration:
+    """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
+
+    Predictions have any scale; the gold is in its own units, within the score range. `identical` is the prediction for
+    a text paired with itself, which then gets the highest score.
+    """
+    if kind not in CALIBRATIONS:
+        raise unknown_name("calibration", kind, CALIBRATIONS)
+    fit: Callable[..., Calibration] = fit_linear if kind == "linear" else fit_isotonic
+    return fit(predicted, gold, score_range=score_range, identical=identical)
+
+
+def fit_linear(
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> LinearCalibration:
+    """Fit a straight line by least squares, through the anchor (`identical`, highest score) where there is one.
+
+    Predictions at or above the anchor get the highest score whatever the slope, so an anchored line is fitted on the
+    rows below it alone; it never falls there, because no gold is above the highest score.
+    """
+    low, high = score_range
+    x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
+    if np.ptp(x) == 0:
+        return LinearCalibration(0.0, float(np.mean(y)), low, high)
+    if identical is not None:
+        reach, drop = (x - identical)[x < identical], (y - high)[x < identical]
+        slope = float(np.dot(reach, drop) / np.dot(reach, reach)) if len(reach) else 0.0
+        return LinearCalibration(slope, high - slope * identical, low, high)
+    from scipy.stats import linregress
+
+    line = linregress(x, y)
+    return LinearCalibration(float(line.slope), float(line.intercept), low, high)
+
+
+def fit_isotonic(
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> IsotonicCalibration:
+    """Fit the curve that never falls with the least squared error, through the anchor where there is one."""
+    from sklearn.isotonic import IsotonicRegression  # slow to import
+
+    low, high = score_range
+    x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
+    weight = np.ones(len(x))
+    if identical is not None:
+        x, y, weight = np.append(x, identical), np.append(y, high), np.append(weight, ANCHOR_WEIGHT)
+    curve = IsotonicRegression(y_min=low, y_max=high, out_of_bounds="clip").fit(x, y, sample_weight=weight)
+    return IsotonicCalibration(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist()))
+
+
+def read_calibration(values: Values) -> Calibration:
+    """Read a calibration from its plain values."""
+    if "slope" in values:
+        return LinearCalibration(**values)
+    return IsotonicCalibration(tuple(values["predictions"]), tuple(values["scores"]))
+
+
+# Accuracy and F1 of class predictions, for many predictions of one gold at once, and metrics of rankings.
+
+
+NO_PREDICTION = -1
+"""Class of a row, or of a word that was cut off, without a prediction: it is in no span, and never right."""
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """Rows `(..., K)` of each class that are predicted correctly, predicted, and gold."""
+
+    hits: NDArray[np.float64]
+    """Rows of the class that were predicted as such."""
+    n_predicted: NDArray[np.float64]
+    n_gold: NDArray[np.float64]
+
+
+def count_classes(predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, n_classes: int) -> ClassCounts:
+    """Count hits, predictions and gold rows per class; one set of `(..., N)` predictions per leading index."""
+    shape = predicted.shape[:-1]
+    flat = predicted.reshape(prod(shape), predicted.shape[-1]).astype(np.int64)
+    cells = flat + n_classes * np.arange(len(flat))[:, None]
+    bins = len(flat) * n_classes
+    hits = np.bincount(cells[flat == gold], minlength=bins).reshape(*shape, n_classes)
+    n_predicted = np.bincount(cells.ravel(), minlength=bins).reshape(*shape, n_classes)
+    n_gold = np.broadcast_to(np.bincount(gold, minlength=n_classes), hits.shape)
+    return ClassCounts(hits.astype(np.float64), n_predicted.astype(np.float64), n_gold.astype(np.float64))
+
+
+def count_by_unit(
+    predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"]
+) -> Float[np.ndarray, "S U C"]:
+    """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
+    n_classes, n_units = _n_classes(predicted, gold), int(units.max(initial=-1)) + 1
+    cells = n_classes * units  # a class of a unit is counted as a class of its own
+    counts = count_classes(predicted + cells, gold + cells, n_classes=n_units * n_classes)
+    tables = (counts.hits, counts.n_predicted, counts.n_gold)
+    return np.concatenate([table.reshape(len(predicted), n_units, n_classes) for table in tables], axis=-1)
+
+
+def _n_classes(*sides: NDArray[np.integer]) -> int:
+    return 1 + max((int(side.max()) for side in sides if side.size), default=0)
+
+
+def _f1_per_class(counts: ClassCounts) -> NDArray[np.float64]:
+    """F1 of each class; 0 for a class that is neither gold nor predicted."""
+    return _divide(2 * counts.hits, counts.n_predicted + counts.n_gold, empty=0.0)
+
+
+def _accuracy(counts: ClassCounts) -> NDArray[np.float64]:
+    return _divide(counts.hits.sum(-1), counts.n_gold.sum(-1), empty=np.nan)
+
+
+def _f1_weighted(counts: ClassCounts) -> NDArray[np.float64]:
+    return _divide((_f1_per_class(counts) * counts.n_gold).sum(-1), counts.n_gold.sum(-1), empty=np.nan)
+
+
+def _f1_micro(counts: ClassCounts) -> NDArray[np.float64]:
+    return _divide(2 * counts.hits.sum(-1), (counts.n_predicted + counts.n_gold).sum(-1), empty=np.nan)
+
+
+def _f1_macro(counts: ClassCounts) -> NDArray[np.float64]:
+    n_present = (counts.n_predicted + counts.n_gold > 0).sum(-1)
+    return _divide(_f1_per_class(counts).sum(-1), n_present, empty=np.nan)
+
+
+def _divide(above: ArrayLike, below: ArrayLike, *, empty: float) -> NDArray[np.float64]:
+    top, bottom = np.asarray(above, np.float64), np.asarray(below, np.float64)
+    quotient: NDArray[np.float64] = np.divide(top, bottom, out=np.full(top.shape, empty), where=bottom > 0)
+    return quotient
+
+
+CLASS_METRICS: dict[str, Callable[[ClassCounts], NDArray[np.float64]]] = {
+    "f1-weighted": _f1_weighted,
+    "f1-micro": _f1_micro,
+    "f1-macro": _f1_macro,
+    "accuracy": _accuracy,
+}
+"""F1 as scikit-learn averages it: macro over the classes that are gold or predicted, weighted by gold rows."""
+
+
+def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
+    """Look up a class metric: a function of counts `(..., K)` to scores `(...)`."""
+    if name not in CLASS_METRICS:
+        raise unknown_name("metric", name, CLASS_METRICS)
+    return CLASS_METRICS[name]
+
+
+def score_classes(
+    predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, metric: str
+) -> Float[np.ndarray, "*S"]:
+    """Score predictions of one corpus, or of a whole surface of them (layers, C, plans), against the same gold.
+
+    Classes count from 0, one set of `(..., N)` predictions per leading index. The `(...)` scores are in [0, 1], and NaN
+    where there are no rows; an unknown metric is refused with those of `CLASS_METRICS`.
+    """
+    compute = class_metric(metric)
+    return np.asarray(compute(count_classes(predicted, gold, n_classes=_n_classes(predicted, gold))))
+
+
+def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
+    """Add up the grades of the first documents, each divided by log2 of its rank plus 1 (Järvelin and Kekäläinen 2002).
+
+    Documents are in rank order; a grade of 0 or below is not relevant, here and in the metrics below.
+
+    Example:
+        >>> float(discounted_gain(np.array([2.0, 0.0, 1.0]), 10))
+        2.5
+    """
+    gains = np.maximum(ranked[..., :depth], 0.0)
+    return np.asarray((gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(-1))
+
+
+def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
+    """Divide the discounted gain by that of the best ranking; `ideal` are all grades, the highest first, then 0."""
+    return np.asarray(discounted_gain(ranked, depth) / discounted_gain(ideal, depth))
+
+
+def recall(ranked: NDArray[np.floating], n_relevant: Int[np.ndarray, " Q"], depth: int) -> Float[np.ndarray, "*Q"]:
+    """Return the share of the relevant documents that is among the first."""
+    return np.asarray((ranked[..., :depth] > 0).sum(-1) / n_relevant)
+
+
+def average_precision(ranked: NDArray[np.floating], n_relevant: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "*Q"]:
+    """Average, over the relevant documents, the precision at their ranks; those not ranked count as 0."""
+    is_hit = ranked > 0
+    precision = is_hit.cumsum(-1) / np.arange(1, ranked.shape[-1] + 1)
+    return np.asarray((precision * is_hit).sum(-1) / n_relevant)
+
+
+def reciprocal_rank(ranked: NDArray[np.floating]) -> Float[np.ndarray, "*Q"]:
+    """Divide 1 by the rank of the first relevant document; 0 where there is none."""
+    is_hit = ranked > 0
+    return np.asarray(np.where(is_hit.any(-1), 1.0 / (is_hit.argmax(-1) + 1), 0.0))
+
+
+# Spans counted by the rules of conlleval, for whole splits at once, and their scores; tags are IOB2 or IOB1.
+
 
 Scheme = Literal["IOB1", "IOB2", "IO", "BIOES", "BILOU"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)

@@ -7,14 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.inputs.spans import CONTEXT
-from extract.masks.mask_kinds import KINDS, MaskKind, parse_kind
-from extract.masks.mask_plan import parse_plan
+from extract.inputs.joined_text import CONTEXT
+from extract.masks.mask_plan import KINDS, MaskKind, parse_kind, parse_plan
 from extract.masks.mask_rules import batch_mask, draw, kind_matrix
 from extract.registry import resolve
 from extract.wiring.certificate import influence
-from extract.wiring.forward import probe_spans
-from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.plan_wiring import plan_in_force, probe_spans
 from tests.extract.tiny_decoders import make_decoder
 
 SPANS = torch.tensor([CONTEXT, 0, 0, CONTEXT])

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from extract.decoders import language_model
-from extract.decoders.language_model import LanguageModel, load_language_model
 from extract.errors import DecoderError
-from extract.wiring.forward import states_with_gradients
+from extract.wiring.plan_wiring import states_with_gradients
+from probes.adaptation import objectives
+from probes.adaptation.objectives import LanguageModel, load_language_model
 from tests.extract.tiny_decoders import FAMILIES, SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
 
 
@@ -33,7 +33,7 @@ def test_losses_and_gradients_in_chunks_are_those_of_the_whole(monkeypatch: pyte
     states = torch.randn(11, 32, generator=generator)
     results = []
     for limit in (1 << 25, 3 * whole.vocabulary):
-        monkeypatch.setattr(language_model, "MOST_LOGITS", limit)
+        monkeypatch.setattr(objectives, "MOST_LOGITS", limit)
         hidden = states.clone().requires_grad_()
         losses = whole.losses(hidden, targets)
         torch.autograd.backward((losses * torch.arange(11)).sum())

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import extract.run.extraction
-import probes.heads.autoencoders
 import probes.heads.pair_heads
 import probes.runs.run
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.heads.autoencoders import FOLDER
+from probes.heads.pair_heads import FOLDER
 from probes.layers.findings import load_findings
 from probes.report.scores import SCORES_SCHEMA
 from probes.runs.predict import load_scorer
@@ -119,7 +118,7 @@ def test_fit_finds_both_caches_and_fits_nothing_anew(
         (probes.runs.run, "load_decoder"),
         (extract.run.extraction, "Extraction"),
         (probes.heads.pair_heads, "fit_head"),
-        (probes.heads.autoencoders, "fit_layers"),
+        (probes.heads.pair_heads, "fit_layers"),
     ):
         forbid(monkeypatch, module, name)
     assert main(["fit", *ladder.argv]) == 0
@@ -190,7 +189,7 @@ def test_autoencoders_can_be_fitted_by_themselves(
         assert found["n_texts"]["train"] + found["n_texts"]["held_out"] == len(LatentCache(finished.cache))
     kept = list((tmp_path / "caches" / FOLDER).iterdir())
     assert len(kept) == 2
-    forbid(monkeypatch, probes.heads.autoencoders, "fit_layers")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_layers")
     assert main(argv) == 0  # found again
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.metrics.class_metrics import NO_PREDICTION
-from probes.metrics.span_metrics import (
+from probes.metrics.prediction_metrics import (
+    NO_PREDICTION,
     count_spans,
     count_tag_spans,
     find_spans,

@@ -11,7 +11,7 @@ import torch
 from extract.errors import HeadError
 from probes.fitting.saved_fits import FitRecord, save_fitted
 from probes.heads.layer_head import load_head
-from probes.heads.logistic_probe import LinearProbe
+from probes.heads.linear_probes import LinearProbe
 from tests.probes.runs.random_kills import COMMANDS, kill_at_random, start
 
 N_KILLS, N_KILLS_OF_SAVING = 6, 12

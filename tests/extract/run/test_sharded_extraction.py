@@ -23,8 +23,7 @@ from extract.run.shards import DRAFTS, LOCK, extract_shards, read_windows
 from extract.store import reader
 from extract.store.cache import LatentCache, ShardedCache
 from extract.store.format import read_layout
-from extract.store.reader import digest_file
-from extract.store.shard_index import ShardIndex
+from extract.store.reader import ShardIndex, digest_file
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder
 

@@ -1,0 +1,660 @@
+"""What an adaptation trains on: a decoder with its output head, objectives of tokens and of texts, and their rows."""
+
+import hashlib
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from extract.decoders.decoder import DEFAULT_SPEC, IN_MEMORY, Decoder, body_of, changed, load_whole
+from extract.decoders.decoder_spec import DecoderSource, select_layers
+from extract.errors import ConfigError, DecoderError, TaskError
+from extract.files import digest_json
+from extract.inputs.batches import Batch, collate, stream_texts
+from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
+from extract.inputs.template import InputTemplate
+from extract.inputs.tokens import EncodedText, TextEncoder
+from extract.poolings.pooling_table import find_pooling, select_poolings
+from extract.poolings.poolings import index_rows
+from extract.wiring.plan_wiring import states_with_gradients
+from probes.adaptation.adapt_config import SHORTEST_ROW, CorpusPart, MntpOptions, MsgOptions, SscOptions
+from probes.data.table_files import BadRow, check_text, read_raw, unknown_column
+from probes.data.task_table import TASKS, load_task
+
+MOST_LOGITS = 1 << 25
+"""Logits in memory at a time; a vocabulary of 262k then takes 128 tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A frozen decoder and the causal language model that it is the body of."""
+
+    decoder: Decoder
+    """The body."""
+    model: PreTrainedModel
+    """The whole, with the head."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that the head scores, `V`."""
+        return int(_head_of(self.model).weight.shape[0])
+
+    def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        """Compute the logits of the next token from states behind the final norm, by the model's own code."""
+        with _body_gives(self.model, hidden.unsqueeze(0)):
+            ids = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+            logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits[0]
+
+    def losses(self, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """Compute the cross-entropy of every target in nats, in chunks of at most `MOST_LOGITS` logits.
+
+        Gradients reach the states, and no logits are kept for them: each chunk computes its own at once. The head is
+        frozen, so it has none.
+        """
+        losses: Tensor = _ChunkedLoss.apply(hidden, targets, self)  # type: ignore[no-untyped-call]
+        return losses
+
+    def chunk_losses(self, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+        """Compute the cross-entropy of every target, with all logits in memory."""
+        return nn.functional.cross_entropy(self.logits(hidden).float(), targets, reduction="none")
+
+
+def _head_of(model: PreTrainedModel) -> Any:
+    """Return the module that scores tokens; None where there is none."""
+    untyped: Any = model
+    return untyped.get_output_embeddings()
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Losses of targets whose gradients with respect to the states are computed together with them, chunk by chunk."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, targets: Tensor, owner: LanguageModel) -> Tensor:
+        """Compute the losses, and the gradient of each with respect to its own state."""
+        n = max(1, MOST_LOGITS // owner.vocabulary)
+        losses, gradients = list[Tensor](), list[Tensor]()
+        for some, wanted in zip(torch.split(hidden, n), torch.split(targets, n), strict=True):
+            leaf = some.detach().requires_grad_(ctx.needs_input_grad[0])
+            with torch.set_grad_enabled(ctx.needs_input_grad[0]):
+                loss = owner.chunk_losses(leaf, wanted)
+                total = loss.sum()  # no state is read by another's loss, so its gradient is that of each
+            losses.append(loss.detach())
+            if ctx.needs_input_grad[0]:
+                gradients += torch.autograd.grad(total, leaf)
+        ctx.gradients = torch.cat(gradients) if gradients else None
+        return torch.cat(losses) if losses else hidden.new_zeros(0)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, None, None]:
+        """Scale the gradient of every loss."""
+        [scale] = upstream
+        gradients = ctx.gradients
+        return None if gradients is None else gradients * scale.unsqueeze(1).to(gradients.dtype), None, None
+
+
+class _States(BaseModelOutputWithPast):
+    """What a body returns, of which all but the states is None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+@contextmanager
+def _body_gives(model: PreTrainedModel, hidden: Tensor) -> Iterator[None]:
+    """Let the body of a model give states instead of computing any, until the `with` block ends."""
+    with changed_forward(body_of(model), lambda *_, **__: _States(last_hidden_state=hidden)):
+        yield
+
+
+@contextmanager
+def changed_forward(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+    """Replace what a module computes until the `with` block ends."""
+    is_own = "forward" in vars(module)
+    with changed(module, forward=forward):
+        yield
+    if not is_own:
+        del module.forward
+
+
+def load_language_model(
+    spec: DecoderSource | nn.Module = DEFAULT_SPEC,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    name: str = IN_MEMORY,
+    report: Callable[[str], None] = lambda _: None,
+) -> LanguageModel:
+    """Load a decoder together with its language-model head; arguments as in `load_decoder`.
+
+    Raises:
+        DecoderError: As `load_decoder`; the checkpoint has no head, or one that cannot be run on chosen states.
+
+    Example:
+        >>> load_language_model("smollm2-135m-instruct").vocabulary  # doctest: +SKIP
+        49152
+    """
+    decoder, model = load_whole(spec, tokenizer, name=name, report=report, with_head=True)
+    model.requires_grad_(False).train(False)
+    whole = LanguageModel(decoder, model)
+    _require_own_logits(whole)
+    return whole
+
+
+@torch.no_grad()
+def _require_own_logits(whole: LanguageModel) -> None:
+    """Check that logits from states are those of the model's own forward call (`DecoderError`)."""
+    decoder, model = whole.decoder, whole.model
+    family = decoder.description.family
+    if model is decoder.module or _head_of(model) is None:
+        raise DecoderError(
+            f"{decoder.description.name!r} ({family}) has no language-model head, which predicts tokens; allowed: a "
+            "causal language model."
+        )
+    ids = torch.arange(1, 4, device=decoder.device).unsqueeze(0) % whole.vocabulary
+    own = model(input_ids=ids, use_cache=False).logits[0].float()
+    hidden = decoder.module(input_ids=ids, use_cache=False).last_hidden_state[0]
+    drift = float((whole.logits(hidden).float() - own).abs().max() / own.abs().max().clamp(min=1e-6))
+    if not drift < 1e-2:
+        raise DecoderError(
+            f"the family {family!r} computes its logits from more than the last hidden state (they differ by "
+            f"{drift:.2g}), so tokens cannot be scored one by one; allowed: a causal language model with a plain head."
+        )
+
+
+@dataclass(eq=False)
+class MarkedRow:
+    """One row of `T` tokens: what the decoder is shown of it, its spans, and which tokens it is to predict."""
+
+    ids: NDArray[np.int64]
+    """`(T,)` the tokens as they are."""
+    is_special: NDArray[np.bool_]
+    """`(T,)` a BOS token, which is not predicted."""
+    shown: NDArray[np.int64] = field(init=False)
+    """`(T,)` the tokens that the decoder reads."""
+    spans: NDArray[np.int64] = field(init=False)
+    """`(T,)` number of the span that each token is in, `CONTEXT` outside spans."""
+    targets: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+    """By objective the columns of the tokens to predict, and those whose state predicts them."""
+
+    def __post_init__(self) -> None:
+        self.shown = self.ids.copy()
+        self.spans = np.full(len(self.ids), CONTEXT, np.int64)
+
+
+@runtime_checkable
+class TokenObjective(Protocol):
+    """An objective that predicts tokens of a row."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    def mark(self, row: MarkedRow, generator: np.random.Generator) -> None:
+        """Choose what is predicted of a row, and change what is shown of it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """Rows that go through the decoder together, and what is predicted of them."""
+
+    batch: Batch
+    targets: dict[str, tuple[Int[Tensor, " N"], Int[Tensor, " N"]]]
+    """By objective the tokens to predict, and the positions of the states that predict them, row by row."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the decoder reads, padding left out."""
+        return int(self.batch.n_tokens.sum())
+
+
+def mark_rows(
+    rows: Sequence[NDArray[np.int64]],
+    objectives: Sequence[TokenObjective],
+    generator: np.random.Generator,
+    *,
+    has_bos: bool,
+) -> TokenBatch:
+    """Let objectives, in their order, choose what is predicted of rows, and put the rows into a batch."""
+    marked = []
+    for ids in rows:
+        row = MarkedRow(ids, (np.arange(len(ids)) == 0) & has_bos)
+        for objective in objectives:
+            objective.mark(row, generator)
+        marked.append(row)
+    roles = [np.where(row.is_special, SPECIAL, TEXT).astype(np.int8) for row in marked]
+    encoded = [
+        EncodedText(row.shown, role, is_truncated=False, spans=row.spans)
+        for row, role in zip(marked, roles, strict=True)
+    ]
+    batch = collate(encoded, range(len(encoded)))
+    width = batch.ids.shape[1]
+    targets = {}
+    for objective in objectives:
+        pairs = [row.targets[objective.name] for row in marked]
+        tokens = [row.ids[columns] for row, (columns, _) in zip(marked, pairs, strict=True)]
+        places = [number * width + read for number, (_, read) in enumerate(pairs)]
+        targets[objective.name] = (torch.from_numpy(np.concatenate(tokens)), torch.from_numpy(np.concatenate(places)))
+    return TokenBatch(batch, targets)
+
+
+# Missing-span generation (MAGNET, section 3): spans are generated inside a context that is read in both directions.
+
+
+@dataclass(frozen=True)
+class MissingSpans:
+    """Makes spans of a row's tokens and predicts each of them from the state before it.
+
+    Under the hybrid mask a span's tokens see the whole context and what is before them in their span. A token is
+    predicted from the state before it, which is in the same span, or is the context's last before the span: no state
+    that predicts a token has seen it. The first token of a row has no state before it, so no span begins there.
+    """
+
+    options: MsgOptions
+    name: str = "msg"
+
+    def mark(self, row: MarkedRow, generator: np.random.Generator) -> None:
+        """Draw the spans of a row; of some rows every token is in one span."""
+        n_tokens, options = len(row.ids), self.options
+        if generator.random() < options.all_share:
+            row.spans[1:] = 0
+        else:
+            room = n_tokens // 2
+            for number in range(int(generator.integers(1, options.spans + 1))):
+                length = min(int(generator.integers(options.shortest, options.longest + 1)), room)
+                if length < options.shortest:
+                    break
+                # a border of context between two spans, so that the state before each has seen no other span
+                taken = np.append(row.spans != CONTEXT, False)  # a span may end with the row
+                is_free = np.convolve(taken, np.ones(length + 2), "valid") == 0
+                starts = np.flatnonzero(is_free) + 1
+                if not len(starts):
+                    break
+                start = int(generator.choice(starts))
+                row.spans[start : start + length] = number
+                room -= length
+        columns = np.flatnonzero(row.spans != CONTEXT)
+        row.targets[self.name] = (columns, columns - 1)
+
+
+# Masked next-token prediction (LLM2Vec, 2404.05961), and masked token prediction for comparison.
+
+
+FALLBACK = "_"
+"""The mask token of decoders that have none (LLM2Vec and MAGNET)."""
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """Hides tokens of the context and predicts them: `mntp` from the state before each, `mtp` from its own.
+
+    Of the tokens that are predicted a share is replaced by the mask token, another by random tokens, and the rest is
+    shown as it is. `mntp` predicts only a token whose neighbour on the left is context too, so that its state knows
+    both sides; the first of a row has none.
+    """
+
+    name: str
+    options: MntpOptions
+    mask_id: int
+    vocabulary: int
+
+    def mark(self, row: MarkedRow, generator: np.random.Generator) -> None:
+        """Choose at least one token of a row, where there is a candidate, and hide what is chosen."""
+        is_context = (row.spans == CONTEXT) & ~row.is_special
+        if self.name == "mntp":
+            reads_context = np.append(False, row.spans[:-1] == CONTEXT)
+            candidates = np.flatnonzero(is_context & reads_context)
+        else:
+            candidates = np.flatnonzero(is_context)
+        n = min(len(candidates), max(1, round(self.options.rate * len(candidates))))
+        chosen = np.sort(generator.choice(candidates, size=n, replace=False)) if n else candidates
+        fate = generator.random(n)
+        is_masked = fate < self.options.masked
+        is_random = ~is_masked & (fate < self.options.masked + self.options.random)
+        row.shown[chosen[is_masked]] = self.mask_id
+        row.shown[chosen[is_random]] = generator.integers(0, self.vocabulary, int(is_random.sum()))
+        row.targets[self.name] = (chosen, chosen - 1 if self.name == "mntp" else chosen)
+
+
+def find_mask_id(tokenizer: Any, wanted: str = "") -> int:
+    """Find the mask token: the one wanted, else the tokenizer's own, `FALLBACK` or EOS; `ConfigError` for none such."""
+    if not wanted and tokenizer.mask_token_id is not None:
+        return int(tokenizer.mask_token_id)
+    token = wanted or FALLBACK
+    known = tokenizer.convert_tokens_to_ids(token)
+    if known is not None and known != tokenizer.unk_token_id:
+        return int(known)
+    if not wanted and tokenizer.eos_token_id is not None:  # as LLM2Vec offers
+        return int(tokenizer.eos_token_id)
+    raise ConfigError(
+        f"the mask token {token!r} is no token of this tokenizer; set objectives.mntp.mask_token to one that is."
+    )
+
+
+# Self-supervised contrastive learning (SimCSE, 2104.08821): texts that belong together get vectors that do.
+
+
+def info_nce(
+    anchors: Float[Tensor, "B D"],
+    positives: Float[Tensor, "B D"],
+    negatives: Float[Tensor, "B D"] | None = None,
+    *,
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """Compute InfoNCE: the cross-entropy of each anchor's own positive among all positives and all hard negatives.
+
+    Scores are cosines divided by the temperature; the mean over anchors is returned.
+
+    Example:
+        >>> vectors = torch.eye(2)
+        >>> round(float(info_nce(vectors, vectors, temperature=1.0)), 4)  # log(1 + exp(-1))
+        0.3133
+    """
+    candidates = positives if negatives is None else torch.cat([positives, negatives])
+    scores = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T / temperature
+    return cross_entropy(scores, torch.arange(len(anchors), device=scores.device))
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastBatch:
+    """Texts of `B` rows: all anchors, then all positives, then all hard negatives where there are any."""
+
+    batch: Batch
+    n_rows: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the decoder reads, padding left out."""
+        return int(self.batch.n_tokens.sum())
+
+
+class Contrast:
+    """The contrastive objective on a decoder."""
+
+    name = "sscl"
+
+    def __init__(self, decoder: Decoder, options: SscOptions) -> None:
+        self.decoder, self.options = decoder, options
+        template = InputTemplate(instruction=options.instruction, eos=options.eos, max_tokens=options.length)
+        self._encode = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
+        [pooling] = select_poolings(options.pooling)
+        self._pool = find_pooling(pooling)
+        names = decoder.layers
+        self._positions = [names.index(layer) for layer in select_layers(options.layers, len(decoder.blocks))]
+
+    def gather(self, rows: Sequence[tuple[str, ...]]) -> ContrastBatch:
+        """Put the texts of rows into a batch; a text alone is its own positive, of which dropout makes another view."""
+        columns = [*zip(*rows, strict=True)]
+        texts = [text for column in (columns * 2 if len(columns) == 1 else columns) for text in column]
+        return ContrastBatch(collate(self._encode(texts), range(len(texts))), len(rows))
+
+    def loss(self, batch: ContrastBatch) -> Float[Tensor, ""]:
+        """Compute the loss, the mean over layers."""
+        states = states_with_gradients(self.decoder, batch.batch, self._positions)
+        losses = []
+        for position in self._positions:
+            hidden = states[position]
+            vectors = torch.split(self._pool(hidden, index_rows(batch.batch, hidden.device)), batch.n_rows)
+            losses.append(info_nce(*vectors, temperature=self.options.temperature))
+        return torch.stack([loss.to(losses[0].device) for loss in losses]).mean()
+
+
+# Texts of an adaptation: rows of tokens of a mixture of corpora, rows of texts that belong together, and the order.
+
+
+DATA = "ICECORE_DATA"
+TEXTS_PER_CALL = 256
+MOST_CORPUS_TEXTS = 1_000_000
+"""Texts taken of a corpus that goes by its name."""
+
+
+def find_file(name: str) -> Path:
+    """Find a file of texts: as it is named, or in the folder that `ICECORE_DATA` names."""
+    path = Path(name).expanduser()
+    local = Path(os.environ[DATA]) / name if os.environ.get(DATA) else path
+    return local if not path.exists() and local.exists() else path
+
+
+def plain_form(text: str) -> str:
+    """Return what is compared of two texts: their words, without case and punctuation."""
+    kept = (letter for letter in unicodedata.normalize("NFKC", text).casefold() if letter.isalnum() or letter.isspace())
+    return " ".join("".join(kept).split())
+
+
+@dataclass
+class Excluded:
+    """Texts that must not be trained on, and how many rows were dropped because they hold one, by where it is from."""
+
+    sources: dict[str, frozenset[str]]
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def holds(self, texts: Iterable[str]) -> bool:
+        """Whether one of some texts is excluded; such a row is counted for each source that has one of its texts."""
+        forms = {plain_form(text) for text in texts}
+        hits = [name for name, excluded in self.sources.items() if not forms.isdisjoint(excluded)]
+        self.dropped.update(hits)
+        return bool(hits)
+
+
+def read_excluded(names: Sequence[str]) -> Excluded:
+    """Read the texts of files, or of every split of tasks, that must not be trained on."""
+    sources: dict[str, frozenset[str]] = {}
+    for name in names:
+        if name in TASKS:
+            task = load_task(name)
+            for split, rows in task.splits.items():
+                texts = (text for column in task.text_columns for text in rows[column])
+                sources[f"{name} {split}"] = frozenset(map(plain_form, texts))
+        else:
+            sources[Path(name).name] = frozenset(map(plain_form, stream_texts(find_file(name))))
+    return Excluded(sources)
+
+
+# --- Rows of tokens ---
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRows:
+    """Rows of tokens of all parts of a mixture."""
+
+    rows: tuple[NDArray[np.int64], ...]
+    part_of: NDArray[np.int64]
+    """`(N,)` part that each row is of."""
+    shares: NDArray[np.float64]
+    """`(P,)` share of each part."""
+    has_bos: bool
+    """Whether every row begins with the tokenizer's BOS token."""
+    digest: str
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all rows."""
+        return sum(map(len, self.rows))
+
+    def draw(self, n: int, *, seed: int) -> NDArray[np.int64]:
+        """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
+        generator = np.random.default_rng([seed, 1])
+        parts = generator.choice(len(self.shares), size=n, p=self.shares)
+        drawn = np.empty(n, np.int64)
+        for part in range(len(self.shares)):
+            rows, places = np.flatnonzero(self.part_of == part), np.flatnonzero(parts == part)
+            rounds = -(-len(places) // len(rows))
+            order = np.concatenate([generator.permutation(rows) for _ in range(rounds)] or [rows[:0]])
+            drawn[places] = order[: len(places)]
+        return drawn
+
+
+def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer writes its BOS token before a text."""
+    ids = tokenizer("a").input_ids
+    return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
+
+
+def read_rows(
+    parts: Sequence[CorpusPart],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    length: int,
+    held_out: int,
+    excluded: Excluded,
+    report: Callable[[str], None] = lambda _: None,
+) -> tuple[TokenRows, TokenRows]:
+    """Read the rows to train on, and those held out, of at most `length` tokens each.
+
+    Documents are cut into consecutive rows, none of which crosses a border; a rest of fewer than `SHORTEST_ROW` tokens
+    is dropped. Whole documents are held out, the same ones whatever the seed: those whose digests are smallest, until
+    there are enough rows.
+
+    Raises:
+        TaskError: A corpus is too small to hold out as many rows and train on others.
+    """
+    bos = [int(tokenizer.bos_token_id)] if begins_with_bos(tokenizer) else []
+    documents: list[tuple[str, int, list[NDArray[np.int64]]]] = []
+    for number, part in enumerate(parts):
+        before, n_tokens = len(documents), 0
+        for digest, ids in _tokenise(_read_documents(part, excluded), tokenizer):
+            rows = _cut(ids, bos, length)
+            if rows:
+                documents.append((digest, number, rows))
+                n_tokens += sum(map(len, rows))
+        name = part.corpus or Path(part.files).name
+        if len(documents) == before:
+            raise TaskError(f"the corpus {name!r} holds no text of at least {SHORTEST_ROW} tokens; give another file.")
+        report(f"{name}: {len(documents) - before:,} texts, {n_tokens:,} tokens")
+    order = sorted(range(len(documents)), key=lambda i: documents[i][0])
+    n_held, is_held = 0, [False] * len(documents)
+    for i in order:
+        if n_held >= held_out:
+            break
+        is_held[i], n_held = True, n_held + len(documents[i][2])
+    weights = np.array([part.weight for part in parts])
+
+    def gather(held: bool) -> TokenRows:
+        chosen = [documents[i] for i in range(len(documents)) if is_held[i] == held]
+        rows = tuple(row for _, _, rows in chosen for row in rows)
+        part_of = np.array([part for _, part, rows in chosen for _ in rows], np.int64)
+        if len({*part_of.tolist()}) < len(parts) and not held:
+            raise TaskError(
+                f"nothing is left to train on of a corpus once {held_out} rows are held out; give more texts, or lower "
+                "training.held_out."
+            )
+        digest = digest_json([digest for digest, _, _ in chosen])
+        return TokenRows(rows, part_of, weights / weights.sum(), bool(bos), digest)
+
+    return gather(False), gather(True)
+
+
+def _read_documents(part: CorpusPart, excluded: Excluded) -> Iterator[str]:
+    for text in _read_texts(part):
+        paragraphs = text if isinstance(text, list) else [text]
+        kept = [paragraph for paragraph in paragraphs if str(paragraph).strip() and not excluded.holds([paragraph])]
+        if kept:
+            yield "\n".join(kept)
+
+
+def _read_texts(part: CorpusPart) -> Iterable[str | list[str]]:
+    if part.corpus:
+        from probes.data.task import load_corpus
+
+        return load_corpus(part.corpus, MOST_CORPUS_TEXTS, part.options).texts()
+    return stream_texts(find_file(part.files), column=part.column)
+
+
+def _tokenise(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    some: list[str] = []
+    for text in texts:
+        some.append(text)
+        if len(some) == TEXTS_PER_CALL:
+            yield from _encode(some, tokenizer)
+            some = []
+    if some:
+        yield from _encode(some, tokenizer)
+
+
+def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    rows = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
+    for text, ids in zip(texts, rows, strict=True):
+        yield hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), np.array(ids, np.int64)
+
+
+def _cut(ids: NDArray[np.int64], bos: Sequence[int], length: int) -> list[NDArray[np.int64]]:
+    room = length - len(bos)
+    pieces = [ids[start : start + room] for start in range(0, len(ids), room)]
+    return [np.array([*bos, *piece], np.int64) for piece in pieces if len(piece) + len(bos) >= SHORTEST_ROW]
+
+
+# --- Texts that belong together ---
+
+
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """Rows of texts: an anchor, its positive, and perhaps a hard negative; of views the anchor alone."""
+
+    rows: tuple[tuple[str, ...], ...]
+    digest: str
+
+    def draw(self, n: int, *, seed: int) -> NDArray[np.int64]:
+        """Draw the rows of a whole training, in one order after another."""
+        generator = np.random.default_rng([seed, 2])
+        rounds = -(-n // len(self.rows))
+        orders = [generator.permutation(len(self.rows)) for _ in range(rounds)]
+        return np.concatenate(orders or [np.zeros(0, np.int64)])[:n]
+
+
+def read_text_rows(
+    options: SscOptions, corpus: Sequence[CorpusPart], *, held_out: int, excluded: Excluded
+) -> tuple[TextRows, TextRows]:
+    """Read the rows of the contrastive objective to train on, and those held out; rows with an excluded text go.
+
+    No text is in both: rows are held out by the digest of their anchor, and others that share a text with one are not
+    trained on.
+
+    Raises:
+        UnknownNameError: A column that the file does not have.
+        TaskError: An empty text, or too few rows.
+    """
+    rows = list(dict.fromkeys(row for row in _text_rows(options, corpus) if not excluded.holds(row)))
+    order = sorted(rows, key=lambda row: hashlib.sha256(row[0].encode("utf-8", "surrogatepass")).hexdigest())
+    held, rest = order[:held_out], {*order[held_out:]}
+    known = {plain_form(text) for row in held for text in row}
+    trained = [row for row in rows if row in rest and known.isdisjoint(map(plain_form, row))]
+    if len(trained) < options.batch or len(held) < 2:
+        raise TaskError(
+            f"sscl has {len(trained)} rows to train on and {len(held)} held out; allowed: at least a batch of "
+            f"{options.batch}, and 2. Give more rows, or lower objectives.sscl.batch."
+        )
+    return tuple(TextRows(tuple(some), digest_json(some)) for some in (trained, held))  # type: ignore[return-value]
+
+
+def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tuple[str, ...]]:
+    if not options.files:
+        for part in corpus:
+            for text in _read_texts(part):
+                yield from ((item,) for item in (text if isinstance(text, list) else [text]) if item.strip())
+        return
+    path = find_file(options.files)
+    table = read_raw(path)
+    columns = [name for name in (options.anchor, options.positive, options.negative) if name]
+    for column in columns:
+        if column not in table.columns:
+            raise unknown_column(column, table)
+    for row in table.rows:
+        try:
+            yield tuple(check_text(column, row.values[column]) for column in columns)
+        except BadRow as error:
+            raise TaskError(f"{table.location(row)}: {error}") from error
