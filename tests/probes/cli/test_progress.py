@@ -32,7 +32,7 @@ def test_a_terminal_gets_a_bar() -> None:
 
 def test_anything_else_gets_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 20.0, 40.0])
-    monkeypatch.setattr("extract.run.extraction_spec.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("probes.runs.watcher.time.monotonic", lambda: next(clock))
     screen = io.StringIO()
     show(BarProgress(Console(file=screen, force_terminal=False, width=200), title="drilling"))
     assert screen.getvalue().split("\n") == ["drilling: 100 of 100 rows, 2 rows/s 75 tokens/s 0 s left", ""]
@@ -40,7 +40,7 @@ def test_anything_else_gets_a_line_every_half_minute(monkeypatch: pytest.MonkeyP
 
 def test_the_time_left_is_that_of_tokens_where_long_texts_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 40.0])
-    monkeypatch.setattr("extract.run.extraction_spec.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("probes.runs.watcher.time.monotonic", lambda: next(clock))
     screen = io.StringIO()
     progress = BarProgress(Console(file=screen, force_terminal=False, width=80), title="drilling")
     progress.expect(n_tokens=10_000)
