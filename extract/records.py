@@ -265,7 +265,7 @@ def _read(hint: object, value: object) -> object:
     elif type(value) is date:  # as PyYAML reads 2026-01-31
         value = str(value)
     for option in options:
-        if option is Any or (option is NoneType and value is None) or _is_choice(value, (option,)):
+        if (option is NoneType and value is None) or _is_choice(value, (option,)):
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(_read(get_args(option)[0], item) for item in value)
@@ -299,7 +299,9 @@ def _read_text(text: str, options: tuple[object, ...]) -> object:
 
 def _is_choice(value: object, options: tuple[object, ...]) -> bool:
     """Whether a value is one that a `Literal` lists, or may be anything."""
-    return any(option is Any or (get_origin(option) is Literal and value in get_args(option)) for option in options)
+    return any(
+        option in (Any, object) or (get_origin(option) is Literal and value in get_args(option)) for option in options
+    )
 
 
 def wrong_kind(hint: object, value: object, name: str) -> UsageError:

@@ -49,8 +49,14 @@ class EmbeddedWords:
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
     """Compute latents of texts in memory, on the CPU: those of an extraction before they are rounded for the store.
 
-    Taps that are narrower than the others end in zeros.
+    Taps that are narrower than the others end in zeros. Views are what poolings are otherwise.
     """
+    if spec.views:
+        parts = dict[str, Float[Tensor, "L N D"]]()
+        for one, names in spec.passes:
+            latents = embed_texts(decoder, texts, spec=one)
+            parts |= {name: latents[:, one.poolings.index(spec.readings[name].poolings[0])] for name in names}
+        return torch.stack([parts[name] for name in spec.views], dim=1)
     if len(spec.members) > 1:
         return torch.stack([embed_texts(decoder, texts, spec=member) for member in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
@@ -59,6 +65,11 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
     """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
+    if spec.views:
+        views = {name: embed_words(decoder, texts, spec=view) for name, view in spec.readings.items()}
+        latents = torch.cat([view.latents for view in views.values()], dim=1)
+        flags = np.bitwise_or.reduce([view.flags for view in views.values()])
+        return replace(next(iter(views.values())), latents=latents, flags=flags)
     if len(spec.members) > 1:
         parts = [embed_words(decoder, texts, spec=member) for member in spec.members]
         latents = torch.stack([part.latents for part in parts]).mean(0)

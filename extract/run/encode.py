@@ -25,7 +25,7 @@ from extract.inputs.tokens import (
 )
 from extract.poolings.pooling_table import find_token_set
 from extract.poolings.poolings import require_joinable, require_tokens
-from extract.run.extraction_spec import ExtractionSpec, WordSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec, require_one_reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,6 +39,7 @@ FILLER = 0  # any token: its embedding is replaced
 
 def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
     """Make the encoder of an extraction's texts; raises as the encoders do, and as `require_joinable`."""
+    require_one_reading(spec, "rows of tokens are made for one at a time")
     if not has_words and spec.template.on_long == "windows":
         require_joinable(spec.poolings)
         if spec.mask_plan.prepend is not None:

@@ -30,7 +30,7 @@ from extract.run.extraction import (
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session
-from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
+from extract.store.cache import LatentCache, MeanCache, ViewCache, cache_path, find_cache
 from extract.store.kept_texts import keep_texts
 from extract.wiring.attention import Wiring
 from extract.wiring.plan_wiring import masks_in_force, rest_in_force
@@ -79,6 +79,12 @@ class _Branch:
                 proof.prove()
 
 
+def can_sweep(plans: Sequence[MaskPlan], spec: ExtractionSpec) -> bool:
+    """Whether there are several plans, which `sweep_latents` can extract at once."""
+    has_reba = any(name in REBA for name in (*spec.poolings, *spec.words.poolings))
+    return len(plans) > 1 and not has_reba and not any(plan.has_tail for plan in plans)
+
+
 def sweep_latents(
     decoder: Decoder,
     texts: Iterable[str | JoinedText],
@@ -99,6 +105,8 @@ def sweep_latents(
     n_blocks = len(decoder.blocks)
     sweep_cost(plans, n_blocks)
     unique = unique_texts(texts)
+    if spec.views:
+        return _sweep_views(decoder, unique, plans, spec=spec, folder=folder, progress=progress)
     if len(spec.members) > 1:
         swept = [
             sweep_latents(decoder, unique, plans, spec=member, folder=folder, progress=progress)
@@ -136,6 +144,27 @@ def sweep_latents(
             keep_texts(cache.path, unique)
     warn_truncated(caches[0])
     return caches
+
+
+def _sweep_views(
+    decoder: Decoder,
+    texts: Sequence[str | JoinedText],
+    plans: Sequence[MaskPlan],
+    *,
+    spec: ExtractionSpec,
+    folder: str | Path,
+    progress: ExtractionProgress | None,
+) -> list[LatentCache]:
+    """Sweep each view over the plans; one that has a plan of its own is extracted once for all of them."""
+    points = [spec.with_plan(plan).readings for plan in plans]
+    swept: dict[str, list[LatentCache]] = {}
+    for name, view in spec.readings.items():
+        if any(point[name].plan != plan.text for point, plan in zip(points, plans, strict=True)):
+            one = extract_latents(decoder, texts, spec=points[0][name], folder=folder, progress=progress)
+            swept[name] = [one] * len(plans)
+        else:
+            swept[name] = sweep_latents(decoder, texts, plans, spec=view, folder=folder, progress=progress)
+    return [ViewCache({name: caches[k] for name, caches in swept.items()}) for k in range(len(plans))]
 
 
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:

@@ -374,7 +374,7 @@ def score_words(
     if find_protocol(fit.get("protocol", "icecore")).cut.get("words") == "every-token":
         texts, positions = _cut(unique, decoder, spec)
     words = embed_words(decoder, texts, spec=spec)
-    reads = {"layers": spec.layers, "poolings": spec.words.poolings}
+    reads = {"layers": spec.layers, "poolings": spec.poolings_read(of_words=True)}
     with torch.no_grad():
         logits = [saved.head(read_channels(words.latents, saved.record, **reads)) for saved in heads]
     (scores,) = torch.stack(logits).mean(0).float().numpy()  # of one probe

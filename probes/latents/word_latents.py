@@ -338,7 +338,7 @@ class WordLatents:
             )
         self.cache, self.task = cache, task
         self.batch_size, self.seed, self.streaming = batch_size, seed, streaming
-        self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
+        self.channels = channels_of(cache, pooling or cache.default_pooling, layers)
         self.layers = self.channels.names
         """Names of the channels, `L` of them; with one pooling these are its layers."""
         self.rows = {split: cache.words_of(task.joined(split)) for split in task.splits}

@@ -73,6 +73,7 @@ class CacheInfo(TypedDict, total=False):
     n_rows: int
     n_truncated: int
     certificate: Plain
+    views: Mapping[str, Plain]
 
 
 class AutoencoderInfo(TypedDict, total=False):

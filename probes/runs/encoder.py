@@ -18,7 +18,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
-from extract.store.cache import LatentCache, cache_path, whole_caches
+from extract.store.cache import LatentCache, ViewCache, cache_path, whole_caches
 from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import of_all_texts
 from probes.runs.config_file import as_config, nest_options
@@ -116,6 +116,17 @@ def reuse_latents(
     Texts that several caches hold between them are copied into a new one. Raises as `extract_latents`.
     """
     texts, folder = list(texts), Path(folder)
+    if spec.views:
+        views = {}
+        for name, view in spec.readings.items():
+            cache = reuse_latents(decoder, texts, spec=view, folder=folder, progress=progress)
+            manifest = describe_extraction(decoder, unique_texts(texts), view, n_rows=len(cache))
+            if cache.identity.text_digest != manifest.identity.text_digest:  # views hold the same texts, and no others
+                manifest = describe_extraction(decoder, unique_texts(texts), view)
+                plain = [text for text in unique_texts(texts) if isinstance(text, str)]
+                cache = compose_cache([CachePart(cache, plain)], manifest=manifest, folder=folder)
+            views[name] = cache
+        return ViewCache(views).with_texts(texts)
     plain = [text for text in unique_texts(texts) if isinstance(text, str)]
     parts, is_missing = list[CachePart](), np.ones(len(plain), np.bool_)
     manifest = describe_extraction(decoder, plain or unique_texts(texts), spec)

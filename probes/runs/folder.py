@@ -22,7 +22,7 @@ from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import RebaOptions
 from extract.records import Values, as_given, load_yaml
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.store.manifest import Manifest, Plain, differences, flatten
+from extract.store.manifest import Manifest, Plain, describe_views, differences, flatten
 from probes.heads.head_table import HeadOptions, find_head
 from probes.heads.result import HeadResult
 from probes.report.document import best_result
@@ -202,6 +202,7 @@ def describe_cache(cache: "LatentCache") -> CacheInfo:
         "n_rows": len(cache),
         "n_truncated": int(cache.is_truncated.sum()),
         "certificate": cache.certificate,
+        **({"views": views} if (views := describe_views(cache.identity)) else {}),
     }
 
 
@@ -336,8 +337,13 @@ class RunFolder:
     @cached_property
     def spec(self) -> ExtractionSpec:
         """What the run extracted; a file of spans is found from here or from the run folder."""
-        spec = read_spec(self.settings["extraction"])
-        return replace(spec, template=replace(spec.template, spans=self.find(spec.template.spans)))
+        spec = read_spec(self.settings["extraction"], self.settings.get("views", {}))
+        views = {
+            name: {**(spec.views[name] or {}), "template": replace(view.template, spans=self.find(view.template.spans))}
+            for name, view in spec.readings.items()
+            if name
+        }
+        return replace(spec, template=replace(spec.template, spans=self.find(spec.template.spans)), views=views)
 
     @cached_property
     def decoder(self) -> DecoderSpec:
@@ -404,13 +410,14 @@ def no_run(path: Path, error: Exception) -> HeadError:
     )
 
 
-def read_spec(values: Values) -> ExtractionSpec:
-    """Read the `extraction` of a run's config.yaml; an unknown key is a `TypeError`."""
+def read_spec(values: Values, views: Values = MappingProxyType({})) -> ExtractionSpec:
+    """Read the `extraction` of a run's config.yaml, and its `views`; an unknown key is a `TypeError`."""
     template, words = (_tuples(values[name]) for name in ("template", "words"))
     parts = {
         "template": InputTemplate(**template),
         "words": as_given(WordSpec(**words), frozenset(words)),
         "reba": RebaOptions(**values.get("reba", {})),
+        "views": dict(views),
     }
     return as_given(ExtractionSpec(**{**_tuples(values), **parts}), frozenset(values))
 

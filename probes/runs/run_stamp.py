@@ -56,7 +56,8 @@ def describe_inputs(config: RunConfig, *beside: str) -> Inputs | None:
     files = _decoder_files(config.decoder)
     if files is None or registry.ADDED or config.pretraining.corpus:
         return None
-    settings = {**config.to_dict(), "template": config.extraction.template.to_dict()}
+    templates = [view.template.to_dict() for view in config.extraction.readings.values()]
+    settings = {**config.to_dict(), "template": templates if config.views else templates[0]}
     for key in ("caches", "runs", "name"):  # where it goes; the state of what is there is compared by itself
         del settings[key]
     settings |= {"beside": list(beside)} if beside else {}
