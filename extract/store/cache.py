@@ -670,9 +670,9 @@ class ViewCache(JoinedCache):
 
     Example:
         >>> cache = LatentCache(getfixture("tiny_cache"))
-        >>> both = ViewCache({"one": only_pooling(cache, "mean"), "other": only_pooling(cache, "last")})
-        >>> torch.equal(both.gather([3], "other"), cache.gather([3], "last"))
-        True
+        >>> both = ViewCache({"one": cache, "other": cache})
+        >>> both.poolings, torch.equal(both.gather([1], "other"), cache.gather([1], "mean"))
+        (('one', 'other'), True)
     """
 
     def __init__(self, views: Mapping[str, LatentCache]) -> None:
@@ -719,16 +719,6 @@ class ViewCache(JoinedCache):
         """Return the cache of a view, and where it has the latents of this one."""
         k = self.poolings.index(name)
         return self.parts[k], self._positions[k]
-
-
-def only_pooling(cache: LatentCache, pooling: str) -> LatentCache:
-    """Return a cache as one that holds a single pooling, as a view does."""
-    if pooling not in cache.poolings:
-        raise unknown_name("pooling", pooling, cache.poolings)
-    identity = cache.identity
-    if identity.words is None:
-        return cache.shown_as(replace(identity, poolings=(pooling,)))
-    return cache.shown_as(replace(identity, words=replace(identity.words, poolings=(pooling,))))
 
 
 def mean_parts(identity: CacheIdentity) -> list[CacheIdentity]:

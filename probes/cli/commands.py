@@ -415,7 +415,7 @@ class LayersArgs(Computing):
     runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     head: str = option("", "head of the runs, or all; each run's best when absent", completes="heads")
     views: tuple[str, ...] = option(
-        (), "alone, baselines, shapley, sets, information or mix; all when absent", read=_names
+        (), "alone, baselines, by-view, shapley, sets, information or mix; all when absent", read=_names
     )
     controls: tuple[str, ...] = option((), "also fit on labels that mean nothing: type, text, shuffled", read=_names)
     split: str = option("", "the split to score; test when absent, or validation where there is no test")
