@@ -221,6 +221,11 @@ class LatentCache:
         """What a head reads that names no pooling: the first; several are joined by `+`."""
         return self.poolings[0]
 
+    def plan_of(self, pooling: str) -> str:
+        """Return the plan that the latents of a pooling were computed under; views may have one each."""
+        del pooling
+        return self.identity.plan
+
     @property
     def is_words(self) -> bool:
         """Whether the latents are those of words."""
@@ -693,6 +698,10 @@ class ViewCache(JoinedCache):
     def default_pooling(self) -> str:
         """All views."""
         return "+".join(self.poolings)
+
+    def plan_of(self, pooling: str) -> str:
+        """Return the plan of a view."""
+        return self.views[pooling].identity.plan
 
     @property
     def certificate(self) -> Plain:

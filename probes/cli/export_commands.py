@@ -81,6 +81,11 @@ def _export_folder(args: ExportArgs) -> int:
         raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
     decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
     layer, pooling = args.layer or layer, next(iter(args.poolings), pooling)
+    if spec.views:
+        if pooling not in spec.views:
+            raise ConfigError(f"no single view is chosen there; name one with --poolings: {', '.join(spec.views)}.")
+        spec = spec.readings[pooling]
+        pooling = spec.poolings[0]
     if not layer:
         raise ConfigError("no single layer is chosen there; name one with --layer, as block_12, 12 or -1.")
     if args.decoder:
@@ -111,19 +116,15 @@ def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, 
     if name not in run.scores.heads:
         raise ConfigError(f"the run has no head {name!r}; allowed: {', '.join(run.scores.heads)}.")
     result = run.scores.heads[name]
-    return (
-        run.decoder,
-        run.spec,
-        str(result.chosen.get("layer", "")).rpartition("/")[2],
-        _one(result.pooling.split("+")),
-    )
+    pooling, _, layer = str(result.chosen.get("layer", "")).rpartition("/")
+    return run.decoder, run.spec, layer, pooling or _one(result.pooling.split("+"))
 
 
 def _of_config(name: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
     config = read_config([], file=name)
     layers = config.extraction.layers
     layer = layers[0] if len(layers) == 1 and layers[0] not in ("all", "blocks", "upper-half") else ""
-    return config.decoder, config.extraction, layer, _one(config.extraction.poolings)
+    return config.decoder, config.extraction, layer, _one(config.extraction.poolings_read(of_words=False))
 
 
 def _one(names: "tuple[str, ...] | list[str]") -> str:

@@ -15,6 +15,7 @@ from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, Layer, as_
 from extract.decoders.fetch import icecore_home
 from extract.errors import CacheError, ConfigError, InputError
 from extract.inputs.joined_text import JoinedText
+from extract.poolings.pooling_table import split_poolings
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.progress import ExtractionProgress
@@ -233,7 +234,8 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         Args:
             texts: N texts, which may repeat: a list, an array or a column.
             layer: A layer by its name or number; that of the encoder when None.
-            pooling: Which pooling, where several are extracted.
+            pooling: Which pooling, where several are extracted; of views which one, all of them side by side
+                (`V D` instead of `D`) when empty.
 
         Raises:
             InputError: No texts, or one that cannot be read.
@@ -242,11 +244,13 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         """
         rows = list_rows(texts)
         cache = self.cache(rows)
-        if not pooling and len(cache.poolings) > 1:
+        if not pooling and len(cache.poolings) > 1 and not isinstance(cache, ViewCache):
             raise CacheError(f"the encoder extracts the poolings {', '.join(cache.poolings)}; name one with pooling=.")
         layer = self.layer if layer is None else layer
         layers = cache.layers if layer is None else (select_one(layer, cache.layers),)
-        latents = cache.gather(cache.rows_of(rows), pooling or cache.poolings[0], layers=layers).numpy()
+        read = split_poolings(pooling or cache.default_pooling)
+        parts = [cache.gather(cache.rows_of(rows), name, layers=layers).numpy() for name in read]
+        latents = np.concatenate(parts, axis=-1)
         return latents if layer is None else latents[0]
 
     def cache(self, texts: Iterable[str]) -> LatentCache:

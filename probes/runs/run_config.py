@@ -386,6 +386,12 @@ def load_run_task(config: RunConfig) -> "Task":
 
         task = look_both_ways_split(task)
     elif cut == "every-token":  # reading the tokenizer does not load the decoder
+        templates = {view.template for view in config.extraction.readings.values()}
+        if len(templates) > 1:
+            raise ConfigError(
+                f"protocol {config.protocol!r} tags every token as a word, and the views {', '.join(config.views)} cut "
+                "texts into tokens by different templates; give all of them one template."
+            )
         from extract.decoders.decoder import load_tokenizer
         from probes.data.word_task import label_every_token
 
