@@ -371,11 +371,13 @@ def _by_view(findings: HeadFindings) -> str:
     if scores is None or lost is None:
         return ""
     parts = []
-    for k, view in enumerate(lost.layers):
-        is_significant = lost.low[k] > 0 or lost.high[k] < 0
+    for view, score, value, low, high in zip(
+        lost.layers, scores.values[1:], lost.values, lost.low, lost.high, strict=True
+    ):
+        is_tied = not (low > 0 or high < 0)
+        gap = f"{_percent(abs(value))} {'less' if value > 0 else 'more'}, {_percent(low)} to {_percent(high)} lost"
         parts.append(
-            f"without {view} {_percent(scores.values[k + 1])} ({100 * lost.values[k]:+.1f} with it, "
-            f"{_percent(lost.low[k])} to {_percent(lost.high[k])}{', not significant' * (not is_significant)})"
+            f"without {view} {_percent(score)} ({'the same' if value == low == high else gap + ', a tie' * is_tied})"
         )
     return f"All {len(lost.layers)} views together have {_percent(scores.values[0])}, {'; '.join(parts)}."
 
