@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -183,7 +183,7 @@ def _read_view(spec: ExtractionSpec, name: str, changes: dict[str, object]) -> E
         if key not in hints:
             raise unknown_key(f"views.{name}.{key}", [f"views.{name}.{known}" for known in hints])
         record, value = getattr(spec, key), change
-        if is_dataclass(record) and not isinstance(change, type(record)):
+        if isinstance(record, InputTemplate | WordSpec | RebaOptions) and not isinstance(change, type(record)):
             section = {"name": change} if isinstance(change, str) else change
             value = {**_kept(record, section), **section} if isinstance(section, Mapping) else section
         values[key] = from_plain(hints[key], value, f"views.{name}.{key}")
@@ -202,12 +202,12 @@ def _read_view(spec: ExtractionSpec, name: str, changes: dict[str, object]) -> E
     return view
 
 
-def _kept(record: object, changes: Mapping[str, object]) -> dict[str, object]:
+def _kept(record: InputTemplate | WordSpec | RebaOptions, changes: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of a section that a view keeps: those that were given, but for what a template's name decides.
 
     The name of a template, the old or the new one, decides fields only where they are not changed by themselves.
     """
-    names = given(record) if isinstance(record, InputTemplate | WordSpec) else record_hints(type(record))
+    names = record_hints(RebaOptions) if isinstance(record, RebaOptions) else given(record)
     kept = {key: getattr(record, key) for key in names if key != "name" or "name" not in changes}
     if isinstance(record, InputTemplate) and "name" in changes:
         old = [TEMPLATES[name].fields for name in split_names(record.name)]

@@ -245,8 +245,8 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     """Say, one line each, where a run departs from the protocol it names because of what its word cache holds."""
     if isinstance(cache, ViewCache):
         views = {name: cache.views[name] for name in pooling.split(JOIN)}
-        lines = {name: departures(protocol, view, view.poolings[0]) for name, view in views.items()}
-        return tuple(f"view {name}: {line}" for name, of_view in lines.items() for line in of_view)
+        of_views = {name: departures(protocol, view, view.poolings[0]) for name, view in views.items()}
+        return tuple(f"view {name}: {line}" for name, of_view in of_views.items() for line in of_view)
     words, template = cache.identity.words, cache.identity.template
     lines = []
     if protocol == MAGNET:

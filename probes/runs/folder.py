@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 
@@ -31,6 +31,7 @@ from probes.report.scores import (
     BaselineScores,
     CacheInfo,
     RunScores,
+    ViewInfo,
     check_scores,
     read_baselines,
     read_result,
@@ -192,7 +193,7 @@ def without_absolute_paths(value: Any, key: str = "") -> Any:
 
 def describe_cache(cache: "LatentCache") -> CacheInfo:
     """Describe a cache for scores.json."""
-    return {
+    described: CacheInfo = {
         "file": cache.path.name,
         "id": cache.manifest.id,
         "plan": cache.identity.plan,
@@ -202,8 +203,10 @@ def describe_cache(cache: "LatentCache") -> CacheInfo:
         "n_rows": len(cache),
         "n_truncated": int(cache.is_truncated.sum()),
         "certificate": cache.certificate,
-        **({"views": views} if (views := describe_views(cache.identity)) else {}),
     }
+    if views := describe_views(cache.identity):
+        described["views"] = cast("Mapping[str, ViewInfo]", views)
+    return described
 
 
 def describe_program() -> Values:
@@ -338,7 +341,7 @@ class RunFolder:
     def spec(self) -> ExtractionSpec:
         """What the run extracted; a file of spans is found from here or from the run folder."""
         spec = read_spec(self.settings["extraction"], self.settings.get("views", {}))
-        views = {
+        views: dict[str, dict[str, object] | None] = {
             name: {**(spec.views[name] or {}), "template": replace(view.template, spans=self.find(view.template.spans))}
             for name, view in spec.readings.items()
             if name

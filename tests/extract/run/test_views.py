@@ -257,12 +257,12 @@ def test_caches_that_are_no_views_of_each_other_are_refused(
     with pytest.raises(CacheError, match="the view 'several' has the poolings mean, last; allowed: one"):
         ViewCache({"several": several})
     words = extract_latents(decoder, SENTENCES, spec=ExtractionSpec(), folder=tmp_path)
-    with pytest.raises(CacheError, match="view 'words' holds something else|are of words and of whole texts"):
+    with pytest.raises(CacheError, match=r"view 'words' holds something else|are of words and of whole texts"):
         ViewCache({"plain": plain, "words": words})
     same = other.shown_as(replace(other.identity, text_digest=plain.identity.text_digest))
     with pytest.raises(CacheError, match="views differ in how many latents they have"):
         ViewCache({"plain": plain, "same": same})
-    with pytest.raises(UnknownNameError, match="unknown pooling 'mean'. Allowed: plain, echo"):
+    with pytest.raises(UnknownNameError, match=r"unknown pooling 'mean'\. Allowed: plain, echo"):
         viewed[0].gather([0], "mean")
     assert echo.poolings == ("echo-mean",)
 
@@ -280,5 +280,5 @@ def test_words_of_other_units_are_no_views(decoder: Decoder, tmp_path: Path) -> 
 
 
 def test_what_reads_one_extraction_at_a_time_names_the_views(decoder: Decoder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there are the views plain, echo, but .*; leave views out"):
+    with pytest.raises(ConfigError, match=r"there are the views plain, echo, but .*; leave views out"):
         extract_shards(decoder, TEXTS, spec=TWO, folder=tmp_path)

@@ -1,5 +1,6 @@
 """Runs that read several views of the texts: every kind of task, from the fit to new rows, and what is refused."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from probes.runs.run_stamp import find_finished
 from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import edit_config, forbid
 
-ECHO = {"template": "echo", "poolings": ["echo-mean"]}
+ECHO: dict[str, object] = {"template": "echo", "poolings": ["echo-mean"]}
 OF_TEXTS: dict[str, Any] = {"plain": {}, "echo": ECHO}
 OF_WORDS: dict[str, Any] = {"plain": None, "back": {"plan": "backward"}, "start": {"words": {"poolings": "first"}}}
 SIAMESE = {"max_epochs": 2, "batch_size": 16, "hidden": 8, "bottleneck": 4}
@@ -88,7 +89,7 @@ def require_same_predictions(result: LoadedRun, head: str) -> None:
     then: Any = scored.predictions["test"]
     if "test" in scored.names:
         then = [scored.names["test"][code] for code in then]
-        assert (sum(now, []) if isinstance(now[0], list) else now) == then
+        assert ([tag for row in now for tag in row] if isinstance(now[0], list) else now) == then
     else:
         np.testing.assert_allclose(now, then, rtol=1e-4, atol=1e-4)
 
@@ -134,7 +135,7 @@ def test_views_in_another_order_would_change_predictions(
         plain = layer_head.embed_once
         monkeypatch.setattr("probes.heads.pair_heads.embed_once", lambda *a: flip(*plain(*a)))
     else:
-        embed = word_heads.embed_words
+        embed: Any = vars(word_heads)["embed_words"]
 
         def flipped(*args: Any, **kwargs: Any) -> Any:
             words = embed(*args, **kwargs)
@@ -162,15 +163,15 @@ def test_views_with_other_contents_are_no_views_of_the_run(
     result = finished_views("pairs")
     folder = tmp_path / "runs" / "pairs"
     folder.parent.mkdir()
-    import shutil
-
     shutil.copytree(result.folder, folder)
 
     def exchange(config: Any) -> None:
         config["views"] = {"plain": config["views"]["echo"], "echo": config["views"]["plain"]}
 
     edit_config(folder, exchange)
-    with pytest.raises(CacheIdentityError, match="fitted on something else: views.echo.pooling is 'mean', the run has"):
+    with pytest.raises(
+        CacheIdentityError, match=r"fitted on something else: views\.echo\.pooling is 'mean', the run has"
+    ):
         load_run(folder, decoder=RunFolder(result.folder).decoder).predict([("a cat", "a dog")])
 
 
@@ -213,7 +214,7 @@ def test_layers_say_what_each_view_adds(finished_views: Callable[[str], LoadedRu
 def test_files_and_encoders_know_the_views(
     finished_views: Callable[[str], LoadedRun], decoder_folder: Path, tmp_path: Path
 ) -> None:
-    import pyarrow.parquet as parquet
+    from pyarrow import parquet
 
     result = finished_views("pairs")
     out = tmp_path / "latents.parquet"
