@@ -25,7 +25,7 @@ from extract.inputs.batches import Batch, collate_group, group_texts
 from extract.inputs.joined_text import JoinedText, digest_texts, require_words
 from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import require_reading
 from extract.poolings.memory import HostCopy
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
@@ -156,22 +156,12 @@ def _extract_views(
     progress: ExtractionProgress | None,
     workers: Workers,
 ) -> dict[str, LatentCache]:
-    """Extract every view, or find it; those that differ in their poolings, or in their plans, share the rest."""
-    from extract.run.sweep import can_sweep, sweep_latents
-
+    """Extract every view, or find it; those that differ in their poolings alone are one pass."""
     identities = {name: describe_extraction(decoder, texts, view).identity for name, view in spec.readings.items()}
     caches = {name: find_cache(Path(folder), identity) for name, identity in identities.items()}
     missing = {name: view for name, view in spec.readings.items() if caches[name] is None}
-    under: dict[ExtractionSpec, list[MaskPlan]] = {}
     for one, _ in join_readings(missing):
-        under.setdefault(one.with_plan(parse_plan("causal")), []).append(one.mask_plan)
-    for one, plans in under.items():
-        if workers.world_size == 1 and can_sweep(plans, one):
-            sweep_latents(decoder, texts, plans, spec=one, folder=folder, progress=progress)
-        else:
-            for plan in plans:
-                alone = one.with_plan(plan)
-                extract_latents(decoder, texts, spec=alone, folder=folder, progress=progress, workers=workers)
+        extract_latents(decoder, texts, spec=one, folder=folder, progress=progress, workers=workers)
     views = {}
     for name, view in spec.readings.items():
         cache = caches[name]

@@ -15,7 +15,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
-from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
@@ -27,7 +27,7 @@ from extract.run.extraction import (
     unique_texts,
     warn_truncated,
 )
-from extract.run.extraction_spec import ExtractionSpec
+from extract.run.extraction_spec import ExtractionSpec, join_readings
 from extract.run.progress import ExtractionProgress
 from extract.run.session import Put, Session
 from extract.store.cache import LatentCache, MeanCache, ViewCache, cache_path, find_cache
@@ -77,12 +77,6 @@ class _Branch:
             wiring.plan.kinds = list(self.plan.kinds(len(wiring.plan.kinds)))
             with rest_in_force(proof.decoder, wiring, self.plan):
                 proof.prove()
-
-
-def can_sweep(plans: Sequence[MaskPlan], spec: ExtractionSpec) -> bool:
-    """Whether there are several plans, which `sweep_latents` can extract at once."""
-    has_reba = any(name in REBA for name in (*spec.poolings, *spec.words.poolings))
-    return len(plans) > 1 and not has_reba and not any(plan.has_tail for plan in plans)
 
 
 def sweep_latents(
@@ -144,6 +138,29 @@ def sweep_latents(
             keep_texts(cache.path, unique)
     warn_truncated(caches[0])
     return caches
+
+
+def extract_views(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    *,
+    spec: ExtractionSpec,
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+) -> LatentCache:
+    """Extract views as `extract_latents` does, in one process; those that differ in their plans alone are swept."""
+    texts = list(texts)
+    unique = unique_texts(texts)
+    identities = {name: describe_extraction(decoder, unique, view).identity for name, view in spec.readings.items()}
+    missing = {name: spec.readings[name] for name in spec.views if find_cache(Path(folder), identities[name]) is None}
+    under: dict[ExtractionSpec, list[MaskPlan]] = {}
+    for one, _ in join_readings(missing):
+        under.setdefault(one.with_plan(parse_plan("causal")), []).append(one.mask_plan)
+    for one, plans in under.items():
+        has_reba = any(name in REBA for name in (*one.poolings, *one.words.poolings))
+        if len(plans) > 1 and not has_reba and not any(plan.has_tail for plan in plans):
+            sweep_latents(decoder, unique, plans, spec=one, folder=folder, progress=progress)
+    return extract_latents(decoder, texts, spec=spec, folder=folder, progress=progress)
 
 
 def _sweep_views(

@@ -29,6 +29,7 @@ from extract.run.extraction import (
     require_one_process,
 )
 from extract.run.extraction_spec import require_one_reading
+from extract.run.sweep import extract_views
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
 from probes.data.task_table import task_title
@@ -107,6 +108,8 @@ def obtain_cache(
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = decoder or load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task_title(task.name)}") if workers.rank == 0 else None
+    if config.views and workers.world_size == 1:
+        return extract_views(decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress)
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
     )

@@ -20,7 +20,7 @@ from extract.run.embed import embed_texts, embed_words
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import extract_shards
-from extract.run.sweep import sweep_latents
+from extract.run.sweep import extract_views, sweep_latents
 from extract.store.cache import LatentCache, ViewCache, find_cache
 from extract.store.manifest import Manifest
 
@@ -138,7 +138,7 @@ def test_views_that_differ_in_poolings_are_one_pass(
 
 def test_views_that_differ_in_plans_share_their_lower_blocks(decoder: Decoder, tmp_path: Path) -> None:
     spec = ExtractionSpec(views={"plain": {}, "top": {"plan": "backward:1"}})
-    cache = extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path)
+    cache = extract_views(decoder, TEXTS, spec=spec, folder=tmp_path)
     assert isinstance(cache, ViewCache)
     assert all("swept_with" in part.certificate for part in cache.parts)
     alone = extract_latents(decoder, TEXTS, spec=ExtractionSpec(plan="backward:1"), folder=tmp_path / "alone")
