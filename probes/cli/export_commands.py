@@ -26,6 +26,7 @@ from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
+from probes.runs.chosen_encoder import ChosenEncoder, relative_cost
 from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.predict import read_run_folder
@@ -79,8 +80,13 @@ def _export_folder(args: ExportArgs) -> int:
         raise UsageError(f"--poolings names {', '.join(args.poolings)}; allowed for an encoder: one of them.")
     if args.head and not source.is_dir():
         raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
-    decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
-    layer, pooling = args.layer or layer, next(iter(args.poolings), pooling)
+    if source.is_dir() and not (args.layer or args.poolings):
+        chosen = ChosenEncoder.of(source, head=args.head)
+        decoder_spec, spec, layer, pooling = chosen.decoder, chosen.spec, chosen.layer, chosen.spec.poolings[0]
+        read_out = chosen.read_out
+    else:
+        decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
+        layer, pooling, read_out = args.layer or layer, next(iter(args.poolings), pooling), None
     if spec.views:
         if pooling not in spec.views:
             raise ConfigError(f"no single view is chosen there; name one with --poolings: {', '.join(spec.views)}.")
@@ -92,9 +98,11 @@ def _export_folder(args: ExportArgs) -> int:
         decoder_spec = DecoderSpec(args.decoder, dtype=decoder_spec.dtype, device=decoder_spec.device)
     decoder = load_decoder(decoder_spec)
     recipe = export_sentence_transformer(
-        decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise
+        decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise, read_out=read_out
     )
-    show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}")
+    done = "" if read_out is None else f", {read_out.name}"
+    show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}{done}")
+    show(f"a text costs {relative_cost(decoder, recipe.spec):.1f} times what it costs as the plain mean.")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
         if recipe.pooling != "last":

@@ -306,12 +306,8 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
             raise ValueError(f"it is a {values['what']}, which fits heads for each plan")
         if values.get("config_sha256") != digest_bytes(read_file(folder.path / CONFIG)):
             raise ValueError(f"{CONFIG} {CHANGED}")
-        extraction, custom = folder.settings["extraction"], values.get("own", {})
-        names = [*extraction["poolings"], *extraction["words"]["poolings"], extraction["plan"], *values["heads"]]
-        views = [changes or {} for changes in folder.settings.get("views", {}).values()]
-        parts = [part for changes in views for part in (changes, changes.get("words") or {})]
-        names += [str(part[key]) for part in parts for key in ("plan", "poolings") if key in part]
-        require_recorded(custom, names)
+        custom = values.get("own", {})
+        require_recorded(custom, list_code(folder))
         import_own(custom, folder=folder.path)
         scores, _ = folder.scores, (folder.heads, folder.spec, folder.decoder)
         if scores.header.kind not in KINDS or not scores.heads:
@@ -322,6 +318,18 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
     except UNREADABLE as error:
         raise no_run(folder.path, error) from error
     return folder
+
+
+def list_code(folder: RunFolder) -> list[str]:
+    """List the names in the settings of a run, sweep or search that may be those of a user's code."""
+    values, settings = folder.values, folder.settings
+    extraction, plans = settings["extraction"], values.get("plans", [])
+    heads = [name for part in ([values] if "heads" in values else plans) for name in part["heads"]]
+    names = [*extraction["poolings"], *extraction["words"]["poolings"], extraction["plan"], *heads]
+    views = [changes or {} for changes in settings.get("views", {}).values()]
+    parts = [part for changes in views for part in (changes, changes.get("words") or {})]
+    names += [str(part[key]) for part in parts for key in ("plan", "poolings") if key in part]
+    return [*names, *(str(plan["plan"]) for plan in plans)]
 
 
 def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) -> None:
