@@ -358,6 +358,8 @@ def test_a_cache_of_other_views_is_refused(finished_views: Callable[[str], Loade
         run(config, cache=cache.views["plain"])
     with pytest.raises(ConfigError, match=r"has other views \(plain, echo\)"):
         run(replace(config, views={"one": {}, "other": ECHO}), cache=cache)
+    with pytest.raises(ConfigError, match=r"has other views \(plain, echo\) or other latents than the configuration"):
+        run(replace(config, views={"plain": {}, "echo": {**ECHO, "plan": "backward"}}), cache=cache)
 
 
 def test_a_view_is_typed_key_by_key(decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
