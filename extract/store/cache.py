@@ -221,6 +221,10 @@ class LatentCache:
         """What a head reads that names no pooling: the first; several are joined by `+`."""
         return self.poolings[0]
 
+    def view_tokens(self) -> dict[str, int]:
+        """Count the tokens of all texts in each view; nothing where there are no views."""
+        return {}
+
     def plan_of(self, pooling: str) -> str:
         """Return the plan that the latents of a pooling were computed under; views may have one each."""
         del pooling
@@ -698,6 +702,10 @@ class ViewCache(JoinedCache):
     def default_pooling(self) -> str:
         """All views."""
         return "+".join(self.poolings)
+
+    def view_tokens(self) -> dict[str, int]:
+        """Count the tokens of all texts in each view, which is what it costs."""
+        return {name: int(part.n_tokens.sum()) for name, part in self.views.items()}
 
     def plan_of(self, pooling: str) -> str:
         """Return the plan of a view."""

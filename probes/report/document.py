@@ -341,8 +341,11 @@ def _used(context: Context) -> Iterator[Block]:
         f"Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
     )
-    for name, view in cache.get("views", {}).items():
-        yield Item(f"View `{name}`: {_reading(view['plan'], view['pooling'], view['template'])}")
+    views = cache.get("views", {})
+    first = next((view.get("n_tokens", 0) for view in views.values()), 0)
+    for name, view in views.items():
+        cost = f", {view.get('n_tokens', 0) / first:.1f} times the tokens of `{next(iter(views))}`" * bool(first)
+        yield Item(f"View `{name}`: {_reading(view['plan'], view['pooling'], view['template'])}{cost}")
     if "views" not in cache:
         yield Item(_reading(cache["plan"], ", ".join(cache["poolings"]), template))
     yield Item(

@@ -67,6 +67,8 @@ class ViewInfo(TypedDict):
     plan: str
     template: Plain
     pooling: str
+    n_tokens: NotRequired[int]
+    """Of all texts, which is what the view costs."""
 
 
 class CacheInfo(TypedDict, total=False):

@@ -205,7 +205,9 @@ def describe_cache(cache: "LatentCache") -> CacheInfo:
         "certificate": cache.certificate,
     }
     if views := describe_views(cache.identity):
-        described["views"] = cast("Mapping[str, ViewInfo]", views)
+        n_tokens = cache.view_tokens()
+        listed = {name: {**view, "n_tokens": n_tokens[name]} for name, view in views.items()}
+        described["views"] = cast("Mapping[str, ViewInfo]", listed)
     return described
 
 

@@ -374,7 +374,10 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
         "decoder": {key: value for key, value in folder.scores.header.decoder.items() if key in DECODER_KEYS},
         "plan": folder.scores.cache["plan"],
         "template": folder.scores.cache["template"],
-        "views": folder.scores.cache.get("views", {}),
+        "views": {
+            name: {key: value for key, value in view.items() if key != "n_tokens"}
+            for name, view in folder.scores.cache.get("views", {}).items()
+        },
     }
     for latents in filter(None, [scored, *(saved.record.latents for saved in heads)]):
         if unequal := differences(now, {key: {"views": {}, **latents}[key] for key in now}):

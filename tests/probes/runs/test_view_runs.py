@@ -120,6 +120,10 @@ def test_every_kind_reads_views_and_predicts_new_rows_by_them(
     assert {k: v.summary for k, v in again.record.heads.items()} == {
         k: v.summary for k, v in result.record.heads.items()
     }
+    if kind == "pairs":
+        tokens = {name: int(part.n_tokens.sum()) for name, part in cache.views.items()}
+        cost = f"{tokens['echo'] / tokens['plain']:.1f} times the tokens of `plain`"
+        assert cost in (result.folder / "summary.md").read_text(encoding="utf-8")
     frame = results(result.folder)
     assert {f"{view}/block_02" for view in views} <= set(frame["layer"])
 
