@@ -516,8 +516,9 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
     if spec.views:
         read = {name: changes for name, changes in spec.views.items() if name in poolings}
         return replace(spec, layers=layers, views=read)
-    part: Any = {"words": replace(spec.words, poolings=poolings)} if reads_words else {"poolings": poolings}
-    return replace(spec, layers=layers, **part)
+    if reads_words:
+        return replace(spec, layers=layers, words=replace(spec.words, poolings=poolings))
+    return replace(spec, layers=layers, poolings=poolings)
 
 
 def read_channels(

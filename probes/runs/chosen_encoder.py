@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from extract import code_gate as gate
 from extract.decoders.decoder import Decoder
@@ -90,8 +90,8 @@ class ChosenEncoder:
             spec = spec.readings[pooling]
             pooling = spec.poolings[0]
         spec = replace(spec, layers=(layer,), poolings=(pooling,), batch_tokens=None)
-        module: Any = saved.head
-        read_out: Transform | None = module.read_out() if hasattr(module, "read_out") else None
+        give = getattr(saved.head, "read_out", None)  # what compares texts transforms them first
+        read_out: Transform | None = None if give is None else give()
         return cls(name, run.decoder, spec, None if read_out is None or read_out.name == "none" else read_out)
 
 

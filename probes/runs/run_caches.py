@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from extract.decoders.decoder_spec import DECODER_ALIASES, DecoderSpec, select_layers
 from extract.errors import CacheError, ConfigError
@@ -123,10 +122,10 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
     identity, template = cache.identity, _template_of(cache)
     if typed.template.to_dict()["spans"] == template["spans"]:
         template["spans"] = typed.template.spans  # a file, of which the cache holds a digest
-    poolings: dict[str, Any] = {"poolings": cache.poolings, "words": typed.words}
+    poolings, words = cache.poolings, typed.words
     if identity.words is not None:
-        words = WordSpec(cache.poolings, identity.words.shift, identity.words.on_lost)
-        poolings = {"words": forget_defaults(words)}
+        poolings = ExtractionSpec.poolings
+        words = forget_defaults(WordSpec(cache.poolings, identity.words.shift, identity.words.on_lost))
     return forget_defaults(
         ExtractionSpec(
             plan=identity.plan,
@@ -136,7 +135,8 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
             storage_dtype=identity.storage_dtype,
             batch_tokens=typed.batch_tokens,
             store_texts=typed.store_texts,
-            **poolings,
+            poolings=poolings,
+            words=words,
         )
     )
 
