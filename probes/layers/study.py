@@ -374,12 +374,11 @@ def _by_view(findings: HeadFindings) -> str:
     for view, score, value, low, high in zip(
         lost.layers, scores.values[1:], lost.values, lost.low, lost.high, strict=True
     ):
-        is_tied = not (low > 0 or high < 0)
-        gap = f"{_percent(abs(value))} {'less' if value > 0 else 'more'}, {_percent(low)} to {_percent(high)} lost"
-        parts.append(
-            f"without {view} {_percent(score)} ({'the same' if value == low == high else gap + ', a tie' * is_tied})"
-        )
-    return f"All {len(lost.layers)} views together have {_percent(scores.values[0])}, {'; '.join(parts)}."
+        ends = (low, high) if value >= 0 else (-high, -low)
+        gap = f"{_percent(abs(value))} {'less' if value >= 0 else 'more'} ({_percent(ends[0])} to {_percent(ends[1])})"
+        tied = ", statistically tied" * (not (low > 0 or high < 0))
+        parts.append(f"without {view} {_percent(score)}, {'the same' if value == low == high else gap + tied}")
+    return f"All {len(lost.layers)} views together have {_percent(scores.values[0])}; {'; '.join(parts)}."
 
 
 def _joint(findings: HeadFindings) -> str:

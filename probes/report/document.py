@@ -342,9 +342,10 @@ def _used(context: Context) -> Iterator[Block]:
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
     )
     views = cache.get("views", {})
-    first = next((view.get("n_tokens", 0) for view in views.values()), 0)
+    first = next(iter(views), "")
     for name, view in views.items():
-        cost = f", {view.get('n_tokens', 0) / first:.1f} times the tokens of `{next(iter(views))}`" * bool(first)
+        share = view["n_tokens"] / max(views[first]["n_tokens"], 1)
+        cost = f", {share:.1f} times the tokens of `{first}`" * (name != first)
         yield Item(f"View `{name}`: {_reading(view['plan'], view['pooling'], view['template'])}{cost}")
     if "views" not in cache:
         yield Item(_reading(cache["plan"], ", ".join(cache["poolings"]), template))

@@ -67,7 +67,7 @@ class ViewInfo(TypedDict):
     plan: str
     template: Plain
     pooling: str
-    n_tokens: NotRequired[int]
+    n_tokens: int
     """Of all texts, which is what the view costs."""
 
 
