@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 # Sphinx is installed by the first `make docs`, so that setup stays as it is.
 DOCS_STAMP := $(VENV)/.installed-docs
-# mteb, Ray, sentence-transformers, wandb, build and twine are installed by the first `make test-slow`.
+# mteb, Ray, sentence-transformers, wandb, selenium, build and twine are installed by the first `make test-slow`.
 EXTRAS_STAMP := $(VENV)/.installed-extras
 # Errors only: a package that one index lacks may be in another.
 PIP_FLAGS := -qq --disable-pip-version-check --no-input
@@ -56,7 +56,7 @@ test: $(STAMP) ## the default suite: no network, no GPU; PYTHON=python3.13 VENV=
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 
 $(EXTRAS_STAMP): $(STAMP)
-	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[mteb,ray,sentence-transformers,release,wandb]'
+	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[mteb,ray,sentence-transformers,release,wandb,browser]'
 	@touch $(EXTRAS_STAMP)
 
 test-slow: $(EXTRAS_STAMP) ## what the default suite leaves out: long runs on tiny decoders, then real weights, kill tests, notebooks
@@ -97,7 +97,7 @@ constraints: ## update the pins to today's releases, from an empty environment
 	@echo "[1/3] creating .venv-constraints"
 	@$(PYTHON) -m venv --clear .venv-constraints
 	@echo "[2/3] resolving and installing the newest releases beside torch $(TORCH)"
-	@.venv-constraints/bin/python -m pip install $(PIP_FLAGS) torch==$(TORCH) -e '.[dev,docs,mteb,ray,sentence-transformers,release,wandb]'
+	@.venv-constraints/bin/python -m pip install $(PIP_FLAGS) torch==$(TORCH) -e '.[dev,docs,mteb,ray,sentence-transformers,release,wandb,browser]'
 	@echo "[3/3] writing constraints.txt"
 	@.venv-constraints/bin/python -m pip freeze --all --exclude-editable --exclude pip > .venv-constraints/frozen.txt
 	@{ sed -n '/^#/p' constraints.txt; sed 's/^\(torch==[^+]*\)+.*/\1/' .venv-constraints/frozen.txt; } > .venv-constraints/new.txt

@@ -186,6 +186,8 @@ class HeadParts:
         alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
         together: Predicts from sets of layers; None for a head that reads one layer.
         how: How `alone` was computed, in a clause.
+        names: What `alone` holds positions of; empty for numbers.
+        likely: `(L, N, T)` positions of the likeliest classes, and their probabilities; None where there are none.
     """
 
     pooling: str
@@ -194,6 +196,8 @@ class HeadParts:
     alone: NDArray[np.generic]
     together: Together | None
     how: str
+    names: tuple[str, ...] = ()
+    likely: tuple[NDArray[np.generic], NDArray[np.generic]] | None = None
 
 
 class Head(ABC):
@@ -304,6 +308,11 @@ class LayerHead(Head, Generic[M]):
         del split, predicted
         return None
 
+    def likely(self, module: M, layer: int, split: str) -> tuple[Rows, Rows] | None:
+        """Give `(N, T)` positions of the likeliest classes and their probabilities; None for a head without any."""
+        del module, layer, split
+        return None
+
     def baselines(self) -> Mapping[str, Mapping[str, float]]:
         """Score the task without a decoder: baseline to split to score."""
         return {}
@@ -373,6 +382,11 @@ class LayerHead(Head, Generic[M]):
             extras=self.extras(saved, predictions),
             predictions=predictions,
             names={split: known for split, known in names.items() if known is not None},
+            likely={
+                split: likely
+                for split in splits
+                if split != "train" and (likely := self.likely(saved.head, choice.layer, split))
+            },
             scored={split: by_metric[self.metric] for split, by_metric in rows.items()} if self.has_draws else {},
             row_scores={split: self.row_scores(split, predicted) for split, predicted in predictions.items()},
         )
@@ -396,20 +410,26 @@ def fit_every_layer(
 ) -> HeadParts:
     """Fit a head of one layer on each layer by itself; its other choices are made on validation, as in a run."""
     channels = channels_read(resolved, context)
-    predicted = []
+    results = []
     for index, name in enumerate(channels.names):
         one = only_channel(channels, index)
         alone = replace(resolved, pooling=one.pooling, layers=one.layers)
         folder = context.folder / "layers" / name.replace("/", "_")
         quick = replace(context, folder=folder, n_resamples=2, has_details=False)
-        predicted.append(HEADS[resolved.name].evaluate(alone, quick, reporter).predictions[split])
+        results.append(HEADS[resolved.name].evaluate(alone, quick, reporter))
+    likely = None
+    if all(split in alone.likely for alone in results):
+        codes, shares = (np.stack(part) for part in zip(*(alone.likely[split] for alone in results), strict=True))
+        likely = codes, shares
     return HeadParts(
         channels.pooling,
         channels.names,
         context.task.scorer(split, result.metric),
-        np.stack(predicted)[None],
+        np.stack([alone.predictions[split] for alone in results])[None],
         None,
         "the head fitted on the layer alone, its other choices made as in the run",
+        results[0].names.get(split, ()),
+        likely,
     )
 
 

@@ -17,8 +17,9 @@ from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
-from probes.heads.layer_head import Choice, Fitted
-from probes.heads.result import Rows
+from probes.heads.layer_head import Choice, Fitted, only_channel
+from probes.heads.result import MOST_LIKELY, Rows
+from probes.latents.text_latents import ClassFeatures
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
 from probes.logistic.solver import fit_logistic
@@ -219,6 +220,12 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
             predicted = fit_rows(train[:, inside], gold[inside]).logits(train[:, ~inside]).argmax(-1).numpy()
             scores.append(score_classes(predicted, gold[~inside].numpy(), metric=metric))
         return fit, np.asarray(np.mean(scores, axis=0))
+
+    def likely(self, module: LinearProbe, layer: int, split: str) -> tuple[Rows, Rows]:
+        """Give the classes of the highest probabilities, and these."""
+        [chunk] = ClassFeatures(self.context.cache, self.task, only_channel(self.channels, layer)).chunks([split])
+        shares, codes = module(chunk[split][0]).softmax(-1).topk(min(MOST_LIKELY, len(module.class_names)))
+        return np.asarray(self.task.training_classes[codes.numpy()]), shares.float().numpy()
 
     def extras(self, saved: SavedHead[LinearProbe], predictions: Mapping[str, Rows]) -> dict[str, object]:
         """Report the default probe and how the fits converged."""

@@ -18,6 +18,8 @@ from probes.metrics.correlation import pearson
 
 Rows = NDArray[Any]
 """What is predicted of rows: scores, or positions of names."""
+MOST_LIKELY = 3
+"""Classes of a row that are kept with their probabilities."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class HeadResult:
         scored: Split to `(S, N)` predictions as `summary` scores them: of every seed or draw, neither averaged nor
             calibrated. Empty where that is `predictions`.
         row_scores: Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none.
+        likely: Split to `(N, T)` positions of the likeliest classes and their probabilities, the highest first; empty
+            for heads without probabilities.
         top_cosines: Kind of cosine to its `(N,)` values at the top layer, on the reported split; of `layer-cosine`.
     """
 
@@ -88,6 +92,7 @@ class HeadResult:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: Mapping[str, Rows] = field(default_factory=dict)
     row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    likely: Mapping[str, tuple[Rows, Rows]] = field(default_factory=dict)
     top_cosines: Mapping[str, Rows] = field(default_factory=dict)
 
     @property

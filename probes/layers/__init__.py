@@ -2,3 +2,5 @@
 
 FINDINGS = "layers.json"
 """File of a run folder with what `icecore layers` computed."""
+PREDICTED = "layer_predictions"
+"""Folder of a run folder with what every layer predicts, a file for each head."""

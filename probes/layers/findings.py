@@ -182,8 +182,13 @@ class HeadFindings:
 
     def recommend(self) -> str:
         """Name the layer to use with its score, the layers tied with the best, and the best where it is not tied."""
-        score = self._score(self.recommended)
+        score = self.score(self.recommended)
         on = f", chosen on {self.chosen_on}" if self.chosen_on else ""
+        return f"Use {self.recommended}{on}: {self.metric} {score} on {self.split}. {self.tied}"
+
+    @property
+    def tied(self) -> str:
+        """Name the layers that are statistically tied with the best, and the best where the choice is not."""
         n_layers, n_tied = len(self.layers), len(self.best_set)
         named = f"{describe_layers(self.best_set, self.layers)} ({n_tied} of {n_layers} layers)"
         if n_tied == n_layers:
@@ -193,10 +198,10 @@ class HeadFindings:
         else:
             tied = f"{named} {'is' if n_tied == 1 else 'are'} statistically tied with the best on {self.split}."
         if self.recommended not in self.best_set:
-            tied += f" It is not among them: {self.best} has {self._score(self.best)}, which no choice may be based on."
-        return f"Use {self.recommended}{on}: {self.metric} {score} on {self.split}. {tied}"
+            tied += f" It is not among them: {self.best} has {self.score(self.best)}, which no choice may be based on."
+        return tied
 
-    def _score(self, layer: str) -> str:
+    def score(self, layer: str) -> str:
         """Write the score of a layer alone, with its interval."""
         alone = self.curve("alone")
         if alone is None:

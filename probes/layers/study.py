@@ -95,14 +95,19 @@ def study_layers(
     *,
     watch: Reporter,
     report: Callable[[str], None] = lambda _: None,
+    keep: Callable[[str, HeadParts], None] = lambda *_: None,
 ) -> HeadFindings:
-    """Find out which layers matter to a head of a run, from its cache and its saved fits."""
+    """Find out which layers matter to a head of a run, from its cache and its saved fits.
+
+    `keep` receives the split, and what every layer predicts of it.
+    """
     split = options.split or ("test" if "test" in setting.task.splits else "validation")
     if split not in setting.task.splits or split == "train":
         allowed = ", ".join(name for name in setting.task.splits if name != "train")
         raise TaskError(f"split is {split!r}; allowed: {allowed}.")
     report(f"{resolved.name}: every layer alone")
     parts = take_apart(resolved, setting, result, split, watch)
+    keep(split, parts)
     chosen, chosen_on = _chosen_layer(resolved, setting, result, parts, split, watch)
     study = _Study(resolved, setting, parts, split, options, kind, parts.layers.index(chosen), watch)
     curves = [study.alone]

@@ -286,7 +286,8 @@ def runs_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unit(frame: pd.DataFrame) -> str:
-    return f"{score_unit(frame)}, {frame['split'].iloc[0]}"
+    split = frame.loc[frame["record"] == "curve", "split"].iloc[0]
+    return f"{score_unit(frame)}, {split}"
 
 
 def name_curves(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:

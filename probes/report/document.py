@@ -121,8 +121,14 @@ class KindReport:
     """Of the results table."""
     unit = "rows"
     """What intervals are drawn from where a task has no groups."""
+    unit_of_rows = "rows"
+    """What `n_rows` of a task counts."""
     zero_shot = ""
     """Metric of the score that a mask plan has without any head; empty where there is none."""
+
+    def goal(self, task: TaskRecord) -> str:
+        """Say what a head does on a task of this kind, as the rest of a sentence."""
+        return f"predicts {task_title(task['name'])}"
 
     def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[object]]:
         """Give columns of predictions.csv: `row`, and the inputs of every prediction."""
@@ -300,22 +306,25 @@ def _lead(gap: Lead) -> str:
     return f"{percent(gap.value, sign='+')} ({percent(gap.low, sign='+')} to {percent(gap.high, sign='+')})"
 
 
-def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
-    """Compare a head with the baseline that is best where the head was chosen, in a sentence; empty without any."""
-    names = [name for name, scores in baselines.items() if result.name in scores.leads]
-    if not names:
-        return ""
+def best_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
+    """Name the baseline of a head that is best where the head was chosen; empty without any."""
     split, chosen = result.reported_split, _split(result)
 
-    def score(name: str, on: str) -> float:
-        return baselines[name].summary[on][result.metric].mean
-
     def rank(name: str) -> float:
-        value = score(name, chosen if chosen in baselines[name].summary else split)
+        summary = baselines[name].summary
+        value = summary[chosen if chosen in summary else split][result.metric].mean
         return -math.inf if math.isnan(value) else value
 
-    best = max(names, key=rank)
-    gap, other = baselines[best].leads[result.name], f"the best baseline, `{best}` ({percent(score(best, split))})"
+    return max((name for name, scores in baselines.items() if result.name in scores.leads), key=rank, default="")
+
+
+def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
+    """Compare a head with the baseline that is best where the head was chosen, in a sentence; empty without any."""
+    best, split = best_baseline(result, baselines), result.reported_split
+    if not best:
+        return ""
+    level = baselines[best].summary[split][result.metric].mean
+    gap, other = baselines[best].leads[result.name], f"the best baseline, `{best}` ({percent(level)})"
     if math.isnan(gap.value):
         whose = "it" if math.isnan(result.summary[split][result.metric].mean) else "that one"
         return f"It cannot be compared with {other}, as {whose} has no score."

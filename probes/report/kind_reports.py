@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from extract.records import Values
 from probes.data.pair_task import SUBSETS, PairTask
+from probes.data.task_table import task_title
 from probes.fitting.fit_options import LBW
 from probes.heads.result import HeadResult, Residuals, residuals_between, top_layer
 from probes.metrics.bootstrap import SeedSummary
@@ -82,6 +83,10 @@ class PairReport(KindReport):
 
     columns = (HEAD_AT_POINT, POOLING, *CORRELATIONS, SEEDS, EPOCHS)
     zero_shot = "spearman"
+    unit_of_rows = "pairs"
+
+    def goal(self, task: TaskRecord) -> str:
+        return "predicts how similar two texts are"
 
     def gold(self, task: PairTask, split: str) -> Sequence[object]:
         return list(task.splits[split]["score"][:])
@@ -257,6 +262,9 @@ class ClassReport(KindReport):
         Column("test, chosen - default", _gain_over_default, on_screen=False),
     )
 
+    def goal(self, task: TaskRecord) -> str:
+        return f"tells {task['n_classes']:,} classes apart"
+
     def gold(self, task: "ClassTask", split: str) -> Sequence[object]:
         return [task.class_names[label] for label in task.labels(split)]
 
@@ -295,6 +303,9 @@ class NumberReport(KindReport):
 
     columns = (HEAD, POINT, POOLING, *CORRELATIONS)
 
+    def goal(self, task: TaskRecord) -> str:
+        return f"predicts the number of each text of {task_title(task['name'])}"
+
     def gold(self, task: "NumberTask", split: str) -> Sequence[object]:
         return list(task.numbers(split).tolist())
 
@@ -332,6 +343,11 @@ class WordReport(KindReport):
         replace(SEEDS, on_screen=False),
         EPOCHS,
     )
+
+    unit_of_rows = "sentences"
+
+    def goal(self, task: TaskRecord) -> str:
+        return f"gives words their tags ({len(task['tags'])} different ones)"
 
     def inputs(self, task: "WordTask", split: str) -> Mapping[str, Sequence[object]]:
         sentences = list(enumerate(task.rows(split)["words"]))
@@ -469,8 +485,12 @@ class ZeroShotReport(KindReport):
 
     columns = (HEAD, POINT, METRIC, *SCORES, POOLING)
 
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
+    def __init__(self, unit: str, goal: str) -> None:
+        self.unit = self.unit_of_rows = unit
+        self._goal = goal
+
+    def goal(self, task: TaskRecord) -> str:
+        return self._goal
 
     def inputs(self, task: "ZeroShotTask", split: str) -> Mapping[str, Sequence[object]]:
         return task.inputs_shown(split)
@@ -488,11 +508,11 @@ REPORTS: dict[str, KindReport] = {
     "classes": ClassReport(),
     "numbers": NumberReport(),
     "words": WordReport(),
-    "retrieval": ZeroShotReport("queries"),
-    "reranking": ZeroShotReport("queries"),
-    "clustering": ZeroShotReport("texts"),
-    "bitext": ZeroShotReport("pairs"),
-    "pair-classification": ZeroShotReport("pairs"),
-    "odd-one-out": ZeroShotReport("questions"),
+    "retrieval": ZeroShotReport("queries", "finds the documents that answer a query"),
+    "reranking": ZeroShotReport("queries", "puts the right candidates first"),
+    "clustering": ZeroShotReport("texts", "group texts by topic"),
+    "bitext": ZeroShotReport("pairs", "finds the translation of a text"),
+    "pair-classification": ZeroShotReport("pairs", "tells whether two texts belong together"),
+    "odd-one-out": ZeroShotReport("questions", "finds the word that does not belong"),
 }
 """Kind of task to its report."""

@@ -14,9 +14,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from probes.layers.findings import OF_EVERY_LAYER, OF_TEXTS, VIEWS, HeadFindings, ViewCurve
+from probes.layers.findings import OF_TEXTS, VIEWS, HeadFindings, ViewCurve
 from probes.report import style
-from probes.report.blocks import NOTHING, Block, Item, Table, cell, metric_label, number, side_by_side
+from probes.report.blocks import NOTHING, Block, Item, Table, cell, metric_label, number
 
 UNITS = {"bits": ("bits", 1.0), "weight": ("weight", 1.0)}
 """Metrics that are not written times 100: how they are labelled, and what they are multiplied by."""
@@ -30,31 +30,8 @@ AGREE = "PuOr"
 """Colour map of correlations: white at 0, darker to both sides."""
 
 
-def draw_findings(album: style.Album, findings: HeadFindings) -> None:
-    """Draw every view of a head, and how far they agree."""
-    head, frame = findings.head, pd.DataFrame(findings.rows())
-    tables = (*OF_EVERY_LAYER, "baseline", "view-score")
-    views = [view for view in dict.fromkeys(frame["view"]) if view not in tables]
-    if findings.curve("alone"):
-        album.add(
-            "layers_alone",
-            style.on_panel(draw_alone),
-            frame,
-            title=f"{head}: {VIEWS['alone'].asks}",
-            note=findings_note(findings, has_set=True),
-            size=style.TALL,
-            table=view_table(frame[frame["view"].isin(OF_EVERY_LAYER)]),
-        )
-    for view in views:
-        album.add(
-            f"layers_{view}",
-            style.on_panel(draw_view),
-            frame,
-            view,
-            title=f"{head}, {VIEWS[view].title}: {VIEWS[view].asks}",
-            note="; ".join(filter(None, (findings_note(findings), *_notes(findings, view)))),
-            table=view_table(frame[frame["view"] == view]),
-        )
+def draw_agreements(album: style.Album, findings: HeadFindings) -> None:
+    """Draw how far the views of a head agree, where there are several."""
     if findings.agreement:
         agreement = pd.DataFrame(map(asdict, findings.agreement))
         side = 2.6 + 0.5 * len({*agreement["one"], *agreement["other"]})
@@ -63,7 +40,7 @@ def draw_findings(album: style.Album, findings: HeadFindings) -> None:
             style.on_panel(draw_agreement),
             agreement,
             size=(side, side),
-            title=f"{head}: do the views rank the layers alike?",
+            title=f"{findings.head}: do the views rank the layers alike?",
             note="Spearman's correlation, its interval",
             table=agreement,
         )
@@ -185,13 +162,6 @@ def findings_note(findings: HeadFindings, *, has_set: bool = False) -> str:
     circle = f", circle: {findings.recommended}, chosen on {findings.chosen_on}" if findings.chosen_on else ""
     shade = f"; shaded: the layers statistically tied with the best{circle}" * has_set
     return f"{findings.head}, pooling {findings.pooling}; {intervals}{shade}"
-
-
-def view_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Lay the rows of one view, or of several in one unit, out side by side."""
-    names = [name or VIEWS[view].title for view, name in zip(frame["view"], frame["name"], strict=True)]
-    times = UNITS.get(frame["metric"].iloc[0], ("", 100.0))[1]
-    return side_by_side(frame.assign(name=names), "layer", ("name",), unit=_unit(frame), times=times)
 
 
 def _frame_of(rows: pd.DataFrame | HeadFindings) -> pd.DataFrame:

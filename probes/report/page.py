@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,10 @@ from matplotlib.style import context
 
 from extract.errors import HeadError, printable
 from extract.files import write_file
+from extract.records import Values
 from probes.layers import FINDINGS
 from probes.report import style
-from probes.report.blocks import Block, Caution, Document, Heading, Table, cell, frame_table, markdown
-from probes.report.scores import Plain
+from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, cell, frame_table, markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,13 +35,29 @@ if TYPE_CHECKING:
 
 
 PAGE = "report.html"
-MOST_BYTES = 950_000
-"""Of a page; figures, and before them the embedded scores, are left out of a larger one."""
+MOST_BYTES = 5_000_000
+"""Of a page; the last figures are left out of a larger one."""
 MOST_ROWS, MOST_CELLS = 300, 3000
 """Of the table of a figure; a larger one is left out."""
+IN_FULL = "In full"
+"""Title of the part with what the answer leaves out."""
 WIDE = 6.0
 """Inches beyond which a figure takes the whole width."""
 HERE = Path(__file__).parent
+LIBRARIES, SCRIPT = ("page.d3.min.js", "page.plot.min.js"), "page.js"
+"""Scripts of a page that can be explored (their licences are in page.licences.txt), and that of every page."""
+PLOT_STYLE = """:where(.plot) {
+  --plot-background: white;
+  display: block;
+  height: auto;
+  height: intrinsic;
+  max-width: 100%;
+}
+:where(.plot text),
+:where(.plot tspan) {
+  white-space: pre;
+}"""
+"""The style that Observable Plot writes into a chart of the class `plot`, which the policy of a page has to allow."""
 MARKS = ("backticks", "emphasis", "escape", "list", "table")
 """What of Markdown a page knows: neither HTML nor links nor pictures, so that a text of a user stays one."""
 DARK = {
@@ -116,6 +133,8 @@ class Part:
     pictures: tuple[Picture, ...] = ()
     is_main: bool = False
     """Whether it holds the results."""
+    is_folded: bool = False
+    """Whether it is closed until a reader opens it."""
 
 
 @dataclass(frozen=True)
@@ -127,23 +146,31 @@ class Page:
     answers: tuple[str, ...]
     warnings: tuple[str, ...]
     parts: tuple[Part, ...]
-    data: Plain = field(default_factory=dict)
-    """Name to the scores of a run, embedded as JSON."""
+    exploration: Values = field(default_factory=dict)
+    """What a reader can explore (`probes.report.exploring`), embedded as JSON; empty for none."""
     n_left_out: int = 0
     """Figures that would have made it too large."""
 
 
-def run_page(folder: Path, document: Document, pictures: Pictures, values: Plain) -> Page:
-    """Make the page of a run: first what is in its folder about its layers, then its report."""
+def run_page(
+    folder: Path, document: Document, pictures: Pictures, exploration: Values, answers: Sequence[str] = ()
+) -> Page:
+    """Make the page of a run: the answer, what can be explored, its numbers, then folded figures and details.
+
+    `answers` are sentences that a stranger understands; the document's own answer without them.
+    """
     figures = pictures.take()
-    answers, warnings, parts = _layer_findings(folder, pictures)
+    in_full, warnings, parts = _layer_findings(folder, pictures)
+    results, *others = parts_of(document, figures)
+    in_full += [document.answer] * bool(answers)
+    full = [Part(IN_FULL, tuple(map(Item, in_full)))] * bool(in_full)
     return Page(
         document.title,
         document.question,
-        (*answers, document.answer),
-        (*warnings, *warnings_of(document)),
-        (*parts, *parts_of(document, figures)),
-        {document.title: values},
+        tuple(answers) or (document.answer,),
+        tuple(dict.fromkeys((*warnings, *warnings_of(document)))),
+        (results, *full, *(replace(part, is_folded=True) for part in (*parts, *others))),
+        exploration,
     )
 
 
@@ -152,7 +179,7 @@ def _layer_findings(folder: Path, pictures: Pictures) -> tuple[list[str], list[s
     if not (folder / FINDINGS).exists():
         return [], [], []
     from probes.layers.findings import load_findings
-    from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
+    from probes.report.layer_figures import draw_agreements, findings_blocks, set_sentence
 
     try:
         heads = load_findings(folder)
@@ -160,10 +187,10 @@ def _layer_findings(folder: Path, pictures: Pictures) -> tuple[list[str], list[s
         return [], [str(error)], []
     parts = []
     for findings in heads:
-        draw_findings(style.Album(folder, (), pictures.keep), findings)
+        draw_agreements(style.Album(folder, (), pictures.keep), findings)
         name = f"`{cell(findings.head)}`"
-        parts.append(Part(f"Which layers matter to {name}", (set_sentence(findings),), pictures.take()))
-        parts.append(Part(f"Every layer of {name} in numbers", tuple(findings_blocks(findings))))
+        blocks = (set_sentence(findings), *findings_blocks(findings))
+        parts.append(Part(f"Every layer of {name} in numbers", blocks, pictures.take()))
     answers = [f"`{cell(findings.head)}`: {cell(findings.answer)}" for findings in heads if findings.answer]
     return answers, [cell(text) for findings in heads for text in findings.warnings], parts
 
@@ -188,18 +215,16 @@ def warnings_of(document: Document) -> tuple[str, ...]:
 
 
 def write_page(path: Path, page: Page, classes: Mapping[str, str]) -> None:
-    """Write a page that needs no other file and stays under a megabyte; the same page always has the same bytes."""
+    """Write a page that needs no other file; the same page always has the same bytes."""
     text = page_text(page, classes)
-    while len(text.encode()) > MOST_BYTES and (page.data or any(part.pictures for part in page.parts)):
+    while len(text.encode()) > MOST_BYTES and any(part.pictures for part in page.parts):
         page = _smaller(page)
         text = page_text(page, classes)
     write_file(path, text)
 
 
 def _smaller(page: Page) -> Page:
-    """Leave the embedded scores out, or else the last figure."""
-    if page.data:
-        return replace(page, data={})
+    """Leave the last figure out."""
     last = max(index for index, part in enumerate(page.parts) if part.pictures)
     shorter = replace(page.parts[last], pictures=page.parts[last].pictures[:-1])
     parts = (*page.parts[:last], shorter, *page.parts[last + 1 :])
@@ -208,16 +233,34 @@ def _smaller(page: Page) -> Page:
 
 def page_text(page: Page, classes: Mapping[str, str]) -> str:
     """Write a page as HTML."""
-    light, dark = colour_sheet()
+    css = _style(classes)
+    scripts = [(HERE / name).read_text("utf-8") for name in (*LIBRARIES * bool(page.exploration), SCRIPT)]
     text = _template().render(
-        page=page,
-        colours={"light": Markup(light), "dark": Markup(dark)},
-        classes=Markup(style_sheet(classes)),
-        css=Markup((HERE / "page.css").read_text("utf-8")),
-        script=Markup((HERE / "page.js").read_text("utf-8")),
+        page=page, css=Markup(css), scripts=list(map(Markup, scripts)), policy=policy(css, scripts)
     )
     text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", printable(text))
     return text.encode("utf-8", "replace").decode()
+
+
+def policy(css: str, scripts: Sequence[str]) -> Markup:
+    """Write the content security policy of a page: its own script and style by their digests, and nothing else."""
+    styles, codes = ([f"'sha256-{_digest(text)}'" for text in texts] for texts in ((css, PLOT_STYLE), scripts))
+    parts = ("default-src 'none'", f"script-src {' '.join(codes)}", f"style-src {' '.join(styles)}", "img-src data:")
+    return Markup("; ".join((*parts, "base-uri 'none'", "form-action 'none'")))
+
+
+def _digest(text: str) -> str:
+    return b64encode(sha256(text.encode()).digest()).decode()
+
+
+def _style(classes: Mapping[str, str]) -> str:
+    """Write the style of a page: the colours of figures in a light and a dark one, its own rules, those of figures."""
+    light, dark = colour_sheet()
+    colours = (
+        f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}:root[data-theme=light]{{{light}}}"
+        f":root[data-theme=dark]{{{dark}}}@media print{{:root:root{{{light}}}}}"
+    )
+    return "\n".join((colours, (HERE / "page.css").read_text("utf-8"), style_sheet(classes)))
 
 
 @cache
@@ -382,6 +425,19 @@ def notebook_html(title: str, verdict: str, *, picture: bytes = b"", blocks: Seq
         WIDEST, title, marked(verdict), image if picture else "", html(blocks)
     )
     return printable(str(body))
+
+
+@dataclass(frozen=True)
+class ShownPage:
+    """A page that a notebook shows inline, in a frame of its own that cannot reach the notebook."""
+
+    text: str = field(repr=False)
+    height: int
+    """Pixels."""
+
+    def _repr_html_(self) -> str:
+        frame = Markup('<iframe sandbox="allow-scripts" style="width:100%;height:{}px;border:0" srcdoc="{}"></iframe>')
+        return str(frame.format(self.height, self.text))
 
 
 def read_picture(path: Path) -> bytes:

@@ -3,12 +3,14 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from extract.errors import IcecoreError
 from extract.files import read_file, write_file
 from probes.data.task import Task
+from probes.report.answer import checks, plain_answer
 from probes.report.blocks import Document
 from probes.report.document import (
     Context,
@@ -19,7 +21,8 @@ from probes.report.document import (
     summary_text,
 )
 from probes.report.drawn import digest_source, is_drawn, note_drawn
-from probes.report.page import PAGE, Pictures, run_page, write_page
+from probes.report.exploring import explore_plans, explore_run
+from probes.report.page import PAGE, Page, Pictures, run_page, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
@@ -34,47 +37,55 @@ def write_run(
     folder: Path, scores: RunScores, task: Task, report: KindReport, *, formats: Sequence[str] = ("png",)
 ) -> None:
     """Write scores, predictions, figures, page and summary of a run."""
-    values = _write_scores(folder, scores)
+    _write_scores(folder, scores)
     write_predictions(folder / PREDICTIONS, task, scores.heads, report)
     write_scored(folder / SCORED, scores.heads)
     report.write_files(folder, task, scores.heads)
     context = Context(scores, report.rows(task), report)
-    _write_report(folder, values, formats, lambda album: report_run(album, context))
+    _write_report(folder, formats, lambda album, pictures: page_of_run(folder, album, pictures, context))
 
 
 def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
     """Write scores, figures, page and summary of a sweep or a search."""
-    values = _write_scores(folder, scores)
-    _write_report(folder, values, formats, lambda album: report_plans(album, scores, report))
+    _write_scores(folder, scores)
+    _write_report(folder, formats, lambda album, pictures: page_of_plans(folder, album, pictures, scores, report))
 
 
-def _write_report(folder: Path, values: Plain, formats: Sequence[str], draw: Callable[[Album], Document]) -> None:
+def _write_report(
+    folder: Path, formats: Sequence[str], draw: Callable[[Album, Pictures], tuple[Page, Document]]
+) -> None:
     """Draw, and write the page, and the summary last, which says that all is there; nothing where all is as it was."""
     page, source, of_figures = folder / PAGE, digest_source([folder]), digest_source([folder], list(formats))
     if is_drawn(page, "page", source) and is_drawn(page, "figures", of_figures):
         return
     pictures = Pictures()
     album = Album(folder, formats, pictures.keep)
-    document = draw(album)
-    write_page(page, run_page(folder, document, pictures, values), pictures.classes)
+    drawn, document = draw(album, pictures)
+    write_page(page, drawn, pictures.classes)
     write_file(folder / SUMMARY, summary_text(document, album.drawn))
     note_drawn(page, "page", source, [PAGE])
     note_drawn(page, "figures", of_figures, [SUMMARY, *(file for files in album.drawn.values() for file in files)])
 
 
-def report_run(album: Album, context: Context) -> Document:
-    """Draw the figures of a run, and write its report."""
+def page_of_run(folder: Path, album: Album, pictures: Pictures, context: Context) -> tuple[Page, Document]:
+    """Draw the figures of a run, and write its report: the page, and the document it is made of."""
     draw_figures(album, context)
     draw_autoencoders(album, context.scores.pretraining, plan=context.scores.cache["plan"])
-    return run_document(context)
+    document, exploration = run_document(context), explore_run(context, folder)
+    answers = plain_answer(context.scores, context.report)
+    page = run_page(folder, document, pictures, exploration.to_plain(), answers)
+    return replace(page, warnings=(*page.warnings, *checks(context.scores))), document
 
 
-def report_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
-    """Draw the figures of a sweep or a search, and write its report."""
+def page_of_plans(
+    folder: Path, album: Album, pictures: Pictures, scores: PlansScores, report: KindReport
+) -> tuple[Page, Document]:
+    """Draw the figures of a sweep or a search, and write its report: the page, and the document it is made of."""
     from probes.report.comparison_figures import draw_plans
 
     draw_plans(album, scores, report)
-    return plans_document(scores, report)
+    document = plans_document(scores, report)
+    return run_page(folder, document, pictures, explore_plans(scores).to_plain()), document
 
 
 def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Sequence[str] = ("png",)) -> None:
@@ -85,15 +96,13 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
     write_file(folder / SUMMARY, summary_text(pretraining_document(scores), album.drawn))
 
 
-def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> Plain:
-    """Write scores.json (docs/scores_format.md), and return its content; one that says the same stays."""
+def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
+    """Write scores.json (docs/scores_format.md); one that says the same stays."""
     values = without_nan(scores.to_dict())
     sealed = {**values, "sha256": seal_scores(values)}
     written = _read_scores(folder)
-    if written is not None and _told(written) == _told(json.loads(json.dumps(sealed))):
-        return written
-    write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")
-    return sealed
+    if written is None or _told(written) != _told(json.loads(json.dumps(sealed))):
+        write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")
 
 
 def _read_scores(folder: Path) -> Plain | None:

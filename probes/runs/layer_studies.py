@@ -15,9 +15,11 @@ from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
 from extract.records import to_plain
+from probes.data.task import Task
 from probes.heads.layer_head import FitContext, HeadParts, take_apart
 from probes.layers import FINDINGS
 from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
+from probes.layers.layer_predictions import LayerPredictions, save_predictions
 from probes.layers.shapley import require_controls
 from probes.layers.study import StudyOptions, study_layers
 from probes.metrics.bootstrap import Resampling
@@ -224,6 +226,7 @@ def find_layers(
             KINDS[run.values["kind"]],
             watch=partial(watcher.epochs, name),
             report=watcher.say,
+            keep=partial(_keep_predictions, run, context.task, name),
         )
         for name in names
     ]
@@ -235,6 +238,14 @@ def find_layers(
     }
     write_file(run.path / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
     return findings
+
+
+def _keep_predictions(run: RunFolder, task: Task, head: str, split: str, parts: HeadParts) -> None:
+    """Write what every layer predicts into the folder of a run, where it is a number or a name for each row of gold."""
+    gold, alone = KINDS[run.values["kind"]].report.gold(task, split), parts.alone
+    if alone.ndim == 3 and alone.shape[-1] == len(gold) and isinstance(gold[0], str) == bool(parts.names):
+        kept = LayerPredictions.of(head, split, parts.layers, alone, parts.names, parts.likely)
+        save_predictions(run.path, kept)
 
 
 def compare_at_layers(

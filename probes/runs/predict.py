@@ -42,6 +42,8 @@ from probes.runs.task_kinds import KINDS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probes.report.page import ShownPage
+
 CHUNK_ROWS = 4096
 """Rows predicted at a time; bounds memory."""
 
@@ -487,6 +489,23 @@ class LoadedRun:
             picture=read_picture(pictures[0]) if pictures else b"",
             blocks=[Table(*result_rows(self.record, report))],
         )
+
+    def show(self, height: int = 900) -> "ShownPage":
+        """Show the page of the run inline in a notebook, which can be explored as the file can.
+
+        Args:
+            height: Its height in pixels; it scrolls.
+
+        Raises:
+            HeadError: A folder whose page cannot be made.
+
+        Example:
+            >>> load_run("runs/demo").show()  # doctest: +SKIP
+        """
+        from probes.report.page import ShownPage
+        from probes.runs.run_pages import write_report
+
+        return ShownPage(write_report(self.folder).read_text(encoding="utf-8"), height)
 
     def scorer(self, head: str = "") -> Scorer:
         """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""

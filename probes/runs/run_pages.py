@@ -1,20 +1,23 @@
 """Pages of finished runs, made again from their folders: of one run, or of several side by side."""
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from extract import code_gate as gate
 from extract.errors import HeadError, first_line
+from extract.records import Values
 from extract.registry import import_own, require_recorded
-from probes.report.blocks import Document
+from probes.layers.layer_predictions import load_predictions
+from probes.report.blocks import describe_point
 from probes.report.document import Context
 from probes.report.drawn import digest_source, is_drawn, note_drawn
-from probes.report.page import PAGE, Page, Part, Pictures, run_page, write_page
+from probes.report.exploring import join_explorations, layer_gap
+from probes.report.page import IN_FULL, PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import read_plans
 from probes.report.style import Album
-from probes.report.write import report_plans, report_run
+from probes.report.write import page_of_plans, page_of_run
 from probes.runs.compare import Comparison, compare, unique_names
 from probes.runs.folder import RunFolder
 from probes.runs.results import Runs, open_runs
@@ -77,33 +80,31 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 def page_of(folder: RunFolder, pictures: Pictures) -> Page:
     """Make the page of a finished run, sweep or search from its folder."""
-    values = folder.values
     try:
-        document = _draw(folder, Album(folder.path, (), pictures.keep))
-        return run_page(folder.path, document, pictures, values)
+        return _draw(folder, Album(folder.path, (), pictures.keep), pictures)
     except MISFITS as error:
         raise HeadError(
             f"no page can be made of the scores in {str(folder.path)!r} ({first_line(error)}); run its config again."
         ) from error
 
 
-def _draw(folder: RunFolder, album: Album) -> Document:
-    """Draw the figures of a finished run, sweep or search, and write its report."""
+def _draw(folder: RunFolder, album: Album, pictures: Pictures) -> Page:
+    """Draw the figures of a finished run, sweep or search, and write its page."""
     values = folder.values
     report = KINDS[values["kind"]].report
     if values["what"] == "run":
         scores, rows = with_predictions(folder.scores, read_predictions(folder.path))
-        return report_run(album, Context(scores, rows, report))
+        return page_of_run(folder.path, album, pictures, Context(scores, rows, report))[0]
     custom = values.get("own", {})
     require_recorded(custom, (row["plan"] for row in values["plans"]))
     import_own(custom, folder=folder.path)
-    return report_plans(album, read_plans(values), report)
+    return page_of_plans(folder.path, album, pictures, read_plans(values), report)[0]
 
 
 def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, comparison: Comparison | None = None) -> Page:
     """Make one page of several runs: their comparison, if they are of the same rows, then each."""
     labels, complaint = unique_names([folder.path for folder in folders]), ""
-    parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
+    parts, explored, answers, warnings = list[Part](), dict[str, Values](), list[str](), dict[str, list[str]]()
     try:
         comparison = comparison or compare(folders)
     except HeadError as error:
@@ -117,15 +118,37 @@ def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, compariso
         parts.append(_shorten(label, page))
         for text in page.warnings:
             warnings.setdefault(text, []).append(label)
-        data[label] = next(iter(page.data.values()))
+        explored[label] = page.exploration
     title = f"{len(folders)} runs side by side"
     question = f"What differs between {', '.join(labels[:-1])} and {labels[-1]}?"
     shared = (f"{', '.join(runs)}: {text}" for text, runs in warnings.items())
-    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), data)
+    exploration = join_explorations(explored, _gaps(labels, folders))
+    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *shared), tuple(parts), exploration)
+
+
+def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Values]:
+    """Give the paired differences at every layer of two runs of the same rows, for the heads that both studied."""
+    gaps: list[Values] = []
+    for (one, first), (other, second) in combinations(zip(labels, folders, strict=True), 2):
+        if {first.values["what"], second.values["what"]} != {"run"}:
+            continue
+        rows, others = (read_predictions(folder.path) for folder in (first, second))
+        for head in first.heads:
+            both = [load_predictions(folder.path, head) for folder in (first, second)]
+            if both[0] is None or both[1] is None or both[0].split not in {*rows} & {*others}:
+                continue
+            table, metric = rows[both[0].split], first.scores.heads[head].metric
+            is_same = table["gold"] == others[both[0].split]["gold"]
+            if is_same and (gap := layer_gap(both[0], both[1], table, metric)):
+                points = [describe_point(folder.scores.heads[head].chosen) for folder in (first, second)]
+                note = f"{one} reads {points[0]}, {other} {points[1]}." if points[0] != points[1] else ""
+                gaps.append({"one": f"{one}, {head}", "other": f"{other}, {head}", "note": note, **gap})
+    return gaps
 
 
 def _shorten(label: str, page: Page) -> Part:
     """Make one part of the page of a run: its answers, its first table, its figures."""
     first = next(part for part in page.parts if part.is_main)
+    full = [block for part in page.parts if part.title == IN_FULL for block in part.blocks]
     pictures = tuple(picture for part in page.parts for picture in part.pictures)
-    return Part(label, (*page.answers, *first.blocks), pictures)
+    return Part(label, (*page.answers, *full, *first.blocks), pictures)

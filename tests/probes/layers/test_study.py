@@ -12,7 +12,10 @@ from extract.records import to_plain
 from probes.heads.layer_head import take_apart
 from probes.layers import FINDINGS
 from probes.layers.findings import OF_TEXTS, VIEWS, describe_layers, load_findings, read_findings
+from probes.layers.layer_predictions import load_predictions
 from probes.layers.study import StudyOptions
+from probes.metrics.correlation import pearson
+from probes.report.predictions import read_predictions
 from probes.runs.layer_studies import LAYER_COLUMNS, compare_at_layers, compare_layers
 from tests.probes.finished_run import Finished
 
@@ -142,3 +145,14 @@ def test_layers_are_named_by_runs() -> None:
         describe_layers(["block_02", "block_03", "block_04", "final_norm"], every)
         == "block_02 to block_04 and final_norm"
     )
+
+
+def test_predictions_of_every_layer_are_those_that_were_scored(finished: Finished, copied: Path) -> None:
+    frame = _compare(finished, copied, head="layer-cosine", options=StudyOptions(views=("alone",), n_resamples=100))
+    kept = load_predictions(copied, "layer-cosine")
+    assert kept is not None
+    rows = read_predictions(copied)["test"]
+    gold = np.array(rows["gold"], float)
+    assert kept.layers == tuple(frame["layer"])
+    scores = [pearson(np.array(kept.of_layer(k)), gold) for k in range(len(kept.layers))]
+    np.testing.assert_allclose(scores, frame["value"], atol=2e-3)  # kept as half floats

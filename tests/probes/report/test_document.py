@@ -16,6 +16,7 @@ from rich.console import Console
 
 from extract.masks.mask_plan import parse_plan
 from probes.metrics.bootstrap import Resampling, difference, paired_scores
+from probes.report.answer import HEADS
 from probes.report.blocks import (
     Caution,
     Document,
@@ -46,6 +47,7 @@ from probes.report.document import (
     sweep_lead,
 )
 from probes.report.kind_reports import REPORTS
+from probes.report.page import Pictures
 from probes.report.scores import (
     Lead,
     PlanChoice,
@@ -55,7 +57,7 @@ from probes.report.scores import (
     seal_scores,
 )
 from probes.report.style import Album
-from probes.report.write import report_run, without_nan, write_plans, write_pretraining
+from probes.report.write import page_of_run, without_nan, write_plans, write_pretraining
 from probes.runs.run import lead_over_plan, leads_over_cosine
 from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (
@@ -490,7 +492,8 @@ def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: Made
         bare = made.with_head(
             name, extras={}, baselines={}, seeds=({"seed": 0},), options={}, row_scores={}, curves=(), chosen={}
         )
-        document = report_run(Album(tmp_path / name, ("png",)), context(bare))
+        page, document = page_of_run(tmp_path, Album(tmp_path / name, ("png",)), Pictures(), context(bare))
+        assert f"`{name}`" in page.answers[0] or HEADS.get(name, name) in page.answers[0] or len(made.scores.heads) > 1
         assert f"`{name}`" in document.answer or len(made.scores.heads) > 1
         assert any(name in row[0] for block in document.blocks if isinstance(block, Table) for row in block.rows)
 

@@ -19,12 +19,11 @@ from matplotlib.patches import Rectangle
 from probes.layers import FINDINGS
 from probes.layers.findings import VIEWS, Agreement, load_findings
 from probes.report import style
-from probes.report.blocks import Document, Table
+from probes.report.blocks import Document, Item, Table
 from probes.report.layer_figures import (
     curve_caption,
     draw_agreement,
     draw_alone,
-    draw_findings,
     draw_view,
     findings_blocks,
     findings_note,
@@ -32,7 +31,7 @@ from probes.report.layer_figures import (
     write_curve,
 )
 from probes.report.page import Pictures, page_text, run_page
-from probes.report.style import Album, make_figure, panel
+from probes.report.style import make_figure, panel
 from tests.probes.report.made_findings import (
     BEST,
     GAINS,
@@ -142,23 +141,21 @@ def test_baselines_are_levels_beside_the_layers(axes: Axes) -> None:
 DOCUMENT = Document("a run", "Why?", "The head is good.", [Table(("head",), [("a",)])])
 
 
-def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
+def test_a_page_folds_the_numbers_of_its_layers(tmp_path: Path) -> None:
     findings, pictures = make_findings(), Pictures()
     write_findings(tmp_path, findings)
     page = run_page(tmp_path, DOCUMENT, pictures, {})
-    assert page.answers == (f"`cosine-mlp`: {findings.answer}", DOCUMENT.answer)
+    assert page.answers == (DOCUMENT.answer,)
     assert page.warnings == findings.warnings
-    first, numbers, *rest = page.parts
-    assert first.title == "Which layers matter to `cosine-mlp`"
-    assert "5 of 14 layers are statistically tied with the best at 95 %" in str(first.blocks[0])
-    assert all(f"`{layer}`" in str(first.blocks[0]) for layer in BEST)
-    views = dict.fromkeys(curve.view for curve in findings.curves if curve.view not in ("control", "baseline"))
-    assert len(first.pictures) == len(views) + 1
-    for view, picture in zip(views, first.pictures, strict=False):
-        assert VIEWS[view].asks in picture.title
-        assert "1,379 rows of test" in picture.note
-        assert picture.table
-    assert [part.title for part in rest] == ["Results"]
+    results, full, numbers = page.parts
+    assert [part.is_folded for part in page.parts] == [False, False, True]
+    assert (results.title, full.title) == ("Results", "In full")
+    assert full.blocks == (Item(f"`cosine-mlp`: {findings.answer}"),)
+    assert numbers.title == "Every layer of `cosine-mlp` in numbers"
+    assert "5 of 14 layers are statistically tied with the best at 95 %" in str(numbers.blocks[0])
+    assert all(f"`{layer}`" in str(numbers.blocks[0]) for layer in BEST)
+    [agreement] = numbers.pictures
+    assert agreement.title == "cosine-mlp: do the views rank the layers alike?"
     table = next(block for block in numbers.blocks if isinstance(block, Table))
     assert [row[0] for row in table.rows] == list(LAYERS)
     assert {row[0] for row in table.rows if row[1] == "yes"} == set(BEST)
@@ -210,13 +207,11 @@ def test_findings_that_cannot_be_read_are_one_warning(change: Any, reason: str, 
     assert page.answers == (DOCUMENT.answer,)
 
 
-def test_findings_with_missing_numbers_are_drawn(tmp_path: Path) -> None:
+def test_findings_with_missing_numbers_are_drawn(axes: Axes) -> None:
     holes = tuple(math.nan if k % 3 else 0.5 for k in range(14))
     findings = make_findings(curves=(make_curve("alone", holes), make_curve("shapley", holes, 0.0)), agreement=())
-    pictures = Pictures()
-    draw_findings(Album(tmp_path, (), pictures.keep), findings)
-    assert len(pictures.take()) == 2
-    assert not list(tmp_path.iterdir())
+    assert draw_alone(axes, findings).get_lines()
+    assert draw_view(panel(Figure()), findings, "shapley").containers
 
 
 def test_views_that_rank_no_layers_have_no_agreement(tmp_path: Path) -> None:
@@ -227,7 +222,7 @@ def test_views_that_rank_no_layers_have_no_agreement(tmp_path: Path) -> None:
         pair.update(value=None, low=None, high=None)
     (tmp_path / FINDINGS).write_text(json.dumps(values), encoding="utf-8")
     page = run_page(tmp_path, DOCUMENT, Pictures(), {})
-    assert page.parts[0].pictures[-1].table is not None
+    assert page.parts[2].pictures[-1].table is not None
     frame = pd.DataFrame([asdict(Agreement("alone", "shapley", math.nan, math.nan, math.nan))])
     assert [text.get_text() for text in draw_agreement(panel(Figure()), frame).texts] == ["-", "-"]
 

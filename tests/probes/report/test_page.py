@@ -14,6 +14,7 @@ from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Item, Table
 from probes.report.page import (
     DARK,
+    LIBRARIES,
     MOST_ROWS,
     PAGE,
     Page,
@@ -64,7 +65,8 @@ def make_page(**fields: Any) -> Page:
 def test_the_page_of_every_kind_is_whole(made: MadeRun, folder: Path, read_json: Callable[[Path], Any]) -> None:
     text = (folder / PAGE).read_text(encoding="utf-8")
     page = require_whole(text)
-    assert page.data == {"made": read_json(folder / "scores.json")}
+    scores = read_json(folder / "scores.json")
+    assert {source["head"] for source in page.data["exploration"]["sources"]} == set(scores["heads"])
     n_figures = len(list((folder / "figures").glob("*.png")))
     assert page.tags.count("figure") == n_figures
     assert page.tags.count("details") >= n_figures - 2  # of very many dots alone there are no numbers
@@ -72,6 +74,7 @@ def test_the_page_of_every_kind_is_whole(made: MadeRun, folder: Path, read_json:
     summary = (folder / "summary.md").read_text(encoding="utf-8")
     answer = summary.split("\n\n")[1].replace("`", "").replace("**", "")
     assert answer in shown
+    assert page.texts["p"][1].strip()
     assert made.scores.header.task["name"] in page.texts["p"][0]
     for row in (line for line in summary.splitlines() if line.startswith("| ") and "\\" not in line):
         assert all(cell.replace("`", "") in shown for cell in row.strip("| ").split(" | "))
@@ -88,14 +91,12 @@ def test_hostile_names_are_text_everywhere() -> None:
         answers=(HOSTILE,),
         warnings=(HOSTILE,),
         parts=(part,),
-        data={HOSTILE: {HOSTILE: HOSTILE}},
+        exploration={HOSTILE: HOSTILE},
     )
     text = page_text(page, pictures.classes)
     found = require_whole(text)
-    assert found.tags.count("script") == 2
-    [(name, values)] = found.data.items()
-    assert name.startswith(SEEN)
-    assert values == {HOSTILE: HOSTILE}
+    assert found.tags.count("script") == 2 + len(LIBRARIES)
+    assert found.data == {"exploration": {HOSTILE: HOSTILE}}
     assert SEEN in found.texts["h1"][0]
     assert SEEN in found.texts["td"][0]
     assert found.texts["title"][0].startswith(SEEN)
@@ -196,20 +197,18 @@ def test_figures_of_one_page_share_no_id_and_say_the_same_twice() -> None:
     assert "figure-2-title" in page.ids
 
 
-def test_a_page_that_is_too_large_leaves_out_scores_and_then_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_is_too_large_leaves_out_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = Pictures()
     for title in ("one", "two", "three"):
         keep(pictures, title)
-    page = make_page(parts=(Part("p", (), pictures.take()),), data={"t": {"a": "x" * 3000}})
-    sizes = [len(page_text(part, pictures.classes).encode()) for part in (page, make_page(parts=page.parts))]
-    for most, n_figures, has_data in ((sizes[0], 3, True), (sizes[1], 3, False), (sizes[1] - 500, 2, False)):
+    page = make_page(parts=(Part("p", (), pictures.take()),))
+    size = len(page_text(page, pictures.classes).encode())
+    for most, n_figures in ((size, 3), (size - 500, 2)):
         monkeypatch.setattr(page_module, "MOST_BYTES", most)
         write_page(tmp_path / PAGE, page, pictures.classes)
         text = (tmp_path / PAGE).read_text(encoding="utf-8")
         found = require_whole(text)
-        assert (found.tags.count("figure"), bool(found.data)) == (n_figures, has_data)
+        assert found.tags.count("figure") == n_figures
         assert ("1 more figures would make this page too large" in text) is (n_figures == 2)
 
 

@@ -1,8 +1,10 @@
 """Pages of finished runs, made again from their folders."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,9 @@ def test_a_page_is_made_again_as_the_run_wrote_it(
     written, again = (require_whole(path.read_text(encoding="utf-8")) for path in (finished.folder / PAGE, out))
     assert again.texts["title"][0] == written.texts["title"][0]
     assert set(again.texts["title"]) <= set(written.texts["title"])
-    assert written.data == again.data == {"tiny": scores_of(finished.folder)}
+    assert written.data == again.data
+    heads = [source["head"] for source in written.data["exploration"]["sources"]]
+    assert sorted(heads) == sorted(scores_of(finished.folder)["heads"])
     for tag in ("h1", "h2", "li"):
         assert written.texts[tag] == again.texts[tag]
     assert written.texts["p"][:4] == again.texts["p"][:4]
@@ -70,11 +74,14 @@ def test_runs_of_the_same_rows_are_compared_on_one_page(finished: Finished, copi
     assert "copied cannot be compared with tiny: one of them has no Pearson" in page.text
     assert [" ".join(each.split()) for each in page.texts["h2"]] == [
         "Before you trust it",
+        "Rows",
         "Side by side",
         "tiny",
         "copied",
     ]
-    assert page.data == {"tiny": scores_of(finished.folder), "copied": scores_of(copied)}
+    labels = [source["label"].partition(",")[0] for source in page.data["exploration"]["sources"]]
+    assert set(labels) == {"tiny", "copied"}
+    assert len(page.data["exploration"]["tables"]) == 1  # both have the same rows
     assert "cosine-mlp: Blocks 5 to 8 and the final norm are statistically tied with the best." in page.text
     assert page.texts["title"][1].startswith("Score of each layer")
 
@@ -100,7 +107,6 @@ def test_the_page_of_a_sweep_or_a_search_is_made_again(what: str, tmp_path: Path
     values = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     assert without_nan(read_plans(values).to_dict()) == {key: values[key] for key in values if key != "sha256"}
     page = require_whole(written.decode())
-    assert page.data == {"made": values}
     assert "mask plans is planted the best encoder for toy?" in page.texts["p"][0]
 
 
@@ -137,3 +143,12 @@ def test_a_sweep_that_names_code_it_did_not_record_imports_nothing(tmp_path: Pat
     edit_scores(tmp_path, lambda values: values.update(plans=shown["plans"]))
     with pytest.raises(HeadError, match=r"'stranger[.]module:mask', which is not among the code that it recorded"):
         page_of(RunFolder(tmp_path), Pictures())
+
+
+@pytest.mark.usefixtures("one_figure")
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(finished: Finished) -> None:
+    shown = icecore.load_run(finished.folder).show(height=700)
+    [(attributes, inner)] = re.findall(r'<iframe ([^>]*) srcdoc="([^"]*)"></iframe>', shown._repr_html_())
+    assert attributes == 'sandbox="allow-scripts" style="width:100%;height:700px;border:0"'
+    assert unescape(inner) == (finished.folder / PAGE).read_text(encoding="utf-8")
+    assert len(repr(shown)) < 100
