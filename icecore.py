@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from extract.store.cache import LatentCache as LatentCache
     from extract.store.cache import MeanCache as MeanCache
     from extract.store.cache import ShardedCache as ShardedCache
+    from extract.store.cache import ViewCache as ViewCache
     from extract.store.cache import open_cache as open_cache
     from probes.adaptation.abilities import AbilityScores as AbilityScores
     from probes.adaptation.abilities import compare_abilities as compare_abilities

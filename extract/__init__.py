@@ -20,7 +20,7 @@ _NAMES = {
     "extract.run.extraction_spec": ("ExtractionSpec", "WordSpec"),
     "extract.run.ray": ("RayWorkers", "extract_shards_on_ray"),
     "extract.run.shards": ("extract_shards",),
-    "extract.store.cache": ("LatentCache", "MeanCache", "ShardedCache", "open_cache"),
+    "extract.store.cache": ("LatentCache", "MeanCache", "ShardedCache", "ViewCache", "open_cache"),
 }
 """Module to its public names; `icecore` lists them for type checkers."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

@@ -299,7 +299,9 @@ def _read_text(text: str, options: tuple[object, ...]) -> object:
 
 def _is_choice(value: object, options: tuple[object, ...]) -> bool:
     """Whether a value is one that a `Literal` lists, or may be anything."""
-    return any(option is Any or (get_origin(option) is Literal and value in get_args(option)) for option in options)
+    return any(
+        option in (Any, object) or (get_origin(option) is Literal and value in get_args(option)) for option in options
+    )
 
 
 def wrong_kind(hint: object, value: object, name: str) -> UsageError:

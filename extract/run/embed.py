@@ -42,7 +42,7 @@ from extract.inputs.tokens import (
 )
 from extract.poolings.pooling_table import find_token_set, select_word_poolings
 from extract.poolings.poolings import Joiner, require_joinable, require_tokens
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, WordSpec, batch_limits
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, WordSpec, batch_limits, require_one_reading
 from extract.store.format import array_shapes
 from extract.store.items import have_latents
 from extract.store.manifest import Manifest
@@ -61,6 +61,7 @@ FILLER = 0  # any token: its embedding is replaced
 
 def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
     """Make the encoder of an extraction's texts; raises as the encoders do, and as `require_joinable`."""
+    require_one_reading(spec, "rows of tokens are made for one at a time")
     if not has_words and spec.template.on_long == "windows":
         require_joinable(spec.poolings)
         if spec.mask_plan.prepend is not None:
@@ -300,8 +301,14 @@ class EmbeddedWords:
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
     """Compute latents of texts in memory, on the CPU: those of an extraction before they are rounded for the store.
 
-    Taps that are narrower than the others end in zeros.
+    Taps that are narrower than the others end in zeros. Views are what poolings are otherwise.
     """
+    if spec.views:
+        parts = dict[str, Float[Tensor, "L N D"]]()
+        for one, names in spec.passes:
+            latents = embed_texts(decoder, texts, spec=one)
+            parts |= {name: latents[:, one.poolings.index(spec.readings[name].poolings[0])] for name in names}
+        return torch.stack([parts[name] for name in spec.views], dim=1)
     if len(spec.members) > 1:
         return torch.stack([embed_texts(decoder, texts, spec=member) for member in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
@@ -310,6 +317,11 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
     """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
+    if spec.views:
+        views = {name: embed_words(decoder, texts, spec=view) for name, view in spec.readings.items()}
+        latents = torch.cat([view.latents for view in views.values()], dim=1)
+        flags = np.bitwise_or.reduce([view.flags for view in views.values()])
+        return replace(next(iter(views.values())), latents=latents, flags=flags)
     if len(spec.members) > 1:
         parts = [embed_words(decoder, texts, spec=member) for member in spec.members]
         latents = torch.stack([part.latents for part in parts]).mean(0)

@@ -38,11 +38,11 @@ from extract.poolings.poolings import Joiner, require_no_padding
 from extract.records import to_plain, with_values
 from extract.registry import describe_own
 from extract.run.embed import Encoder, make_encoder
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec, batch_limits
-from extract.store.cache import LatentCache, MeanCache, cache_path, find_cache
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec, batch_limits, join_readings
+from extract.store.cache import LatentCache, MeanCache, ViewCache, cache_path, find_cache
 from extract.store.format import StoredArray, create_store, require_locks
 from extract.store.items import keep_texts
-from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same
+from extract.store.manifest import CacheIdentity, Manifest, Plain, WordIdentity, require_same, view_identity
 from extract.store.reader import require_sound
 from extract.store.writer import StoreWriter, name_latent, read_report, refuse_latent, round_latents
 from extract.threads import keep_threads
@@ -279,8 +279,8 @@ def extract_latents(
         store_texts: Keep the texts beside the cache, as `spec.store_texts` says too; also beside one that is there.
 
     Returns:
-        The whole cache; a `MeanCache` of several where the template's name is that of several. `numpy.asarray` of it
-        has these texts in their order, repeats included.
+        The whole cache; a `MeanCache` of several where the template's name is that of several, a `ViewCache` where the
+        spec has views. `numpy.asarray` of it has these texts in their order, repeats included.
 
     Raises:
         InputError: A text that cannot be pooled; named.
@@ -294,6 +294,9 @@ def extract_latents(
     unique = unique_texts(texts)
     spec = with_values(spec, store_texts=True) if store_texts else spec
     decoder = load_decoder(decoder)
+    if spec.views:
+        views = _extract_views(decoder, unique, spec, folder=folder, progress=progress, workers=workers)
+        return ViewCache(views).with_texts(texts)
     manifest = describe_extraction(decoder, unique, spec)
     if len(spec.members) > 1:
         parts = [
@@ -315,6 +318,34 @@ def extract_latents(
             keep_texts(cache.path, unique)
         warn_truncated(cache)
     return cache.with_texts(texts)
+
+
+def _extract_views(
+    decoder: Decoder,
+    texts: Sequence[str | JoinedText],
+    spec: ExtractionSpec,
+    *,
+    folder: str | Path,
+    progress: ExtractionProgress | None,
+    workers: Workers,
+) -> dict[str, LatentCache]:
+    """Extract every view, or find it; those that differ in their poolings alone are one pass."""
+    identities = {name: describe_extraction(decoder, texts, view).identity for name, view in spec.readings.items()}
+    caches = {name: find_cache(Path(folder), identity) for name, identity in identities.items()}
+    missing = {name: view for name, view in spec.readings.items() if caches[name] is None}
+    for one, _ in join_readings(missing):
+        extract_latents(decoder, texts, spec=one, folder=folder, progress=progress, workers=workers)
+    views = {}
+    for name, view in spec.readings.items():
+        cache = caches[name]
+        if cache is None:  # extracted above, maybe with others
+            cache = find_cache(Path(folder), identities[name])
+        elif view.store_texts:
+            cache = extract_latents(decoder, texts, spec=view, folder=folder, workers=workers)
+        elif workers.rank == 0:
+            warn_truncated(cache)
+        views[name] = cache or extract_latents(decoder, texts, spec=view, folder=folder, workers=workers)
+    return views
 
 
 def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
@@ -357,6 +388,10 @@ def describe_extraction(
     decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
 ) -> Manifest:
     """Build the manifest of an extraction of unique texts; `n_rows` saves a `count_rows`."""
+    if spec.views:
+        views = {name: describe_extraction(decoder, texts, view) for name, view in spec.readings.items()}
+        identity = view_identity({name: view.identity for name, view in views.items()})
+        return Manifest(identity, next(iter(views.values())).provenance)
     plan = spec.mask_plan
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
     words = _describe_words(decoder, texts, spec)

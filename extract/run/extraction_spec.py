@@ -1,15 +1,17 @@
 """Settings of an extraction, and what a caller may watch of one. Reading a config loads no torch."""
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from extract.decoders.decoder_spec import split_layers
-from extract.errors import InputError, unknown_name
-from extract.inputs.template import InputTemplate
+from extract.errors import ConfigError, InputError, UnknownNameError, unknown_name
+from extract.inputs.template import TEMPLATES, InputTemplate, split_names
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA, RebaOptions, check_template, check_word_poolings, select_poolings
-from extract.records import read_fields, remembers_given, with_values
+from extract.records import from_plain, given, read_fields, record_hints, remembers_given, unknown_key, with_values
 from extract.registry import PLACE
 from extract.store.manifest import STORAGE_DTYPES
 
@@ -70,6 +72,8 @@ class ExtractionSpec:
     """How latents are stored: `float32`, `float16` or `bfloat16`."""
     batch_tokens: int | None = None
     """Most tokens per batch, padding included; chosen for the device when absent."""
+    views: dict[str, dict[str, object] | None] = field(default_factory=dict, hash=False, metadata={"is_key": False})
+    """Views that are read as one cache, by name, each what it changes of all this; none where this alone is read."""
     store_texts: bool = False
     """Keep the texts beside the cache, so that it gives them back (`LatentCache.texts`); it holds digests alone
     otherwise. Also of a cache that is there already."""
@@ -88,6 +92,25 @@ class ExtractionSpec:
         """The plan, read once."""
         return parse_plan(self.plan)
 
+    @cached_property
+    def readings(self) -> dict[str, "ExtractionSpec"]:
+        """What is extracted, by view; without views this itself, under no name."""
+        if not self.views:
+            return {"": self}
+        return {name: _read_view(self, name, changes or {}) for name, changes in self.views.items()}
+
+    @property
+    def passes(self) -> "list[tuple[ExtractionSpec, tuple[str, ...]]]":
+        """The extractions that compute the readings, with the names of those that each serves.
+
+        Views that differ in their poolings alone are one extraction with all of them.
+        """
+        return join_readings(self.readings) if self.views else [(self, ("",))]
+
+    def poolings_read(self, *, of_words: bool) -> tuple[str, ...]:
+        """Name what a cache of this has as poolings: the views, or else the poolings of texts or of words."""
+        return tuple(self.views) or (self.words.poolings if of_words else self.poolings)
+
     @property
     def members(self) -> tuple["ExtractionSpec", ...]:
         """The settings of the extractions whose latents are averaged: these, unless there are several templates."""
@@ -102,8 +125,18 @@ class ExtractionSpec:
         """Return the same settings under another plan, which is checked against them but not read from text again."""
         return with_values(self, plan=plan.text, mask_plan=plan)
 
+    def for_documents(self) -> "ExtractionSpec":
+        """Return the same settings, of every view, with the templates that documents are read with."""
+        views = {
+            name: {**(self.views[name] or {}), "template": view.template.for_documents()}
+            for name, view in self.readings.items()
+            if name
+        }
+        return with_values(self, template=self.template.for_documents(), views=views)
+
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
+        vars(self).pop("readings", None)  # of the record that this one is a changed copy of
         object.__setattr__(self, "layers", split_layers(self.layers))
         read_fields(self)
         plan = self.mask_plan
@@ -127,6 +160,90 @@ class ExtractionSpec:
             raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")
+        self.readings  # noqa: B018 - read, so that views are refused here
+
+
+VIEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+SHARED_KEYS = {"layers": "all views have the same layers", "views": "a view has no views of its own"}
+"""Keys that a view cannot change, and why."""
+
+
+def _read_view(spec: ExtractionSpec, name: str, changes: dict[str, object]) -> ExtractionSpec:
+    """Make what a view extracts: an extraction with some of its keys changed, of sections the keys that are named."""
+    if not VIEW_NAME.fullmatch(name):
+        raise InputError(
+            f"a view is called {name!r}; allowed: up to 40 letters, digits, '-', '_' and '.', as in {{echo: ...}}."
+        )
+    hints, values = record_hints(ExtractionSpec), dict[str, object]()
+    for key, change in changes.items():
+        if key in SHARED_KEYS:
+            raise InputError(
+                f"views.{name}.{key} is set, but {SHARED_KEYS[key]}; set extraction.{key}, or leave it out."
+            )
+        if key not in hints:
+            raise unknown_key(f"views.{name}.{key}", [f"views.{name}.{known}" for known in hints])
+        record, value = getattr(spec, key), change
+        if isinstance(record, InputTemplate | WordSpec | RebaOptions) and not isinstance(change, type(record)):
+            section = {"name": change} if isinstance(change, str) else change
+            value = {**_kept(record, section), **section} if isinstance(section, Mapping) else section
+        values[key] = from_plain(hints[key], value, f"views.{name}.{key}")
+    try:
+        view = replace(spec, **values, views={})  # type: ignore[arg-type]
+    except UnknownNameError as error:
+        raise UnknownNameError(f"view {name!r}: {error}") from error
+    except InputError as error:
+        raise InputError(f"view {name!r}: {error}") from error
+    for key, poolings in (("poolings", view.poolings), ("words.poolings", view.words.poolings)):
+        if len(poolings) != 1:
+            raise InputError(
+                f"view {name!r} has the {key} {', '.join(poolings)}; allowed: one. "
+                "Make a view of each: what they share is computed once."
+            )
+    return view
+
+
+def _kept(record: InputTemplate | WordSpec | RebaOptions, changes: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a section that a view keeps: those that were given, but for what a template's name decides.
+
+    The name of a template, the old or the new one, decides fields only where they are not changed by themselves.
+    """
+    names = record_hints(RebaOptions) if isinstance(record, RebaOptions) else given(record)
+    kept = {key: getattr(record, key) for key in names if key != "name" or "name" not in changes}
+    if isinstance(record, InputTemplate) and "name" in changes:
+        old = [TEMPLATES[name].fields for name in split_names(record.name)]
+        new = [TEMPLATES[name].fields for name in split_names(str(changes["name"] or ""))]
+        return {key: value for key, value in kept.items() if not any(key in fields for fields in (*old, *new))}
+    return kept
+
+
+def join_readings(readings: Mapping[str, ExtractionSpec]) -> list[tuple[ExtractionSpec, tuple[str, ...]]]:
+    """Join readings that differ in their poolings alone to one extraction; see `ExtractionSpec.passes`."""
+    groups: dict[ExtractionSpec, list[str]] = {}
+    for name, spec in readings.items():
+        alike = replace(spec, poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
+        groups.setdefault(alike, []).append(name)
+    passes = []
+    for names in groups.values():
+        views = [readings[name] for name in names]
+        poolings = tuple(dict.fromkeys(pooling for view in views for pooling in view.poolings))
+        of_words = tuple(dict.fromkeys(pooling for view in views for pooling in view.words.poolings))
+        first = views[0]
+        joined = (
+            first
+            if len(views) == 1
+            else replace(first, poolings=poolings, words=replace(first.words, poolings=of_words))
+        )
+        passes.append((joined, tuple(names)))
+    return passes
+
+
+def require_one_reading(spec: ExtractionSpec, what: str) -> None:
+    """Refuse views where one extraction is read at a time, as `what` does, a clause."""
+    if spec.views:
+        raise ConfigError(
+            f"there are the views {', '.join(spec.views)}, but {what}; leave views out, and put "
+            "the change of one of them in extraction."
+        )
 
 
 def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreE
 from extract.files import digest_rows
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
-from extract.masks.mask_plan import MaskPlan
+from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
@@ -37,8 +37,8 @@ from extract.run.extraction import (
     unique_texts,
     warn_truncated,
 )
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec
-from extract.store.cache import LatentCache, MeanCache, ShardedCache, cache_path, describe_shard, find_cache
+from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec, join_readings
+from extract.store.cache import LatentCache, MeanCache, ShardedCache, ViewCache, cache_path, describe_shard, find_cache
 from extract.store.format import create_store, explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.items import keep_texts, move_texts
 from extract.store.manifest import Manifest, of_all_texts, require_same
@@ -181,6 +181,8 @@ def sweep_latents(
     n_blocks = len(decoder.blocks)
     sweep_cost(plans, n_blocks)
     unique = unique_texts(texts)
+    if spec.views:
+        return _sweep_views(decoder, unique, plans, spec=spec, folder=folder, progress=progress)
     if len(spec.members) > 1:
         swept = [
             sweep_latents(decoder, unique, plans, spec=member, folder=folder, progress=progress)
@@ -218,6 +220,50 @@ def sweep_latents(
             keep_texts(cache.path, unique)
     warn_truncated(caches[0])
     return caches
+
+
+def extract_views(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    *,
+    spec: ExtractionSpec,
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+) -> LatentCache:
+    """Extract views as `extract_latents` does, in one process; those that differ in their plans alone are swept."""
+    texts = list(texts)
+    unique = unique_texts(texts)
+    identities = {name: describe_extraction(decoder, unique, view).identity for name, view in spec.readings.items()}
+    missing = {name: spec.readings[name] for name in spec.views if find_cache(Path(folder), identities[name]) is None}
+    under: dict[ExtractionSpec, list[MaskPlan]] = {}
+    for one, _ in join_readings(missing):
+        under.setdefault(one.with_plan(parse_plan("causal")), []).append(one.mask_plan)
+    for one, plans in under.items():
+        has_reba = any(name in REBA for name in (*one.poolings, *one.words.poolings))
+        if len(plans) > 1 and not has_reba and not any(plan.has_tail for plan in plans):
+            sweep_latents(decoder, unique, plans, spec=one, folder=folder, progress=progress)
+    return extract_latents(decoder, texts, spec=spec, folder=folder, progress=progress)
+
+
+def _sweep_views(
+    decoder: Decoder,
+    texts: Sequence[str | JoinedText],
+    plans: Sequence[MaskPlan],
+    *,
+    spec: ExtractionSpec,
+    folder: str | Path,
+    progress: ExtractionProgress | None,
+) -> list[LatentCache]:
+    """Sweep each view over the plans; one that has a plan of its own is extracted once for all of them."""
+    points = [spec.with_plan(plan).readings for plan in plans]
+    swept: dict[str, list[LatentCache]] = {}
+    for name, view in spec.readings.items():
+        if any(point[name].plan != plan.text for point, plan in zip(points, plans, strict=True)):
+            one = extract_latents(decoder, texts, spec=points[0][name], folder=folder, progress=progress)
+            swept[name] = [one] * len(plans)
+        else:
+            swept[name] = sweep_latents(decoder, texts, plans, spec=view, folder=folder, progress=progress)
+    return [ViewCache({name: caches[k] for name, caches in swept.items()}) for k in range(len(plans))]
 
 
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:

@@ -4,7 +4,7 @@ import copy
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -31,7 +31,16 @@ from extract.errors import (
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
 from extract.store.items import CachedTexts, CachedWords, WordPlaces, read_kept, row_keys
-from extract.store.manifest import STORAGE_DTYPES, CacheIdentity, Manifest, Plain, flatten, require_same
+from extract.store.manifest import (
+    STORAGE_DTYPES,
+    CacheIdentity,
+    Manifest,
+    Plain,
+    flatten,
+    require_same,
+    view_identity,
+    view_parts,
+)
 from extract.store.reader import (
     INDEX,
     LocalFiles,
@@ -216,6 +225,20 @@ class LatentCache:
     def poolings(self) -> tuple[str, ...]:
         """Pooling names, of words where the cache holds words."""
         return self.manifest.poolings
+
+    @property
+    def default_pooling(self) -> str:
+        """What a head reads that names no pooling: the first; several are joined by `+`."""
+        return self.poolings[0]
+
+    def view_tokens(self) -> dict[str, int]:
+        """Count the tokens of all texts in each view; nothing where there are no views."""
+        return {}
+
+    def plan_of(self, pooling: str) -> str:
+        """Return the plan that the latents of a pooling were computed under; views may have one each."""
+        del pooling
+        return self.identity.plan
 
     @property
     def is_words(self) -> bool:
@@ -532,37 +555,14 @@ class LatentCache:
         return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
 
-class MeanCache(LatentCache):
-    """The mean of several caches of the same texts, as of prompts whose latents are averaged (MetaEOL).
+class JoinedCache(LatentCache):
+    """Several caches of the same texts, read as one: rows and positions are those of the first."""
 
-    Rows and positions are those of the first cache. The mean is computed at each read, in float32.
-
-    Args:
-        parts: Whole caches, extracted alike but for their templates.
-        identity: CacheIdentity of the mean, whose poolings and layers all parts hold; that of the first part with all
-            templates when absent.
-
-    Raises:
-        CacheIdentityError: Caches that differ in more than their templates.
-        CacheError: No caches, or caches of other texts.
-    """
-
-    def __init__(self, parts: Sequence[LatentCache], *, identity: CacheIdentity | None = None) -> None:
-        if not parts:
-            raise CacheError("there are no caches to take the mean of; give at least one.")
+    def __init__(self, parts: Sequence[LatentCache], manifest: Manifest) -> None:
         first = parts[0]
-        for part in parts[1:]:
-            actual, expected = (
-                {key: value for key, value in cache.identity.to_plain().items() if key not in OF_PARTS}
-                for cache in (part, first)
-            )
-            require_same(actual, expected, where=repr(str(part.path)))
-        templates = [{k: v for k, v in part.identity.template.items() if k != "window"} for part in parts]
-        whole = replace(first.identity, template={**first.identity.template, MEAN_OF: templates})
-        provenance = {**first.manifest.provenance, MEAN_OF: [part.manifest.id for part in parts]}
         self.parts = tuple(parts)
         self.path, self._file = first.path, first._file
-        self.manifest = Manifest(identity or whole, provenance)
+        self.manifest = manifest
         self._rows = [_match(row_keys(first._file), row_keys(part._file), part) for part in parts]
         self._positions = [_match(first.items.keys, part.items.keys, part) for part in parts]
 
@@ -597,11 +597,6 @@ class MeanCache(LatentCache):
             part.verify_latents()
 
     @property
-    def certificate(self) -> Plain:
-        """The certificate of the first part, and the identities of all."""
-        return {**self.parts[0].certificate, MEAN_OF: self.manifest.provenance[MEAN_OF]}
-
-    @property
     def n_tokens(self) -> NDArray[np.int32]:
         """`(N,)` tokens per text, over all parts."""
         counts = [part.n_tokens[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
@@ -622,21 +617,135 @@ class MeanCache(LatentCache):
         return CachedWords(self._file, np.bitwise_or.reduce(flags))
 
     def layer(self, layer: Layer, pooling: str) -> Float[Tensor, "N D"]:
-        """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
+        """Return one layer in float32, in new memory; raises as `LatentCache.layer`."""
         return self.gather(np.arange(len(self.items)), pooling, layers=layer)[0]
+
+    def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
+        slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
+
+    def _require_names(self, layers: Sequence[str], pooling: str) -> None:
+        """Refuse names that this cache does not have, though a part of it may."""
+        for name in layers:
+            self._array(name, pooling)
+
+
+class MeanCache(JoinedCache):
+    """The mean of several caches of the same texts, as of prompts whose latents are averaged (MetaEOL).
+
+    The mean is computed at each read, in float32.
+
+    Args:
+        parts: Whole caches, extracted alike but for their templates.
+        identity: CacheIdentity of the mean, whose poolings and layers all parts hold; that of the first part with all
+            templates when absent.
+
+    Raises:
+        CacheIdentityError: Caches that differ in more than their templates.
+        CacheError: No caches, or caches of other texts.
+    """
+
+    def __init__(self, parts: Sequence[LatentCache], *, identity: CacheIdentity | None = None) -> None:
+        if not parts:
+            raise CacheError("there are no caches to take the mean of; give at least one.")
+        first = parts[0]
+        for part in parts[1:]:
+            actual, expected = (
+                {key: value for key, value in cache.identity.to_plain().items() if key not in OF_PARTS}
+                for cache in (part, first)
+            )
+            require_same(actual, expected, where=repr(str(part.path)))
+        templates = [{k: v for k, v in part.identity.template.items() if k != "window"} for part in parts]
+        whole = replace(first.identity, template={**first.identity.template, MEAN_OF: templates})
+        provenance = {**first.manifest.provenance, MEAN_OF: [part.manifest.id for part in parts]}
+        super().__init__(parts, Manifest(identity or whole, provenance))
+
+    @property
+    def certificate(self) -> Plain:
+        """The certificate of the first part, and the identities of all."""
+        return {**self.parts[0].certificate, MEAN_OF: self.manifest.provenance[MEAN_OF]}
 
     def _gather(
         self, positions: Int64[np.ndarray, " B"], layers: Sequence[str], pooling: str
     ) -> Float[Tensor, "L B D"]:
-        for name in layers:
-            self._array(name, pooling)  # refuses unknown names by those of this cache
+        self._require_names(layers, pooling)
         total = torch.zeros(len(layers), len(positions), self.width_of(layers))
         for part, matches in zip(self.parts, self._positions, strict=True):
             total += part.gather(matches[positions], pooling, layers=layers)
         return total / len(self.parts)
 
+
+class ViewCache(JoinedCache):
+    """Several caches of the same texts, each a view of them: what a cache has as poolings are here the views, by name.
+
+    So `gather(rows, "echo")` reads the one pooling of the view `echo`, and a channel of several is `echo/block_12`.
+
+    Args:
+        views: Name to whole cache, in the order of the channels: of one decoder, the same texts and layers, and one
+            pooling each.
+
+    Raises:
+        CacheError: No views, several poolings in one, or caches of other texts, words or rows.
+        CacheIdentityError: Caches of another decoder, other texts or other layers.
+
+    Example:
+        >>> cache = LatentCache(getfixture("tiny_cache"))
+        >>> both = ViewCache({"one": cache, "other": cache})
+        >>> both.poolings, torch.equal(both.gather([1], "other"), cache.gather([1], "mean"))
+        (('one', 'other'), True)
+    """
+
+    def __init__(self, views: Mapping[str, LatentCache]) -> None:
+        identity = view_identity({name: part.identity for name, part in views.items()})
+        first = next(iter(views.values()))
+        provenance = {**first.manifest.provenance, "views": {name: part.manifest.id for name, part in views.items()}}
+        if len({part.n_words or len(part) for part in views.values()}) > 1:
+            listed = ", ".join(f"{name} has {part.n_words or len(part):,}" for name, part in views.items())
+            raise CacheError(f"views differ in how many latents they have ({listed}); take views of the same texts.")
+        super().__init__([*views.values()], Manifest(identity, provenance))
+
+    @property
+    def views(self) -> dict[str, LatentCache]:
+        """The cache of each view."""
+        return dict(zip(self.poolings, self.parts, strict=True))
+
+    @property
+    def default_pooling(self) -> str:
+        """All views."""
+        return "+".join(self.poolings)
+
+    def view_tokens(self) -> dict[str, int]:
+        """Count the tokens of all texts in each view, which is what it costs."""
+        return {name: int(part.n_tokens.sum()) for name, part in self.views.items()}
+
+    def plan_of(self, pooling: str) -> str:
+        """Return the plan of a view."""
+        return self.views[pooling].identity.plan
+
+    @property
+    def certificate(self) -> Plain:
+        """The certificate of the first view, and those of all by name."""
+        return {**self.parts[0].certificate, "views": {name: part.certificate for name, part in self.views.items()}}
+
+    def _gather(
+        self, positions: Int64[np.ndarray, " B"], layers: Sequence[str], pooling: str
+    ) -> Float[Tensor, "L B D"]:
+        self._require_names(layers, pooling)
+        part, matches = self._view(pooling)
+        return part.gather(matches[positions], part.poolings[0], layers=layers)
+
     def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
-        slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
+        self._require_names([layer], pooling)
+        part, matches = self._view(pooling)
+        rows = matches[start : start + len(slot)]
+        if len(rows) and (np.diff(rows) == 1).all():  # as they are in the file
+            part.read(int(rows[0]), int(rows[-1]) + 1, part.poolings[0], layers=[layer], out=slot[None])
+        else:
+            slot.copy_(part.gather(rows, part.poolings[0], layers=[layer])[0])
+
+    def _view(self, name: str) -> tuple[LatentCache, Int[np.ndarray, " P"]]:
+        """Return the cache of a view, and where it has the latents of this one."""
+        k = self.poolings.index(name)
+        return self.parts[k], self._positions[k]
 
 
 def mean_parts(identity: CacheIdentity) -> list[CacheIdentity]:
@@ -776,8 +885,12 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
 def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
     """Find a whole and sound cache of an identity in a folder; further poolings and layers of it are left out.
 
-    That with the file name of `cache_path` comes first. A mean needs all of its parts.
+    That with the file name of `cache_path` comes first. A mean needs all of its parts, and views need each of theirs.
     """
+    if identity.views is not None:
+        views = {name: find_cache(folder, part) for name, part in view_parts(identity).items()}
+        whole = {name: cache for name, cache in views.items() if cache is not None}
+        return ViewCache(whole) if len(whole) == len(views) else None
     if parts := mean_parts(identity):
         caches = [cache for part in parts if (cache := find_cache(folder, part)) is not None]
         return MeanCache(caches, identity=identity) if len(caches) == len(parts) else None

@@ -1,7 +1,8 @@
 """What a cache is: its identity (which decides reuse) and its provenance (which only informs)."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from extract.errors import CacheError, CacheIdentityError, IcecoreError
@@ -68,6 +69,8 @@ class CacheIdentity:
     """Digests of a user's code."""
     chat: str | None = None
     """Digest of the chat template."""
+    views: tuple[Plain, ...] | None = None
+    """Names and plain identities of the views that are read as one; plan, template and so on are those of the first."""
 
     def __post_init__(self) -> None:
         """Leave out what decides no numbers of the decoder."""
@@ -157,6 +160,48 @@ class Manifest:
             return cls(CacheIdentity.from_plain(dict(value["identity"])), dict(value["provenance"]))
         except (ValueError, KeyError, TypeError, IcecoreError) as error:
             raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
+
+
+SHARED = ("decoder", "layers", "widths", "text_digest", "versions")
+"""Fields of an identity in which views must not differ."""
+
+
+def view_identity(views: Mapping[str, CacheIdentity]) -> CacheIdentity:
+    """Return the identity of views that are read as one, by name; refuse views that differ in what they must share."""
+    if not views:
+        raise CacheError("there are no views to read; give at least one.")
+    first = next(iter(views.values()))
+    for name, view in views.items():
+        expected, actual = ({key: getattr(one, key) for key in SHARED} for one in (first, view))
+        require_same(to_plain(actual), to_plain(expected), where=f"of the view {name!r}")
+        poolings = (view.words or view).poolings
+        if len(poolings) != 1:
+            raise CacheError(
+                f"the view {name!r} has the poolings {', '.join(poolings)}; allowed: one. Make a view of each."
+            )
+        if (view.words is None) != (first.words is None):
+            raise CacheError(f"the view {name!r} and the first one are of words and of whole texts; take views alike.")
+    names = tuple(views)
+    parts = tuple({"name": name, **view.to_plain()} for name, view in views.items())
+    words = None if first.words is None else replace(first.words, poolings=names)
+    own = {key: digest for view in views.values() for key, digest in (view.own or {}).items()}
+    return replace(first, poolings=() if words else names, words=words, own=own or None, views=parts)
+
+
+def view_parts(identity: CacheIdentity) -> dict[str, CacheIdentity]:
+    """Return the identity of each view by name; none of another cache."""
+    return {
+        str(part["name"]): CacheIdentity.from_plain({key: value for key, value in part.items() if key != "name"})
+        for part in identity.views or ()
+    }
+
+
+def describe_views(identity: CacheIdentity) -> Plain:
+    """Describe the views of a cache by name, for records: plan, template and pooling; nothing for another cache."""
+    return {
+        name: {"plan": view.plan, "template": view.template, "pooling": (view.words or view).poolings[0]}
+        for name, view in view_parts(identity).items()
+    }
 
 
 def of_all_texts(identity: CacheIdentity) -> Plain:

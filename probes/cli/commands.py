@@ -417,7 +417,7 @@ class LayersArgs(Computing):
     runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     head: str = option("", "head of the runs, or all; each run's best when absent", completes="heads")
     views: tuple[str, ...] = option(
-        (), "alone, baselines, shapley, sets, information or mix; all when absent", read=_names
+        (), "alone, baselines, by-view, shapley, sets, information or mix; all when absent", read=_names
     )
     controls: tuple[str, ...] = option((), "also fit on labels that mean nothing: type, text, shuffled", read=_names)
     split: str = option("", "the split to score; test when absent, or validation where there is no test")
@@ -467,12 +467,12 @@ class EmbedArgs(Configured, Computing):
 class ExportArgs(Args):
     """Write a cache as a .parquet, .arrow or .safetensors file, or an encoder for sentence-transformers.
 
-    The encoder is a folder of layer, pooling, plan and template that sentence-transformers encodes with.
+    The encoder is a folder of plan, template, pooling, layer and transform that sentence-transformers encodes with.
     """
 
     format: str = positional("parquet, arrow, safetensors, sentence-transformers", values=EXPORTS)
     source: str = positional(
-        "cache file or run folder; for sentence-transformers run folder or config", completes="files"
+        "cache file or run folder; for sentence-transformers run, sweep or config", completes="files"
     )
     out: str = positional("file to write; for sentence-transformers a new folder", completes="files")
     layer: str = option("", "layer, or for files several with ',' between them; all, or what the head reads")

@@ -25,6 +25,7 @@ from probes.export.sentence_transformers import export_sentence_transformer
 from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
 from probes.report.style import Album
+from probes.runs.chosen_encoder import ChosenEncoder, relative_cost
 from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.predict import read_run_folder
@@ -78,17 +79,29 @@ def _export_folder(args: ExportArgs) -> int:
         raise UsageError(f"--poolings names {', '.join(args.poolings)}; allowed for an encoder: one of them.")
     if args.head and not source.is_dir():
         raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
-    decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
-    layer, pooling = args.layer or layer, next(iter(args.poolings), pooling)
+    if source.is_dir() and not (args.layer or args.poolings):
+        chosen = ChosenEncoder.of(source, head=args.head)
+        decoder_spec, spec, layer, pooling = chosen.decoder, chosen.spec, chosen.layer, chosen.spec.poolings[0]
+        read_out = chosen.read_out
+    else:
+        decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
+        layer, pooling, read_out = args.layer or layer, next(iter(args.poolings), pooling), None
+    if spec.views:
+        if pooling not in spec.views:
+            raise ConfigError(f"no single view is chosen there; name one with --poolings: {', '.join(spec.views)}.")
+        spec = spec.readings[pooling]
+        pooling = spec.poolings[0]
     if not layer:
         raise ConfigError("no single layer is chosen there; name one with --layer, as block_12, 12 or -1.")
     if args.decoder:
         decoder_spec = DecoderSpec(args.decoder, dtype=decoder_spec.dtype, device=decoder_spec.device)
     decoder = load_decoder(decoder_spec)
     recipe = export_sentence_transformer(
-        decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise
+        decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise, read_out=read_out
     )
-    show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}")
+    done = "" if read_out is None else f", {read_out.name}"
+    show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}{done}")
+    show(f"a text costs {relative_cost(decoder, recipe.spec):.1f} times what it costs as the plain mean.")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
         if recipe.pooling != "last":
@@ -110,19 +123,15 @@ def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, 
     if name not in run.scores.heads:
         raise ConfigError(f"the run has no head {name!r}; allowed: {', '.join(run.scores.heads)}.")
     result = run.scores.heads[name]
-    return (
-        run.decoder,
-        run.spec,
-        str(result.chosen.get("layer", "")).rpartition("/")[2],
-        _one(result.pooling.split("+")),
-    )
+    pooling, _, layer = str(result.chosen.get("layer", "")).rpartition("/")
+    return run.decoder, run.spec, layer, pooling or _one(result.pooling.split("+"))
 
 
 def _of_config(name: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
     config = read_config([], file=name)
     layers = config.extraction.layers
     layer = layers[0] if len(layers) == 1 and layers[0] not in ("all", "blocks", "upper-half") else ""
-    return config.decoder, config.extraction, layer, _one(config.extraction.poolings)
+    return config.decoder, config.extraction, layer, _one(config.extraction.poolings_read(of_words=False))
 
 
 def _one(names: "tuple[str, ...] | list[str]") -> str:

@@ -17,7 +17,7 @@ from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText
 from extract.linear import bfloat16_gain
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
-from extract.store.cache import LatentCache, open_cache
+from extract.store.cache import LatentCache, ViewCache, open_cache
 from extract.store.manifest import Manifest
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs
 from probes.cli.screen import read_lines, show, show_run, show_task, watcher_of
@@ -52,7 +52,8 @@ def extract_command(args: ExtractArgs) -> int:
         return estimate(args.config, watcher_of(args))
     for config, source in _sources(args.config, load_run_task(args.config)):
         cache = obtain_cache(config, source, watcher=watcher_of(args))
-        show(str(cache.path))
+        for part in cache.views.values() if isinstance(cache, ViewCache) else [cache]:
+            show(str(part.path))
     return 0
 
 
@@ -168,7 +169,7 @@ def estimate(
     for member, source in sources:
         texts = unique_texts(source.texts())
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        for spec in member.extraction.members:
+        for spec in (spec for one, _ in member.extraction.passes for spec in one.members):
             manifest = describe_extraction(decoder, texts, spec)
             estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.layers))]

@@ -1,6 +1,5 @@
 """Latents of one layer as a module of sentence-transformers. Importing this needs the extra."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,17 +38,20 @@ class DecoderLatents(InputModule):
     def forward(self, features: dict[str, Any], **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
         """Add `sentence_embedding`, `(B, D)` float32; raises as an extraction does."""
         latents = embed_texts(self.decoder, features["texts"], spec=features["spec"])
-        return {**features, "sentence_embedding": latents[0, 0].to(self.decoder.device)}
+        return {**features, "sentence_embedding": self.recipe.vectors(latents[0, 0]).to(self.decoder.device)}
 
     def get_embedding_dimension(self) -> int:
-        """Return the width of the layer: that of the decoder, or of a tap."""
+        """Return the width of the layer, that of the decoder or of a tap; or of what it is transformed into."""
+        read_out = self.recipe.read_out
+        if read_out is not None and read_out.name == "whiten":
+            return int(read_out.basis.shape[2])
         spec, layer = self.recipe.spec, self.recipe.layer
         return layer_widths(self.decoder, spec.mask_plan, [layer]).get(layer, self.decoder.description.width)
 
     def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:  # noqa: ARG002
         """Write decoder, tokenizer and recipe to a folder; always as safetensors."""
         save_decoder_files(self.decoder, Path(output_path))
-        (Path(output_path) / Recipe.FILE).write_text(json.dumps(self.recipe.to_dict(), indent=2) + "\n", "utf-8")
+        self.recipe.save(Path(output_path))
 
     def _input_length(self, text: object) -> int:
         return len(str(text))

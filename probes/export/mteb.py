@@ -16,7 +16,7 @@ from extract.inputs.template import TASK, TEMPLATES
 from extract.masks.mask_plan import MaskPlan
 from extract.records import load_yaml
 from extract.registry import require_extra
-from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec, require_one_reading
 from probes.data.task import Task
 from probes.data.task_table import INSTRUCTIONS
 
@@ -212,6 +212,7 @@ def as_mteb_encoder(
         ConfigError: The extra is missing.
         UnknownNameError: No such layer.
     """
+    require_one_reading(spec, "mteb is given one reading of a text at a time")
     require_extra("mteb")
     from probes.export.layer_encoder import LayerEncoder, TextCaches
 
@@ -287,6 +288,7 @@ def run_mteb(
     """
     import pandas as pd
 
+    require_one_reading(spec, "mteb is given one reading of a text at a time")
     mteb: Any = require_extra("mteb")
     from probes.export.layer_encoder import LayerEncoder, TextCaches
 

@@ -12,12 +12,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import yaml
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder, quiet_loading
 from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM, KNOWN_DECODERS, select_layers
 from extract.errors import ConfigError, HeadError, first_line
 from extract.inputs.template import InputTemplate
 from extract.run.extraction_spec import ExtractionSpec
+from probes.latents.text_latents import Transform
 from probes.report.scores import seal_scores
 from probes.runs.folder import UNREADABLE, RunFolder, read_spec
 from probes.runs.predict import read_run_folder
@@ -40,17 +45,29 @@ class Recipe:
         normalise: Whether vectors are divided by their length.
         decoder: `name`, `weight_digest` and `tokenizer_digest` of the decoder.
         is_stock: Whether sentence-transformers' own modules read it, or the module of this project.
+        read_out: What is done to the latents, fitted on other texts; None where nothing is.
     """
 
     spec: ExtractionSpec
     normalise: bool
     decoder: Mapping[str, str]
     is_stock: bool = False
+    read_out: Transform | None = None
     FILE: ClassVar[str] = "icecore.json"
+    TENSORS: ClassVar[str] = "icecore.safetensors"
     SCHEMA: ClassVar[int] = 1
 
     @classmethod
-    def of(cls, decoder: Decoder, spec: ExtractionSpec, *, layer: str, pooling: str, normalise: bool) -> "Recipe":
+    def of(
+        cls,
+        decoder: Decoder,
+        spec: ExtractionSpec,
+        *,
+        layer: str,
+        pooling: str,
+        normalise: bool,
+        read_out: Transform | None = None,
+    ) -> "Recipe":
         """Narrow an extraction to one layer and pooling."""
         layers = select_layers(layer, len(decoder.blocks))
         if len(layers) != 1:
@@ -62,7 +79,8 @@ class Recipe:
             )
         described = decoder.description
         names = {key: getattr(described, key) for key in ("name", "weight_digest", "tokenizer_digest")}
-        return cls(replace(spec, layers=layers, poolings=(pooling,), batch_tokens=None), normalise, names)
+        narrow = replace(spec, layers=layers, poolings=(pooling,), batch_tokens=None)
+        return cls(narrow, normalise, names, read_out=read_out)
 
     @property
     def layer(self) -> str:
@@ -78,10 +96,22 @@ class Recipe:
         """Return the extraction with another instruction before the text."""
         return replace(self.spec, template=replace(self.spec.template, name="", instruction=instruction))
 
+    def vectors(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
+        """Return what becomes of latents, before they are divided by their lengths."""
+        return latents if self.read_out is None else self.read_out(latents[None])[0]
+
+    def save(self, folder: Path) -> None:
+        """Write the recipe to a folder, and what is done to latents beside it."""
+        if self.read_out is not None:
+            tensors = {key: getattr(self.read_out, key).contiguous() for key in ("mean", "scale", "basis")}
+            (folder / self.TENSORS).write_bytes(save(tensors))
+        (folder / self.FILE).write_text(json.dumps(self.to_dict(), indent=2) + "\n", "utf-8")
+
     def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain values."""
-        extraction = {key: value for key, value in asdict(self.spec).items() if key != "store_texts"}
+        extraction = {key: value for key, value in asdict(self.spec).items() if key not in ("store_texts", "views")}
         return {
+            **({} if self.read_out is None else {"read_out": self.read_out.name}),
             "schema": self.SCHEMA,
             "is_stock": self.is_stock,
             "normalise": self.normalise,
@@ -97,8 +127,11 @@ class Recipe:
             if values["schema"] != cls.SCHEMA:
                 raise ValueError(f"its schema is {values['schema']}, this version reads {cls.SCHEMA}")
             spec = read_spec(values["extraction"])
-            return cls(spec, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]))
-        except UNREADABLE as error:
+            read_out = None
+            if "read_out" in values:
+                read_out = Transform(str(values["read_out"]), **load((folder / cls.TENSORS).read_bytes()))
+            return cls(spec, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]), read_out)
+        except (*UNREADABLE, SafetensorError) as error:
             raise HeadError(
                 f"folder {str(folder)!r} holds no {cls.FILE} that can be read ({first_line(error)}); allowed: a folder "
                 "made by icecore export sentence-transformers."
@@ -120,6 +153,7 @@ def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
     spec, pooling = recipe.spec, recipe.pooling
     special = decoder.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     reasons = {
+        f"latents are transformed ({recipe.read_out and recipe.read_out.name})": recipe.read_out is not None,
         f"the plan is {spec.plan!r}, and a stock folder is causal": not spec.mask_plan.is_untouched,
         "its template is not that of the tokenizer alone": replace(spec.template, max_tokens=None) != InputTemplate(),
         f"{recipe.layer} is inside a block": recipe.layer not in decoder.layers,
@@ -177,9 +211,9 @@ def write_custom(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     files = {
         "modules.json": _modules(parts),
         "config_sentence_transformers.json": _model_config(),
-        Recipe.FILE: recipe.to_dict(),
     }
     _write(files, folder, [path for _, path in parts])
+    recipe.save(folder)
 
 
 def _write(files: Mapping[str, object], folder: Path, parts: list[str]) -> None:

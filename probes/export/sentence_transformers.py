@@ -15,13 +15,15 @@ from extract.decoders.fetch import working_folder
 from extract.errors import CodeError, ConfigError, HeadError, first_line
 from extract.registry import require_extra
 from extract.run.embed import embed_texts
-from extract.run.extraction_spec import ExtractionSpec
+from extract.run.extraction_spec import ExtractionSpec, require_one_reading
 from probes.export.recipe import MODULES, Recipe, why_not_stock, write_custom, write_stock
 from probes.runs.folder import UNREADABLE
 from probes.runs.predict import load_scorer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from probes.latents.text_latents import Transform
 
 TOLERANCE = 1e-4
 """Largest difference to a cache, relative to the largest value of a vector."""
@@ -42,6 +44,7 @@ def export_sentence_transformer(
     layer: str = "final_norm",
     pooling: str = "",
     normalise: bool = False,
+    read_out: "Transform | None" = None,
 ) -> Recipe:
     """Write a folder that encodes texts as an extraction does, and compare the two on a few texts.
 
@@ -56,6 +59,7 @@ def export_sentence_transformer(
         layer: A layer, by name or number.
         pooling: A pooling; the only one of `spec` when empty.
         normalise: Divide vectors by their length.
+        read_out: A fitted transform of the latents, as of `ChosenEncoder`; none when None.
 
     Returns:
         What the folder holds; `is_stock` says which of the two it is.
@@ -70,7 +74,9 @@ def export_sentence_transformer(
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
     if not pooling and len(spec.poolings) != 1:
         raise ConfigError(f"the poolings are {', '.join(spec.poolings)}; name one of them.")
-    recipe = Recipe.of(decoder, spec, layer=layer, pooling=pooling or spec.poolings[0], normalise=normalise)
+    require_one_reading(spec, "a folder encodes one")
+    pooling = pooling or spec.poolings[0]
+    recipe = Recipe.of(decoder, spec, layer=layer, pooling=pooling, normalise=normalise, read_out=read_out)
     with working_folder(target) as draft:
         reason = why_not_stock(recipe, decoder)
         if not reason:
@@ -89,7 +95,7 @@ def export_sentence_transformer(
 
 def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
     """Compare the vectors of a folder with those of an extraction; empty where they are equal."""
-    expected = embed_texts(decoder, TRIALS, spec=recipe.spec)[0, 0].numpy()
+    expected = recipe.vectors(embed_texts(decoder, TRIALS, spec=recipe.spec)[0, 0]).numpy()
     if recipe.normalise:
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     model = load_sentence_transformer(folder, device=str(decoder.device), dtype=decoder.description.dtype)

@@ -19,6 +19,7 @@ from extract.errors import HeadError, IcecoreError
 from extract.files import digest_bytes, digest_json, read_file, refuse_links, remove_file, replacing_file, write_file
 from extract.records import Values
 from extract.store.cache import LatentCache
+from extract.store.manifest import describe_views
 from extract.threads import keep_threads
 from probes.fitting.fit_options import FitHooks, Trainer
 
@@ -188,6 +189,7 @@ def describe_latents(cache: LatentCache) -> dict[str, object]:
         "decoder": decoder,
         "plan": identity.plan,
         "template": identity.template,
+        **({"views": views} if (views := describe_views(identity)) else {}),
     }
 
 

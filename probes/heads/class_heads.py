@@ -18,7 +18,14 @@ from probes.fitting.saved_fits import M
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, FitContext, Fitted, LayerHead, only_channel
 from probes.heads.result import Rows
-from probes.latents.text_latents import ClassFeatures, Standardiser, fit_standardiser, standardise_chunks
+from probes.latents.text_latents import (
+    ClassFeatures,
+    Standardiser,
+    Transform,
+    fit_standardiser,
+    no_transform,
+    standardise_chunks,
+)
 from probes.logistic.problem import check_finite
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
 from probes.metrics.prediction_metrics import score_classes
@@ -285,6 +292,13 @@ class CosineThreshold(Classifier):
         if self.kind == "standardised":
             a, b = self.standardise(a), self.standardise(b)
         return cosine(a[None], b[None])[0]
+
+    def read_out(self) -> Transform:
+        """Return the transform whose latents the cosine is of."""
+        width = self.mean.shape[-1]
+        if self.kind != "standardised":
+            return no_transform(1, width)
+        return Transform("standardise", self.mean.reshape(1, -1), self.scale.reshape(1, -1), torch.zeros(1, width, 0))
 
     def decide(self, outputs: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
         """Give the class of the higher cosines to those above the threshold."""

@@ -37,7 +37,7 @@ class HeadOptions:
     Attributes:
         name: The head.
         values: Its options, one value per source (see `resolve_sources`), in order.
-        pooling: The pooling it reads, or several joined by `+`; the first extracted one where empty.
+        pooling: The pooling it reads, or several joined by `+`; where empty the first extracted one, or all views.
         layers: The layers it reads.
     """
 
@@ -50,10 +50,6 @@ class HeadOptions:
     def options(self) -> Any:
         """Its options, of the first source; None for a head without any."""
         return self.values[0] if self.values else None
-
-    def pooling_of(self, poolings: Sequence[str]) -> str:
-        """Return the pooling that is read from a cache."""
-        return self.pooling or poolings[0]
 
 
 def split_data_options(name: str, options: Options) -> tuple[dict[str, Any], str, tuple[str, ...]]:

@@ -128,7 +128,7 @@ def load_head(folder: str | Path) -> SavedHead[FittedModule]:
 
 def channels_read(resolved: HeadOptions, context: FitContext) -> Channels:
     """Choose the channels that a head's options name; UnknownNameError for what the cache does not have."""
-    return channels_of(context.cache, resolved.pooling_of(context.cache.poolings), resolved.layers)
+    return channels_of(context.cache, resolved.pooling or context.cache.default_pooling, resolved.layers)
 
 
 def only_channel(channels: Channels, index: int) -> Channels:
@@ -476,7 +476,7 @@ def _features(
     """Read what the head of one layer is called with: features of the rows, or latents of both texts."""
     columns = list(zip(*rows, strict=True)) if saved.record.details.get("is_pairs") else [rows]
     latents, positions = embed_once((text for column in columns for text in column), decoder, spec)
-    read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
+    read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings_read(of_words=False))
     features = [read[:, [positions[text] for text in column]] for column in columns]
     if not getattr(saved.head, "compares_texts", False):
         features = [join_pair(*features)]
@@ -528,12 +528,16 @@ def only_chosen(saved: SavedHead[FittedModule], chosen: Values) -> SavedHead[Fit
 
 
 def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_words: bool) -> ExtractionSpec:
-    """Leave out of the extraction of a run the layers and poolings that no head reads; name the others one by one."""
+    """Leave out of the extraction of a run the layers, poolings and views that no head reads; name the others."""
     channels = [channel for saved in heads for channel in saved_channels(saved.record)]
     poolings = tuple(dict.fromkeys(pooling for pooling, _ in channels))
     layers = tuple(name for name in decoder.layers if name in {layer for _, layer in channels})
-    part: Any = {"words": replace(spec.words, poolings=poolings)} if reads_words else {"poolings": poolings}
-    return replace(spec, layers=layers, **part)
+    if spec.views:
+        read = {name: changes for name, changes in spec.views.items() if name in poolings}
+        return replace(spec, layers=layers, views=read)
+    if reads_words:
+        return replace(spec, layers=layers, words=replace(spec.words, poolings=poolings))
+    return replace(spec, layers=layers, poolings=poolings)
 
 
 def read_channels(

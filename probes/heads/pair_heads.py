@@ -276,7 +276,7 @@ class PairFits(Head):
         return PairLatents(
             context.cache,
             context.task,
-            pooling=self.resolved.pooling_of(context.cache.poolings),
+            pooling=self.resolved.pooling or context.cache.default_pooling,
             layers=self.resolved.layers,
             batch_size=min(self.options.batch_size, len(splits["train"]) if "train" in splits else 1),
             selection=context.rules.selection if self.options.keep == "best" else "validation",
@@ -538,7 +538,7 @@ def score_pairs(
     left, right = ([positions[pair[k]] for pair in pairs] for k in (0, 1))
     scores = []
     for saved in heads:
-        read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
+        read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings_read(of_words=False))
         if isinstance(saved.head, PairHead) and len(read) != saved.head.n_layers:
             raise HeadError(
                 f"the record of head {saved.record.name!r} names {len(read)} layers, its weights are of "

@@ -16,11 +16,12 @@ from extract.errors import TaskError
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
 from extract.inputs.tokens import cut_at_tokens
 from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import JOIN
 from extract.records import Values, to_plain
 from extract.run.embed import embed_words
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
-from extract.store.cache import LatentCache
+from extract.store.cache import LatentCache, ViewCache
 from probes.data.word_task import WordTask
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, EpochReport, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
@@ -242,6 +243,10 @@ def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, .
 
 def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ...]:
     """Say, one line each, where a run departs from the protocol it names because of what its word cache holds."""
+    if isinstance(cache, ViewCache):
+        views = {name: cache.views[name] for name in pooling.split(JOIN)}
+        of_views = {name: departures(protocol, view, view.poolings[0]) for name, view in views.items()}
+        return tuple(f"view {name}: {line}" for name, of_view in of_views.items() for line in of_view)
     words, template = cache.identity.words, cache.identity.template
     lines = []
     if protocol == MAGNET:
@@ -374,7 +379,7 @@ def score_words(
     if find_protocol(fit.get("protocol", "icecore")).cut.get("words") == "every-token":
         texts, positions = _cut(unique, decoder, spec)
     words = embed_words(decoder, texts, spec=spec)
-    reads = {"layers": spec.layers, "poolings": spec.words.poolings}
+    reads = {"layers": spec.layers, "poolings": spec.poolings_read(of_words=True)}
     with torch.no_grad():
         logits = [saved.head(read_channels(words.latents, saved.record, **reads)) for saved in heads]
     (scores,) = torch.stack(logits).mean(0).float().numpy()  # of one probe

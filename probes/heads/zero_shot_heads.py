@@ -197,6 +197,10 @@ class ZeroShotHead(nn.Module):
         """The transform."""
         return Transform(self.name, self.mean, self.scale, self.basis)
 
+    def read_out(self) -> Transform:
+        """Return the transform."""
+        return self.transform
+
     def forward(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """Compare raw latents one by one: how far their similarity is above the threshold."""
         a, b = (self.transform(latents[None])[0] for latents in (a, b))

@@ -110,7 +110,8 @@ class Streaming:
 
     def buffer_words(self, cache: LatentCache) -> int:
         """Return how many words are mixed; computed from all layers, so that no choice of them changes the order."""
-        word_bytes = 4 * sum(cache.width_of([layer]) for layer in cache.layers)
+        n_views = 1 if cache.identity.views is None else len(cache.poolings)
+        word_bytes = 4 * n_views * sum(cache.width_of([layer]) for layer in cache.layers)
         return max(self.chunk_words, self.buffer_mb * 2**20 // (2 * word_bytes))
 
 
@@ -338,7 +339,7 @@ class WordLatents:
             )
         self.cache, self.task = cache, task
         self.batch_size, self.seed, self.streaming = batch_size, seed, streaming
-        self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
+        self.channels = channels_of(cache, pooling or cache.default_pooling, layers)
         self.layers = self.channels.names
         """Names of the channels, `L` of them; with one pooling these are its layers."""
         self.rows = {split: cache.words_of(task.joined(split)) for split in task.splits}

@@ -55,10 +55,16 @@ VIEWS = {
     "mix": View("weight in the mix", "how much does a learned mix of layers use it?", is_gain=False, is_retrained=True),
     "control": View("control", "how far does it get on labels that mean nothing?", is_gain=False, is_retrained=True),
     "selectivity": View("selectivity", "how much better is it than on labels that mean nothing?", is_retrained=True),
+    "view-score": View(
+        "score by views", "how far do all views get, and all but one?", is_gain=False, is_retrained=True
+    ),
+    "without-view": View("lost without a view", "what does a view of the texts add to the others?", is_retrained=True),
 }
 """Every view, in the order of a report."""
 OF_EVERY_LAYER = ("alone", "control")
 """Views that one figure draws together, layer by layer."""
+OF_TEXTS = ("view-score", "without-view")
+"""Views whose values are those of views of the texts (`views` of a run), not of layers."""
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ class Sample:
         return {
             "cache": self.cache.path.stem,
             "decoder": str(self.cache.manifest.provenance["decoder"]["name"]),
-            "plan": self.cache.identity.plan,
+            "plan": self.cache.plan_of(pooling),
             "pooling": pooling,
             "layer": layer,
             "depth": self._depths[layer],

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import factorial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float
 
 from extract.errors import HeadError, InputError, TaskError, unknown_name
 from extract.linear import estimated_products
+from extract.poolings.pooling_table import JOIN
 from probes.data.task import Same, Task
 from probes.heads.head_table import HEADS, HeadOptions
 from probes.heads.layer_head import FitContext, HeadParts, Reporter, Together, take_apart
@@ -266,7 +268,7 @@ def _score_layers(parts: HeadParts, resampling: Resampling) -> Resampled:
 
 
 FEW_UNITS = 100
-PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
+PARTS = ("alone", "baselines", "by-view", "shapley", "sets", "information", "mix")
 """Groups of views, in the order they are computed; `alone` always is."""
 RANKED = ("alone", "shapley", "without-imputed", "without", "v-information", "mix")
 """Views whose rankings of the layers are compared."""
@@ -277,7 +279,7 @@ class StudyOptions:
     """How layers are studied.
 
     Attributes:
-        views: Names from `PARTS`; kinds without fitting have `alone` and `baselines` only.
+        views: Names from `PARTS`; kinds without fitting have `alone`, `baselines` and `by-view` only.
         controls: Names from `CONTROLS`: labels without meaning, on which the head is fitted again.
         split: The split that is scored; test where empty, or validation where there is no test.
         n_resamples: Bootstrap resamples.
@@ -339,16 +341,16 @@ def study_layers(
     parts = take_apart(resolved, setting, result, split, watch)
     keep(split, parts)
     chosen, chosen_on = _chosen_layer(resolved, setting, result, parts, split, watch)
-    study = _Study(resolved, setting, parts, split, options, kind, parts.layers.index(chosen))
+    study = _Study(resolved, setting, parts, split, options, kind, parts.layers.index(chosen), watch)
     curves = [study.alone]
     for control in options.controls:
         report(f"{resolved.name}: the head on control labels by {control}")
         curves += selectivity(
             resolved, setting, result, kind, split=split, watch=watch, control=control, resampling=study.resampling
         )
-    computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
+    computed = (study.baselines, study.by_view, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
-        if name in options.views and (name == "baselines" or kind.layer_rows):
+        if name in options.views and (name in ("baselines", "by-view") or kind.layer_rows):
             report(f"{resolved.name}: {name}")
             curves += compute()
     findings = HeadFindings(
@@ -397,9 +399,10 @@ class _Study:
         options: StudyOptions,
         kind: TaskKind,
         chosen: int,
+        watch: Reporter,
     ) -> None:
         self.resolved, self.setting, self.parts, self.split, self.options = resolved, setting, parts, split, options
-        self.kind, self.chosen = kind, chosen
+        self.kind, self.chosen, self.watch = kind, chosen, watch
         self.resampling = Resampling(options.n_resamples, options.confidence)
         n_seeds, n_layers, n_rows = parts.alone.shape
         flat = parts.alone.reshape(-1, n_rows)
@@ -453,6 +456,33 @@ class _Study:
         constant = np.isnan(scores.value)  # which has no correlation
         scores.value[constant] = scores.draws[constant] = 0.0
         yield self._curve("baseline", scorer.metric, names, scores, "without a decoder")
+
+    def by_view(self) -> Iterator[ViewCurve]:
+        """Score the head on all views of the texts and, fitted and chosen again, without each of them."""
+        views = self.parts.pooling.split(JOIN)
+        if self.setting.cache.identity.views is None or len(views) == 1:
+            return
+        sets = {f"without {view}": [other for other in views if other != view] for view in views}
+        scores = [self._fitted_on(self.parts.pooling, self.setting.folder)]
+        for name, others in sets.items():
+            folder = self.setting.folder / "views" / name.replace(" ", "_")
+            scores.append(self._fitted_on(JOIN.join(others), folder))
+        packed = np.concatenate([score.pack() for score in scores])
+        every = Resampled.unpack(packed, scores[0].seeds.shape[1])
+        whole, rest = (Resampled.unpack(part, every.seeds.shape[1]) for part in (packed[:1], packed[1:]))
+        metric, note = self.parts.scorer.metric, f"the head `{self.resolved.name}` fitted and chosen again"
+        yield self._curve("view-score", metric, ("all views", *sets), every, note)
+        yield self._curve("without-view", metric, views, whole - rest, note)
+
+    def _fitted_on(self, pooling: str, folder: Path) -> Resampled:
+        """Score the head on some views, fitted or found in a folder."""
+        quick = replace(self.setting, folder=folder, n_resamples=2, has_details=False)
+        entry = HEADS[self.resolved.name]
+        result = entry.evaluate(replace(self.resolved, pooling=pooling), quick, self.watch)
+        rows = result.scored[self.split] if self.split in result.scored else result.predictions[self.split][None]
+        scorer = self.parts.scorer
+        by_seed, draws = scorer.score(rows), scorer.resample(rows, self.resampling)
+        return Resampled(by_seed.mean(keepdims=True), by_seed[None], draws.mean(0, keepdims=True)).without_nan()
 
     def shapley(self) -> Iterator[ViewCurve]:
         """Compute Shapley values of layers and of groups, and each layer left out and alone, in the fitted head."""
@@ -568,7 +598,24 @@ def answer(findings: HeadFindings) -> str:
     """Say which layer to use and which are tied with the best, what one layer lacks, and the loss without one."""
     if findings.curve("alone") is None:
         return ""
-    return " ".join(filter(None, [findings.recommend(), _joint(findings), _few(findings), _lost(findings)]))
+    said = (findings.recommend(), _by_view(findings), _joint(findings), _few(findings), _lost(findings))
+    return " ".join(filter(None, said))
+
+
+def _by_view(findings: HeadFindings) -> str:
+    """Say what the head has with all views of the texts, and what each of them adds to the others."""
+    scores, lost = findings.curve("view-score"), findings.curve("without-view")
+    if scores is None or lost is None:
+        return ""
+    parts = []
+    for view, score, value, low, high in zip(
+        lost.layers, scores.values[1:], lost.values, lost.low, lost.high, strict=True
+    ):
+        ends = (low, high) if value >= 0 else (-high, -low)
+        gap = f"{_percent(abs(value))} {'less' if value >= 0 else 'more'} ({_percent(ends[0])} to {_percent(ends[1])})"
+        tied = ", statistically tied" * (not (low > 0 or high < 0))
+        parts.append(f"without {view} {_percent(score)}, {'the same' if value == low == high else gap + tied}")
+    return f"All {len(lost.layers)} views together have {_percent(scores.values[0])}; {'; '.join(parts)}."
 
 
 def _joint(findings: HeadFindings) -> str:

@@ -242,6 +242,10 @@ class LayerCosine(PairHead):
         alone.chosen[0] = self.chosen[0]
         return alone.eval()
 
+    def read_out(self) -> Transform:
+        """Return the transform whose latents the chosen cosine is of; of every layer."""
+        return self._transform(int(self.chosen[0]))
+
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
         """Fit the transforms, and choose one and the layer on validation; a `HeadError` where no cosine varies."""
         super().prepare(data, standardiser)

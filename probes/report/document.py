@@ -349,10 +349,14 @@ def _used(context: Context) -> Iterator[Block]:
         f"Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
     )
-    yield Item(
-        f"Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
-        f"instruction {template['instruction']!r}{_further(template)}"
-    )
+    views = cache.get("views", {})
+    first = next(iter(views), "")
+    for name, view in views.items():
+        share = view["n_tokens"] / max(views[first]["n_tokens"], 1)
+        cost = f", {share:.1f} times the tokens of `{first}`" * (name != first)
+        yield Item(f"View `{name}`: {_reading(view['plan'], view['pooling'], view['template'])}{cost}")
+    if "views" not in cache:
+        yield Item(_reading(cache["plan"], ", ".join(cache["poolings"]), template))
     yield Item(
         f"Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
         f"{cache['n_truncated']} truncated"
@@ -361,6 +365,14 @@ def _used(context: Context) -> Iterator[Block]:
     yield Item(f"Task: `{task['name']}`, {task['source']}; {counts}")
     yield from context.report.used(context)
     yield machine_line(header)
+
+
+def _reading(plan: str, poolings: str, template: Plain) -> str:
+    """Say how texts were read."""
+    return (
+        f"Plan `{plan}`, poolings {poolings}, BOS policy `{template['bos']}`, "
+        f"instruction {template['instruction']!r}{_further(template)}"
+    )
 
 
 def _further(template: Plain) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from probes.layers.findings import VIEWS, HeadFindings, ViewCurve
+from probes.layers.findings import OF_TEXTS, VIEWS, HeadFindings, ViewCurve
 from probes.report import style
 from probes.report.blocks import NOTHING, Block, Item, Table, cell, metric_label, number
 
@@ -93,7 +93,8 @@ def draw_view(axes: Axes, rows: pd.DataFrame | HeadFindings, view: str) -> Axes:
     else:
         names = [layer.replace("_", " ") for layer in curves[0]["layer"]]
         axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 6 else 0)
-        axes.set_xlabel("layers, in the order in which they are taken" if view in IN_ORDER else "group of layers")
+        groups = "view of the texts" if view in OF_TEXTS else "group of layers"
+        axes.set_xlabel("layers, in the order in which they are taken" if view in IN_ORDER else groups)
     title = f"{VIEWS[view].title},\n".replace(", ", ",\n") * is_gain
     axes.set_ylabel(title + _unit(views))
     return axes
@@ -242,7 +243,8 @@ def findings_blocks(findings: HeadFindings) -> Iterator[Block]:
         yield Table(("layer", "in the set", *(_title(curve, findings) for curve in curves)), rows)
     for curve in (curve for curve in findings.curves if curve not in curves):
         rows = [(cell(layer), _text(curve, index)) for index, layer in enumerate(curve.layers)]
-        yield Table(("baseline" if curve.view == "baseline" else "layers", _title(curve, findings)), rows)
+        of = "baseline" if curve.view == "baseline" else "views" if curve.view in OF_TEXTS else "layers"
+        yield Table((of, _title(curve, findings)), rows)
     for view in dict.fromkeys(curve.view for curve in findings.curves):
         source = "probes fitted again" if VIEWS[view].is_retrained else "the fitted head"
         notes = "; ".join((source, *map(cell, _notes(findings, view))))

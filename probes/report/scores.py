@@ -61,6 +61,16 @@ class TaskRecord(TypedDict, total=False):
     words_in_cache: Mapping[str, int]
 
 
+class ViewInfo(TypedDict):
+    """One of the views that a run read as its cache."""
+
+    plan: str
+    template: Plain
+    pooling: str
+    n_tokens: int
+    """Of all texts, which is what the view costs."""
+
+
 class CacheInfo(TypedDict, total=False):
     """The cache that a run read."""
 
@@ -73,6 +83,7 @@ class CacheInfo(TypedDict, total=False):
     n_rows: int
     n_truncated: int
     certificate: Plain
+    views: Mapping[str, ViewInfo]
 
 
 class AutoencoderInfo(TypedDict, total=False):

@@ -258,7 +258,7 @@ def read_config(
         else:
             layers.add_typed(key, text)
             missing = {name: why for name, why in missing.items() if not f"{name}.".startswith(f"{key}.")}
-    with allow_code(_typed_code(pairs, ("extraction", "heads"))):
+    with allow_code(_typed_code(pairs, ("extraction", "views", "heads"))):
         values = {**layers.values, "sources": layers.sources, "missing": missing} if layers.values else {}
         values["sweep"] = sweep
         values["has_checked_heads"] = checks_heads

@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 
@@ -25,7 +25,7 @@ from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import RebaOptions
 from extract.records import Values, as_given, load_yaml, to_plain
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.store.manifest import Manifest, Plain, differences, flatten
+from extract.store.manifest import Manifest, Plain, describe_views, differences, flatten
 from probes.data.task import ROW, Task
 from probes.heads.head_table import HeadOptions, find_head
 from probes.heads.result import HeadResult
@@ -36,6 +36,7 @@ from probes.report.scores import (
     BaselineScores,
     CacheInfo,
     RunScores,
+    ViewInfo,
     check_scores,
     read_baselines,
     read_result,
@@ -206,7 +207,7 @@ def without_absolute_paths(value: Any, key: str = "") -> Any:
 
 def describe_cache(cache: "LatentCache") -> CacheInfo:
     """Describe a cache for scores.json."""
-    return {
+    described: CacheInfo = {
         "file": cache.path.name,
         "id": cache.manifest.id,
         "plan": cache.identity.plan,
@@ -217,6 +218,11 @@ def describe_cache(cache: "LatentCache") -> CacheInfo:
         "n_truncated": int(cache.is_truncated.sum()),
         "certificate": cache.certificate,
     }
+    if views := describe_views(cache.identity):
+        n_tokens = cache.view_tokens()
+        listed = {name: {**view, "n_tokens": n_tokens[name]} for name, view in views.items()}
+        described["views"] = cast("Mapping[str, ViewInfo]", listed)
+    return described
 
 
 def describe_program() -> Values:
@@ -350,8 +356,13 @@ class RunFolder:
     @cached_property
     def spec(self) -> ExtractionSpec:
         """What the run extracted; a file of spans is found from here or from the run folder."""
-        spec = read_spec(self.settings["extraction"])
-        return replace(spec, template=replace(spec.template, spans=self.find(spec.template.spans)))
+        spec = read_spec(self.settings["extraction"], self.settings.get("views", {}))
+        views: dict[str, dict[str, object] | None] = {
+            name: {**(spec.views[name] or {}), "template": replace(view.template, spans=self.find(view.template.spans))}
+            for name, view in spec.readings.items()
+            if name
+        }
+        return replace(spec, template=replace(spec.template, spans=self.find(spec.template.spans)), views=views)
 
     @cached_property
     def decoder(self) -> DecoderSpec:
@@ -418,13 +429,14 @@ def no_run(path: Path, error: Exception) -> HeadError:
     )
 
 
-def read_spec(values: Values) -> ExtractionSpec:
-    """Read the `extraction` of a run's config.yaml; an unknown key is a `TypeError`."""
+def read_spec(values: Values, views: Values = MappingProxyType({})) -> ExtractionSpec:
+    """Read the `extraction` of a run's config.yaml, and its `views`; an unknown key is a `TypeError`."""
     template, words = (_tuples(values[name]) for name in ("template", "words"))
     parts = {
         "template": InputTemplate(**template),
         "words": as_given(WordSpec(**words), frozenset(words)),
         "reba": RebaOptions(**values.get("reba", {})),
+        "views": dict(views),
     }
     return as_given(ExtractionSpec(**{**_tuples(values), **parts}), frozenset(values))
 
@@ -485,7 +497,8 @@ def describe_inputs(config: RunConfig, *beside: str) -> Inputs | None:
     files = _decoder_files(config.decoder)
     if files is None or registry.ADDED or config.pretraining.corpus:
         return None
-    settings = {**config.to_dict(), "template": config.extraction.template.to_dict()}
+    templates = [view.template.to_dict() for view in config.extraction.readings.values()]
+    settings = {**config.to_dict(), "template": templates if config.views else templates[0]}
     for key in ("caches", "runs", "name"):  # where it goes; the state of what is there is compared by itself
         del settings[key]
     settings |= {"beside": list(beside)} if beside else {}

@@ -58,9 +58,10 @@ class GrowingCaches:
         """Find or extract the caches of plans that hold every text of a task, usually more than before.
 
         What is missing is swept together by the plans that miss the same texts. Words are extracted again, for a text
-        with words is one unit with its windows; so is what several templates read, whose mean is no cache of its own.
+        with words is one unit with its windows; so is what several templates or views read: no cache of its own.
         """
-        if KINDS[self.config.task.kind].reads_words or len(self.config.extraction.members) > 1:
+        spec = self.config.extraction
+        if KINDS[self.config.task.kind].reads_words or len(spec.members) > 1 or spec.views:
             return self._sweep(list(plans), unique_texts(task.texts()))
         texts = [text for text in unique_texts(task.texts()) if isinstance(text, str)]
         alike: dict[int, list[MaskPlan]] = {}

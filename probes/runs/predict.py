@@ -24,7 +24,7 @@ from extract.errors import (
 )
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
-from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import select_poolings, select_word_poolings
 from extract.registry import import_own, require_own, require_recorded
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
@@ -308,9 +308,8 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
             raise ValueError(f"it is a {values['what']}, which fits heads for each plan")
         if values.get("config_sha256") != digest_bytes(read_file(folder.path / CONFIG)):
             raise ValueError(f"{CONFIG} {CHANGED}")
-        extraction, custom = folder.settings["extraction"], values.get("own", {})
-        names = (*extraction["poolings"], *extraction["words"]["poolings"], extraction["plan"], *values["heads"])
-        require_recorded(custom, names)
+        custom = values.get("own", {})
+        require_recorded(custom, list_code(folder))
         import_own(custom, folder=folder.path)
         scores, _ = folder.scores, (folder.heads, folder.spec, folder.decoder)
         if scores.header.kind not in KINDS or not scores.heads:
@@ -321,6 +320,18 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
     except UNREADABLE as error:
         raise no_run(folder.path, error) from error
     return folder
+
+
+def list_code(folder: RunFolder) -> list[str]:
+    """List the names in the settings of a run, sweep or search that may be those of a user's code."""
+    values, settings = folder.values, folder.settings
+    extraction, plans = settings["extraction"], values.get("plans", [])
+    heads = [name for part in ([values] if "heads" in values else plans) for name in part["heads"]]
+    names = [*extraction["poolings"], *extraction["words"]["poolings"], extraction["plan"], *heads]
+    views = [changes or {} for changes in settings.get("views", {}).values()]
+    parts = [part for changes in views for part in (changes, changes.get("words") or {})]
+    names += [str(part[key]) for part in parts for key in ("plan", "poolings") if key in part]
+    return [*names, *(str(plan["plan"]) for plan in plans)]
 
 
 def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) -> None:
@@ -351,24 +362,44 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
 def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedHead[FittedModule]]) -> None:
     """Refuse a decoder whose latents are not those that the run scored and the heads were fitted on."""
     require_own(folder.scores.header.own, folder=folder.path)
-    described = decoder.description
+    described, readings = decoder.description, folder.spec.readings
+    of_words = KINDS[folder.scores.header.kind].reads_words
+    views = {name: _describe_view(view, decoder, of_words=of_words) for name, view in readings.items()}
+    first = next(iter(views.values()))
     now = {
         "decoder": {key: getattr(described, key) for key in DECODER_KEYS},
-        "plan": parse_plan(folder.spec.plan).text,
-        "template": {**folder.spec.template.to_dict(), "window": described.window},
+        "plan": first["plan"],
+        "template": first["template"],
+        "views": views if folder.spec.views else {},
     }
     scored = {
         "decoder": {key: value for key, value in folder.scores.header.decoder.items() if key in DECODER_KEYS},
         "plan": folder.scores.cache["plan"],
         "template": folder.scores.cache["template"],
+        "views": {
+            name: {key: value for key, value in view.items() if key != "n_tokens"}
+            for name, view in folder.scores.cache.get("views", {}).items()
+        },
     }
     for latents in filter(None, [scored, *(saved.record.latents for saved in heads)]):
-        if unequal := differences(now, {key: latents[key] for key in now}):
+        if unequal := differences(now, {key: {"views": {}, **latents}[key] for key in now}):
             listing = "; ".join(f"{key} is {a!r}, the run has {b!r}" for key, (a, b) in unequal.items())
             raise CacheIdentityError(
                 f"the heads of {str(folder.path)!r} were fitted on something else: {listing}. Score with the decoder "
                 "and the config.yaml of the run, or run it again."
             )
+
+
+def _describe_view(spec: ExtractionSpec, decoder: Decoder, *, of_words: bool) -> dict[str, object]:
+    """Describe what a view reads as the record of a cache does."""
+    n_blocks = len(decoder.blocks)
+    poolings = (
+        select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+        if of_words
+        else select_poolings(spec.poolings)
+    )
+    template = {**spec.template.to_dict(), "window": decoder.description.window}
+    return {"plan": spec.mask_plan.text, "template": template, "pooling": poolings[0]}
 
 
 def _load_decoder(folder: RunFolder, source: DecoderSource | None, *, trust_remote_code: bool) -> Decoder:

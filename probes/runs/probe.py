@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -20,14 +21,17 @@ from extract.decoders.fetch import icecore_home
 from extract.errors import CacheError, ConfigError, InputError, TaskError, unknown_name
 from extract.files import digest_bytes, write_file
 from extract.inputs.joined_text import JoinedText
+from extract.poolings.pooling_table import split_poolings
+from extract.records import to_plain
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache
-from extract.store.cache import LatentCache, cache_path, whole_caches
+from extract.store.cache import LatentCache, ViewCache, cache_path, whole_caches
 from extract.store.manifest import of_all_texts
 from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
 from probes.data.task import Task
 from probes.data.task_table import TASKS
+from probes.latents.text_latents import Transform
 from probes.layers.study import StudyOptions
 from probes.metrics.prediction_metrics import CLASS_METRICS, CORRELATIONS, count_tag_spans, score_classes, score_spans
 from probes.runs.config_file import as_config, config_of_data, nest_options
@@ -128,6 +132,17 @@ def reuse_latents(
     Texts that several caches hold between them are copied into a new one. Raises as `extract_latents`.
     """
     texts, folder = list(texts), Path(folder)
+    if spec.views:
+        views = {}
+        for name, view in spec.readings.items():
+            cache = reuse_latents(decoder, texts, spec=view, folder=folder, progress=progress)
+            manifest = describe_extraction(decoder, unique_texts(texts), view, n_rows=len(cache))
+            if cache.identity.text_digest != manifest.identity.text_digest:  # views hold the same texts, and no others
+                manifest = describe_extraction(decoder, unique_texts(texts), view)
+                plain = [text for text in unique_texts(texts) if isinstance(text, str)]
+                cache = compose_cache([CachePart(cache, plain)], manifest=manifest, folder=folder)
+            views[name] = cache
+        return ViewCache(views).with_texts(texts)
     plain = [text for text in unique_texts(texts) if isinstance(text, str)]
     parts, is_missing = list[CachePart](), np.ones(len(plain), np.bool_)
     manifest = describe_extraction(decoder, plain or unique_texts(texts), spec)
@@ -200,6 +215,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         layer: The layer that `encode` and `transform` give, by its name or number (-1 is the last); all of them for
             `encode`, and the last for `transform`, when None.
         verbose: Whether to show a bar in a notebook.
+        read_out: A fitted transform of the layer's latents, as of `Encoder.from_sweep`; none when None.
         options: Keys of the decoder and the extraction of a configuration by name: `plan`, `poolings`, `layers`,
             `template`, `instruction`, `dtype`, `caches` and so on; `caches` is in the user's cache folder by default.
 
@@ -218,13 +234,50 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         *,
         layer: Layer | None = None,
         verbose: bool = True,
+        read_out: Transform | None = None,
         **options: Any,
     ) -> None:
         super().__init__(decoder, **options)
-        self.layer, self.verbose = layer, verbose
+        self.layer, self.verbose, self.read_out = layer, verbose, read_out
 
     def _own_params(self) -> tuple[str, ...]:
-        return ("decoder", "layer", "verbose")
+        return ("decoder", "layer", "verbose", "read_out")
+
+    @classmethod
+    def from_sweep(
+        cls,
+        folder: str | Path,
+        *,
+        head: str = "",
+        decoder: Decoder | DecoderSource | None = None,
+        allow_code: str | Iterable[str] = (),
+        **options: Any,
+    ) -> "Encoder":
+        """Make the encoder that a sweep, search or run ends with: its plan, template, pooling, layer and transform.
+
+        Args:
+            folder: A folder made by `icecore sweep` or `icecore run`.
+            head: The head whose choice is taken; the best of those that read one layer if empty.
+            decoder: The decoder if it is in memory already, or where it is now; where the folder says, when None.
+            allow_code: Modules of your own poolings and masks that the folder may import.
+            options: As of the encoder, such as `caches`.
+
+        Raises:
+            HeadError: No such folder, a run on words, or a head that reads several layers together.
+            UnknownNameError: No such head in it.
+
+        Example:
+            >>> Encoder.from_sweep("runs/demo-sweep").encode(["Ice is cold."]).shape  # doctest: +SKIP
+            (1, 576)
+        """
+        from probes.runs.chosen_encoder import ChosenEncoder
+
+        chosen = ChosenEncoder.of(folder, head=head, allow_code=allow_code)
+        spec = {key: value for key, value in to_plain(chosen.spec).items() if key not in ("views", "store_texts")}
+        spec["template"] = chosen.spec.template.settings()
+        return cls(
+            decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{"extraction": spec, **options}
+        )
 
     def encode(
         self, texts: Iterable[str], *, layer: Layer | None = None, pooling: str = ""
@@ -234,7 +287,8 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         Args:
             texts: N texts, which may repeat: a list, an array or a column.
             layer: A layer by its name or number; that of the encoder when None.
-            pooling: Which pooling, where several are extracted.
+            pooling: Which pooling, where several are extracted; of views which one, all of them side by side
+                (`V D` instead of `D`) when empty.
 
         Raises:
             InputError: No texts, or one that cannot be read.
@@ -243,11 +297,15 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         """
         rows = list_rows(texts)
         cache = self.cache(rows)
-        if not pooling and len(cache.poolings) > 1:
+        if not pooling and len(cache.poolings) > 1 and not isinstance(cache, ViewCache):
             raise CacheError(f"the encoder extracts the poolings {', '.join(cache.poolings)}; name one with pooling=.")
         layer = self.layer if layer is None else layer
         layers = cache.layers if layer is None else (select_one(layer, cache.layers),)
-        latents = cache.gather(cache.rows_of(rows), pooling or cache.poolings[0], layers=layers).numpy()
+        read = split_poolings(pooling or cache.default_pooling)
+        parts = [cache.gather(cache.rows_of(rows), name, layers=layers).numpy() for name in read]
+        latents = np.concatenate(parts, axis=-1)
+        if self.read_out is not None:
+            latents = self.read_out(torch.from_numpy(latents)).numpy()
         return latents if layer is None else latents[0]
 
     def cache(self, texts: Iterable[str]) -> LatentCache:

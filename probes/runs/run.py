@@ -28,6 +28,8 @@ from extract.run.extraction import (
     place_worker,
     require_one_process,
 )
+from extract.run.extraction_spec import require_one_reading
+from extract.run.shards import extract_views
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
 from probes.data.task_table import task_title
@@ -114,6 +116,8 @@ def obtain_cache(
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = decoder or load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task_title(task.name)}") if workers.rank == 0 else None
+    if config.views and workers.world_size == 1:
+        return extract_views(decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress)
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
     )
@@ -133,6 +137,7 @@ def obtain_shards(
 
     The work is shared by processes that were launched together, or by `n_on_ray` workers on a Ray cluster.
     """
+    require_one_reading(config.extraction, "a folder of shards holds one extraction")
     title = f"extracting {name}"
     if n_on_ray is not None:
         from extract.run.ray import extract_shards_on_ray
@@ -171,11 +176,12 @@ class Sides:
 
 def find_sides(config: RunConfig, task: Task) -> Sides | None:
     """Separate queries and documents of a task where the template does; None where one cache holds both."""
-    template = config.extraction.template
+    templates = [view.template for view in config.extraction.readings.values()]
     sides = task.sides()
-    if sides is None or template.for_documents() == template:
+    if sides is None or all(template.for_documents() == template for template in templates):
         return None
-    other = replace(config, extraction=config.extraction.with_template(template.for_documents()))
+    documents = config.extraction.for_documents()
+    other = replace(config, extraction=documents, views=documents.views)
     return Sides(
         Corpus(f"queries of {task.name}", task.source, tuple(sides[0])),
         Corpus(f"documents of {task.name}", task.source, tuple(sides[1])),
@@ -314,7 +320,7 @@ def _run(
         corpus_cache = obtain(config, corpus)
     extracted = time.monotonic()
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
-    watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
+    watcher.say(f"latents: {cache.path} ({n_latents}, {cache.default_pooling}, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
     log = None
     if "wandb" in config.loggers:
@@ -455,9 +461,11 @@ def _warn_of_notebook_parts(config: RunConfig) -> None:
 
 
 def _own_names(config: RunConfig) -> list[tuple[str, str]]:
-    spec = config.extraction
-    words = spec.words.poolings if KINDS[config.task.kind].reads_words else None
-    return [*own_names(spec.mask_plan, spec.poolings, words), *(("head", name) for name in config.heads)]
+    names = []
+    for spec in config.extraction.readings.values():
+        words = spec.words.poolings if KINDS[config.task.kind].reads_words else None
+        names += own_names(spec.mask_plan, spec.poolings, words)
+    return [*names, *(("head", name) for name in config.heads)]
 
 
 def pretrain(
@@ -471,7 +479,7 @@ def pretrain(
         config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache, sources=describe_sources(config)
     )
     pretrained = EncoderStore(config, cache, watcher)
-    for pooling in cache.poolings:
+    for pooling in [cache.default_pooling] if config.views else cache.poolings:
         pretrained(pooling)
     decoder = cache.manifest.provenance["decoder"]
     header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task=None)

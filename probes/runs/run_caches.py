@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from extract.decoders.decoder_spec import DECODER_ALIASES, DecoderSpec, select_layers
 from extract.errors import CacheError, ConfigError
@@ -15,8 +14,8 @@ from extract.records import Values, complete, forget_defaults
 from extract.registry import describe_own, import_own
 from extract.run.extraction import own_names, unique_texts
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
-from extract.store.cache import LatentCache, MeanCache, open_cache, passing_over, whole_caches
-from extract.store.manifest import Plain
+from extract.store.cache import LatentCache, MeanCache, ViewCache, open_cache, passing_over, whole_caches
+from extract.store.manifest import Plain, view_parts
 from extract.store.reader import INDEX
 from probes.data.task import Corpus, Task
 from probes.fitting.fit_options import find_protocol
@@ -26,16 +25,23 @@ from probes.runs.run_config import RunConfig
 
 def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
-    members = config.extraction.members
+    return _find_cache(config, config.extraction, source)
+
+
+def _find_cache(config: RunConfig, spec: ExtractionSpec, source: Task | Corpus) -> LatentCache:
+    """Find the cache of one extraction; of views, and of templates that are averaged, that of each."""
+    if spec.views:
+        return ViewCache({name: _find_cache(config, view, source) for name, view in spec.readings.items()})
+    members = spec.members
     if len(members) > 1:
-        parts = [find_cache_of(replace(config, extraction=member), source) for member in members]
+        parts = [_find_cache(config, member, source) for member in members]
         window = {"window": parts[0].identity.template["window"]}
-        template = {**config.extraction.template.to_dict(), **window}
+        template = {**spec.template.to_dict(), **window}
         return MeanCache(parts, identity=replace(parts[0].identity, template=template))
     texts = source.texts()
     matches = []
     for cache in whole_caches(Path(config.caches)):
-        match = show_as(cache, config.extraction) if _is_from(cache, config.decoder) else None
+        match = show_as(cache, spec) if _is_from(cache, config.decoder) else None
         if match is not None and _has_texts(match, texts):
             with passing_over(cache.path):
                 match.verify_latents()
@@ -87,6 +93,12 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
     """Return a configuration whose decoder and extraction are those of a cache; unchanged where they are already."""
     if _is_from(cache, config.decoder) and show_as(cache, config.extraction) is not None:
         return config
+    if config.views or cache.identity.views is not None:
+        views = ", ".join(view_parts(cache.identity)) or "none"
+        raise ConfigError(
+            f"cache {cache.path.name!r} has other views ({views}) or other latents than the configuration "
+            f"({', '.join(config.views) or 'none'}); give the configuration those of the cache, or leave the cache out."
+        )
     decoder = config.decoder
     if not _is_from(cache, decoder):
         recorded = cache.manifest.provenance["decoder"]
@@ -110,10 +122,10 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
     identity, template = cache.identity, _template_of(cache)
     if typed.template.to_dict()["spans"] == template["spans"]:
         template["spans"] = typed.template.spans  # a file, of which the cache holds a digest
-    poolings: dict[str, Any] = {"poolings": cache.poolings, "words": typed.words}
+    poolings, words = cache.poolings, typed.words
     if identity.words is not None:
-        words = WordSpec(cache.poolings, identity.words.shift, identity.words.on_lost)
-        poolings = {"words": forget_defaults(words)}
+        poolings = ExtractionSpec.poolings
+        words = forget_defaults(WordSpec(cache.poolings, identity.words.shift, identity.words.on_lost))
     return forget_defaults(
         ExtractionSpec(
             plan=identity.plan,
@@ -123,7 +135,8 @@ def _spec_of(cache: LatentCache, typed: ExtractionSpec) -> ExtractionSpec:
             storage_dtype=identity.storage_dtype,
             batch_tokens=typed.batch_tokens,
             store_texts=typed.store_texts,
-            **poolings,
+            poolings=poolings,
+            words=words,
         )
     )
 
@@ -167,6 +180,8 @@ class _Content:
 
 def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     """Return what a configuration extracts of a cache that may hold more; None where it does not hold all of it."""
+    if spec.views or isinstance(cache, ViewCache):
+        return _show_views(cache, spec) if isinstance(cache, ViewCache) else None
     identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
     layers, poolings = select_layers(spec.layers, n_blocks), spec.poolings
     if cache.is_words:
@@ -199,6 +214,15 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     widths = {layer: width for layer, width in (identity.widths or {}).items() if layer in layers}
     identity = replace(identity, layers=tuple(layers), widths=widths or None)
     return cache.shown_as(replace(identity, own=custom or None, reba=reba or None))
+
+
+def _show_views(cache: ViewCache, spec: ExtractionSpec) -> LatentCache | None:
+    """Show the views of a configuration that a cache of views holds; None where it does not hold all of them."""
+    if not spec.views or not set(spec.views) <= set(cache.views):
+        return None
+    parts = {name: show_as(cache.views[name], view) for name, view in spec.readings.items()}
+    whole = {name: part for name, part in parts.items() if part is not None}
+    return ViewCache(whole) if len(whole) == len(parts) else None
 
 
 def _template_of(cache: LatentCache) -> Plain:

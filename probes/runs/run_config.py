@@ -4,6 +4,7 @@ Also the texts that it names, and its paths: relative to its file, in the folder
 """
 
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
@@ -15,7 +16,7 @@ from extract.decoders.decoder_spec import DecoderSpec, list_adapters, plain_deco
 from extract.errors import ConfigError, ConfigWarning, unknown_name
 from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions, split_poolings
-from extract.records import Values, complete, read_fields, to_plain
+from extract.records import Values, complete, read_fields, to_plain, with_values
 from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.fitting.fit_options import check_loggers, find_protocol
@@ -129,6 +130,9 @@ class RunConfig:
     """What is extracted from every text."""
     task: TaskSpec = field(default_factory=TaskSpec)
     """Rows, gold and splits."""
+    views: dict[str, dict[str, object] | None] = field(default_factory=dict)
+    """Views of every text that are read together, by name, each what it changes of `extraction`, as {plain: {}, echo:
+    {template: echo, poolings: echo-mean}}. Heads read the layers of all of them, as echo/block_12."""
     heads: dict[str, dict[str, Any] | None] = field(default_factory=lambda: {"layer-cosine": {}})
     """Heads by name (`icecore list heads`), each with the options that differ from its defaults."""
     seeds: tuple[int, ...] = (0,)
@@ -190,6 +194,10 @@ class RunConfig:
         protocol = find_protocol(self.protocol, kind=self.task.kind, task=self.task.name)
         # Filled in here, so that the run's record holds what is extracted.
         object.__setattr__(self, "extraction", complete(self.extraction, protocol.extraction.get(self.task.kind, {})))
+        if self.views:
+            object.__setattr__(self, "extraction", with_values(self.extraction, views=self.views))
+        elif self.extraction.views:
+            object.__setattr__(self, "views", self.extraction.views)
         if self.pretraining.corpus and protocol.autoencoder:
             options = {**protocol.autoencoder, **self.pretraining.autoencoder}
             object.__setattr__(self, "pretraining", replace(self.pretraining, autoencoder=options))
@@ -223,11 +231,15 @@ class RunConfig:
                 f"({', '.join((AUTO, *WORD_POOLINGS))})."
             )
         self._refuse_unread(reads_words=kind.reads_words)
-        key, extracted = "extraction.poolings", self.extraction.poolings
-        if kind.reads_words:
-            key, extracted = "extraction.words.poolings", self.extraction.words.poolings
+        key = "extraction.words.poolings" if kind.reads_words else "extraction.poolings"
+        extracted = self.extraction.poolings_read(of_words=kind.reads_words)
         for name, resolved in self.resolve_heads().items() if self.has_checked_heads else ():
-            for pooling in split_poolings(resolved.pooling_of(extracted)):
+            for pooling in split_poolings(resolved.pooling or extracted[0]):
+                if pooling not in extracted and self.views:
+                    raise ConfigError(
+                        f"head {name!r} reads the pooling {pooling!r}, but there are views, which stand for their "
+                        f"poolings; allowed: {', '.join(extracted)}, or several joined by '+', or leave pooling out."
+                    )
                 if pooling not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
                     raise ConfigError(
                         f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
@@ -237,7 +249,8 @@ class RunConfig:
 
     def _refuse_unread(self, *, reads_words: bool) -> None:
         """Refuse what was typed about the extraction or a corpus and would be ignored."""
-        has_reba = bool(REBA & {*self.extraction.poolings, *self.extraction.words.poolings})
+        views = self.extraction.readings.values()
+        has_reba = any(REBA & {*view.poolings, *view.words.poolings} for view in views)
         unread = {
             "extraction.words": (reads_words, f"task {self.task.name!r} has no words"),
             "extraction.poolings": (not reads_words, f"task {self.task.name!r} is one of words"),
@@ -274,6 +287,9 @@ class RunConfig:
             del extraction["reba"]
         if not self.extraction.store_texts:
             del extraction["store_texts"]
+        del extraction["views"]  # they stand beside it
+        if not self.views:
+            del values["views"]
         if not self.random_decoder:  # as do those from before there was this
             del values["random_decoder"]
         return values | {"extraction": extraction}
@@ -372,6 +388,12 @@ def load_run_task(config: RunConfig) -> "Task":
 
         task = look_both_ways_split(task)
     elif cut == "every-token":  # reading the tokenizer does not load the decoder
+        templates = {view.template for view in config.extraction.readings.values()}
+        if len(templates) > 1:
+            raise ConfigError(
+                f"protocol {config.protocol!r} tags every token as a word, and the views {', '.join(config.views)} cut "
+                "texts into tokens by different templates; give all of them one template."
+            )
         from extract.decoders.decoder import load_tokenizer
         from probes.data.word_task import label_every_token
 
@@ -411,6 +433,8 @@ NAME_KEYS = {
 """Settings that may be a path or another name."""
 LIST_KEYS = {"decoder.merge": "decoder", "corpus": "corpus"}
 """Lists of sections, and the section that each part has the paths of."""
+VIEW = re.compile(r"views\.[^.]+")
+"""The section of a view, which has the paths of `extraction`."""
 
 
 def recorded_place(folder: Path, runs: str) -> Path:
@@ -457,7 +481,7 @@ class ConfigPaths:
 
     def _value(self, key: str, value: object, section: str) -> Any:
         name = f"{section}.{key}".removeprefix(".")
-        is_file = key in FILE_KEYS.get(section, ())
+        is_file, is_name = (key in keys.get(VIEW.sub("extraction", section), ()) for keys in (FILE_KEYS, NAME_KEYS))
         if isinstance(value, Mapping):  # files by split, or a section
             return (
                 {k: self._path(v, f"{name}.{k}", is_file=True) for k, v in value.items()}
@@ -469,7 +493,7 @@ class ConfigPaths:
         if name == "decoder.adapter" and isinstance(value, str | list):
             adapters = [self._path(part, name, is_file=False) for part in list_adapters(read_adapters(value))]
             return adapters[0] if len(adapters) == 1 else adapters or value
-        return self._path(value, name, is_file=is_file) if is_file or key in NAME_KEYS.get(section, ()) else value
+        return self._path(value, name, is_file=is_file) if is_file or is_name else value
 
     def _path(self, value: object, name: str, *, is_file: bool) -> Any:
         if not isinstance(value, str) or not value or value[0] == "~" or Path(value).is_absolute():

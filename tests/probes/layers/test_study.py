@@ -11,7 +11,7 @@ from extract.errors import CacheError, HeadError, InputError, UnknownNameError
 from extract.records import to_plain
 from probes.heads.layer_head import take_apart
 from probes.layers import FINDINGS
-from probes.layers.findings import VIEWS, describe_layers, load_findings, read_findings
+from probes.layers.findings import OF_TEXTS, VIEWS, describe_layers, load_findings, read_findings
 from probes.layers.layer_predictions import load_predictions
 from probes.layers.study import StudyOptions
 from probes.metrics.prediction_metrics import pearson
@@ -36,7 +36,7 @@ def test_every_view_of_every_head_is_in_one_tidy_frame(finished: Finished, copie
     frame = _compare(finished, copied, head="all")
     assert tuple(frame.columns) == LAYER_COLUMNS
     assert set(frame["head"]) == set(finished.scores["heads"])
-    assert set(frame["view"]) == set(VIEWS) - {"control", "selectivity", "code-length"}
+    assert set(frame["view"]) == set(VIEWS) - {"control", "selectivity", "code-length", *OF_TEXTS}
     assert not frame.duplicated(["head", "view", "name", "layer"]).any()
     alone = frame[frame["view"] == "alone"]
     known = alone.dropna(subset=["value"])  # the cosine of the embedding of a last token that never changes has none

@@ -3,12 +3,13 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from probes.report.scores import SCORES_SCHEMA
+from probes.report.scores import SCORES_SCHEMA, ViewInfo
 from probes.report.write import without_nan
 from tests.probes.report.made_grid import make_grid
 from tests.probes.report.made_plans import OVER_K, make_plans, make_search
@@ -97,6 +98,8 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets, "named_subsets": named})
     scored = scored.with_header(task={"shared_rows": {"test": "2 of 8 rows share a text"}})
     runs = [each.scores for each in (scored, made_runs["classes"], made_runs["numbers"], made_runs["words"])]
+    view: ViewInfo = {"plan": "causal", "template": {}, "pooling": "mean", "n_tokens": 9}
+    runs.append(replace(scored.scores, cache={**scored.scores.cache, "views": {"plain": view}}))
     plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost=None)]
     everything: list[Any] = [*runs, *plans, make_grid(), make_pretraining()]
     return [without_nan(each.to_dict()) for each in everything]

@@ -1,0 +1,132 @@
+"""From the answer to an encoder: what a run or sweep chose, as vectors in Python and in a folder for others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from extract.errors import HeadError, UnknownNameError
+from extract.inputs.template import InputTemplate
+from extract.run.extraction_spec import ExtractionSpec
+from probes.cli.main import main
+from probes.data.task_table import load_task
+from probes.runs.chosen_encoder import ChosenEncoder, relative_cost
+from probes.runs.config_file import as_config
+from probes.runs.predict import LoadedRun, load_run
+from probes.runs.probe import Encoder
+from probes.runs.run import run
+
+SAMPLE = load_task("sts-sample").splits["test"].select(range(20))
+PAIRS = list(zip(SAMPLE["sentence1"], SAMPLE["sentence2"], strict=True))
+
+
+def configure(base: Path, decoder: Path, **fields: Any) -> Any:
+    values = {
+        "name": "encoders",
+        "decoder": {"name": str(decoder), "device": "cpu"},
+        "task": {"name": "sts-sample", "pairs": 24},
+        "heads": {"layer-cosine": {}},
+        "bootstrap": 100,
+        "caches": str(base / "caches"),
+        "runs": str(base / "runs"),
+    }
+    return values | fields
+
+
+@pytest.fixture(scope="module")
+def viewed(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> LoadedRun:
+    """A run that chose one layer of two views, by standardised cosines, beside a head that reads all of them."""
+    base = tmp_path_factory.mktemp("chosen")
+    views = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}}
+    siamese = {"max_epochs": 1, "batch_size": 16, "hidden": 8, "bottleneck": 4}
+    heads = {"layer-cosine": {"transform": "standardise"}, "siamese-cosine": siamese}
+    return run(configure(base, decoder_folder, views=views, heads=heads))
+
+
+def cosines(encoder: Encoder) -> np.ndarray:
+    a, b = (torch.from_numpy(encoder.encode([pair[k] for pair in PAIRS])) for k in (0, 1))
+    return torch.nn.functional.cosine_similarity(a, b, dim=-1).numpy()
+
+
+def require_same_order(encoder: Encoder, folder: Path) -> None:
+    """Compare the cosines of an encoder with the scores of the head, which a line made of them, cut at 0 and 5."""
+    scores = np.array(load_run(folder).predict(PAIRS, head="layer-cosine"))
+    inside = (scores > 0) & (scores < 5)
+    assert inside.sum() > 5
+    alike, scores = cosines(encoder)[inside], scores[inside]
+    slope, offset = np.polyfit(alike, scores, 1)
+    np.testing.assert_allclose(slope * alike + offset, scores, rtol=1e-3, atol=1e-3)
+
+
+def test_a_run_becomes_the_encoder_that_it_chose(viewed: LoadedRun, tmp_path: Path) -> None:
+    chosen = ChosenEncoder.of(viewed.folder)
+    view, _, layer = viewed.record.heads["layer-cosine"].chosen["layer"].partition("/")
+    assert (chosen.head, chosen.layer) == ("layer-cosine", layer)
+    assert chosen.spec.poolings == {"plain": ("mean",), "echo": ("echo-mean",)}[view]
+    assert chosen.spec.template.repeat == (2 if view == "echo" else 1)
+    assert chosen.read_out is not None
+    assert chosen.read_out.name == "standardise"
+    encoder = Encoder.from_sweep(viewed.folder, caches=str(tmp_path))
+    assert encoder.encode(["Ice."]).shape == (1, 32)
+    require_same_order(encoder, viewed.folder)
+    raw = encoder.set_params(read_out=None)
+    assert isinstance(raw, Encoder)
+    with pytest.raises(AssertionError):  # without the transform they are other cosines
+        require_same_order(raw, viewed.folder)
+
+
+def test_what_is_no_encoder_is_refused(viewed: LoadedRun, tmp_path: Path) -> None:
+    with pytest.raises(HeadError, match=r"head 'siamese-cosine' .* reads several layers together, .*: layer-cosine\."):
+        ChosenEncoder.of(viewed.folder, head="siamese-cosine")
+    with pytest.raises(UnknownNameError, match="unknown head 'layer-cosin': did you mean 'layer-cosine'"):
+        ChosenEncoder.of(viewed.folder, head="layer-cosin")
+    with pytest.raises(HeadError, match="holds no finished run"):
+        ChosenEncoder.of(tmp_path / "nowhere")
+
+
+def test_a_sweep_becomes_the_encoder_of_the_chosen_plan(
+    decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
+) -> None:
+    config = as_config(configure(tmp_path, decoder_folder, extraction={"template": {"bos": "force"}}))
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(config.to_dict()), encoding="utf-8")
+    assert main(["sweep", str(path), "--kinds", "backward", "--k", "0-2"]) == 0
+    folder = tmp_path / "runs" / "encoders-sweep"
+    plan = read_json(folder / "scores.json")["chosen"]["layer-cosine"]["plan"]
+    chosen = ChosenEncoder.of(folder)
+    assert (chosen.spec.plan, chosen.spec.template) == (plan, InputTemplate(bos="force"))
+    encoder = Encoder.from_sweep(folder, caches=str(tmp_path / "caches"))
+    alone = run(
+        as_config(
+            configure(tmp_path, decoder_folder, name="one", extraction={**config.to_dict()["extraction"], "plan": plan})
+        )
+    )
+    assert alone.record.heads["layer-cosine"].chosen["layer"] == chosen.layer
+    require_same_order(encoder, alone.folder)
+
+
+@pytest.mark.long
+def test_a_folder_of_sentence_transformers_encodes_as_the_encoder(
+    viewed: LoadedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    from probes.export.sentence_transformers import load_sentence_transformer
+
+    out = tmp_path / "out"
+    assert main(["export", "sentence-transformers", str(viewed.folder), str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert ", standardise" in shown
+    assert "times what it costs as the plain mean" in shown
+    encoder = Encoder.from_sweep(viewed.folder, caches=str(tmp_path / "caches"))
+    texts = [text for pair in PAIRS for text in pair]
+    vectors = load_sentence_transformer(out).encode(texts, show_progress_bar=False)
+    np.testing.assert_allclose(vectors, encoder.encode(texts), rtol=1e-3, atol=1e-4)
+
+
+def test_a_repeated_text_costs_more_than_the_plain_mean(viewed: LoadedRun) -> None:
+    repeated = ExtractionSpec(template=InputTemplate(repeat=6), poolings=("echo-mean",))
+    assert relative_cost(viewed.scorer().decoder, repeated) > 1
