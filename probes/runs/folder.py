@@ -311,7 +311,7 @@ class RunFolder:
 
     @cached_property
     def systems(self) -> tuple[tuple[Mapping[str, str], HeadResult], ...]:
-        """The result of every head with its `plan`, `task` and `decoder`; in a sweep over axes the plan is the point."""
+        """The result of every head with its `plan`, `task` and `decoder`; of a sweep over axes `plan` is the point."""
         values = self.values
         plans = values["plans"] if "plans" in values else [{"plan": values["cache"]["plan"], "heads": values["heads"]}]
         systems = []
