@@ -170,7 +170,7 @@ class ExtractArgs(Configured, Computing):
 @command(
     "whole_run",
     examples=(
-        "sweep configs/demo.yaml --over extraction.plan=causal,nosink-bidirectional:10 --over poolings=mean,last",
+        "sweep demo --over plan=causal,backward:2 --over poolings=mean,last",
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
         "sweep configs/stsb-sweep.yaml --over encoders",

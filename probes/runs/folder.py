@@ -38,6 +38,7 @@ from probes.report.scores import (
     RunScores,
     ViewInfo,
     check_scores,
+    label_of,
     read_baselines,
     read_result,
     read_run,
@@ -327,11 +328,20 @@ class RunFolder:
     @cached_property
     def results(self) -> tuple[tuple[str, HeadResult], ...]:
         """The plan and the result of every head: of a run, or of every plan of a sweep or search."""
+        return tuple((where["plan"], result) for where, result in self.systems)
+
+    @cached_property
+    def systems(self) -> tuple[tuple[Mapping[str, str], HeadResult], ...]:
+        """The result of every head with its `plan`, `task` and `decoder`; of a sweep over axes `plan` is the point."""
         values = self.values
         plans = values["plans"] if "plans" in values else [{"plan": values["cache"]["plan"], "heads": values["heads"]}]
-        return tuple(
-            (plan["plan"], read_result(name, result)) for plan in plans for name, result in plan["heads"].items()
-        )
+        systems = []
+        for row in plans:
+            decoder = row.get("decoder") or values["decoder"]
+            plan = label_of(row.get("point", {})) or row["plan"]
+            where = {"plan": plan, "task": row.get("task") or values["task"]["name"], "decoder": decoder["name"]}
+            systems += [(where, read_result(name, result)) for name, result in row["heads"].items()]
+        return tuple(systems)
 
     @cached_property
     def baselines(self) -> Mapping[str, BaselineScores]:

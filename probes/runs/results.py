@@ -93,8 +93,8 @@ def open_runs(runs: Runs) -> list[RunFolder]:
 
 def _systems(folder: RunFolder) -> Iterator[tuple[dict[str, str], HeadResult]]:
     """Yield every result of a folder, with the columns that say what it is of."""
-    for plan, result in folder.results:
-        yield {**_common(folder), "plan": plan, "head": result.name, "pooling": result.pooling}, result
+    for where, result in folder.systems:
+        yield {**_common(folder), **where, "head": result.name, "pooling": result.pooling}, result
 
 
 def _common(folder: RunFolder) -> dict[str, str]:

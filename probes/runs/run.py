@@ -444,14 +444,14 @@ def make_header(
         decoder=cast("DecoderInfo", decoder),
         task=cast("TaskRecord", task.to_plain() if task else {}),
         config_sha256=digest_bytes(read_file(folder / CONFIG)),
-        own=describe_own(_own_names(config)),
+        own=describe_own(custom_names(config)),
         **describe_program(),
     )
 
 
 def _warn_of_notebook_parts(config: RunConfig) -> None:
     """Warn where custom code is in a notebook or a script, which no other process can import."""
-    names = [name for name, part in describe_own(_own_names(config)).items() if part["module"] == "__main__"]
+    names = [name for name, part in describe_own(custom_names(config)).items() if part["module"] == "__main__"]
     if names:
         warnings.warn(
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} defined in a notebook or script, so another "
@@ -460,7 +460,8 @@ def _warn_of_notebook_parts(config: RunConfig) -> None:
         )
 
 
-def _own_names(config: RunConfig) -> list[tuple[str, str]]:
+def custom_names(config: RunConfig) -> list[tuple[str, str]]:
+    """List the poolings, mask kinds and heads that a configuration names, of which some may be the user's own."""
     names = []
     for spec in config.extraction.readings.values():
         words = spec.words.poolings if KINDS[config.task.kind].reads_words else None

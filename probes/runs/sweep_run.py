@@ -13,6 +13,7 @@ from extract.errors import ConfigError, HeadError, unknown_name
 from extract.files import digest_json
 from extract.masks.mask_plan import MaskPlan
 from extract.records import to_plain
+from extract.registry import describe_own
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol
@@ -47,7 +48,16 @@ from probes.runs.plan_runs import (
     require_unread_test,
     score_plan_baselines,
 )
-from probes.runs.run import Gaps, RunResult, check_heads, lead_over_plan, make_header, score_gaps, split_rows
+from probes.runs.run import (
+    Gaps,
+    RunResult,
+    check_heads,
+    custom_names,
+    lead_over_plan,
+    make_header,
+    score_gaps,
+    split_rows,
+)
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
 from probes.runs.sweep_caches import PointCaches, obtain_point_caches
 from probes.runs.sweep_gains import LEFT_OUT, make_part, make_transfer, rows_by_source
@@ -251,6 +261,8 @@ class _Sweep:
         baselines = score_plan_baselines(self.config, task, choices, self.watcher)
         config = self.config if self.grid.is_of_plans else first.config
         header = make_header(config, SWEEP, self.folder, command=command, decoder=decoder, task=task.describe())
+        names = [name for point in self.grid.points for name in custom_names(point.config)]
+        header = replace(header, own=describe_own(list(dict.fromkeys(names))))
         cost = SweepCost(self.caches.block_passes, self.caches.apart, self.caches.block_passes / self.caches.apart)
         rows, grid = tuple(self.rows.values()), self._grid_scores(chosen, reference, reads_all=reads_all)
         return PlansScores(header, test_read, rows, choices, cost, baselines=baselines, grid=grid)

@@ -68,7 +68,7 @@ def test_nothing_in_the_place_of_a_choice_is_refused_in_python_too() -> None:
 def test_plain_values_hold_every_field() -> None:
     config = RunConfig(seeds=(1, 2), extraction=ExtractionSpec(poolings=("last",)), heads={"cosine-mlp": None})
     values = config.to_dict()
-    untold = {"sources", "missing", "random_decoder", "has_checked_heads", "views"}
+    untold = {"sources", "missing", "sweep", "random_decoder", "has_checked_heads", "views"}
     assert set(values) == set(RunConfig.__dataclass_fields__) - untold
     assert replace(config, random_decoder=True).to_dict()["random_decoder"] is True
     assert values["seeds"] == [1, 2]

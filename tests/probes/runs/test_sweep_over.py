@@ -24,6 +24,7 @@ from probes.report.write import without_nan
 from probes.runs import sweep_caches, sweep_run
 from probes.runs.folder import RunFolder
 from probes.runs.grid import grid_of
+from probes.runs.results import results
 from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
@@ -327,3 +328,11 @@ def test_other_files_of_stsb_name_no_source(icecore_data: Path, tmp_path: Path) 
     task = load_task("stsb-local", folder=str(tmp_path))
     assert "source" not in task.rows("train").column_names
     assert rows_by_source(task, "train") == {}
+
+
+def test_tables_of_results_tell_points_apart(swept: RunResult[PlansScores], over_tasks: RunResult[PlansScores]) -> None:
+    table = results([swept.folder, over_tasks.folder])
+    scores = table[(table["record"] == "score") & (table["split"] == "validation") & (table["metric"] == "pearson")]
+    assert not scores.duplicated(["run", "task", "plan", "head"]).any()
+    assert "plan=causal, encoder=echo" in set(scores["plan"])
+    assert set(scores[scores["run"] == over_tasks.folder.name]["task"]) == {"mine", "sts-sample"}
