@@ -407,7 +407,7 @@ def test_a_missing_split_is_told_before_anything_is_extracted(
         raise AssertionError("a decoder was loaded")
 
     monkeypatch.setattr("probes.runs.run.load_decoder", refuse)
-    monkeypatch.setattr("probes.runs.plan_runs.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.sweep_caches.load_decoder", refuse)
     files = {split: write_conll(tmp_path / f"{split}.txt", "B-PER", "O") for split in splits}
     task = TaskSpec("word-files", {"files": files, "columns": ["word", "ner"], "tags": "ner"})
     config = RunConfig(task=task, heads={"token-classifier": {}}, runs=str(tmp_path), caches=str(tmp_path))
