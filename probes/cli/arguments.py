@@ -396,7 +396,7 @@ def _function(command: Command) -> Callable[..., None]:
         kind = many if argument.is_many else alone if argument.is_positional else by_name
         hint: Any = str if argument.is_many or argument.read else argument.hint
         if argument.is_repeated:
-            hint = list[str]
+            hint = list[str] | None  # cyclopts checks defaults where pydantic is imported
         if argument.values:
             hint = Literal[argument.values]
         about = Parameter(name=argument.names, negative="", required=argument.default is MISSING)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extract import code_gate as gate
+from extract import registry as gate
 from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import HeadError, unknown_name
