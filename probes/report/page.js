@@ -169,7 +169,7 @@ function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [],
 }
 
 // A heat map, a colour scale for all of it; the value of the chart is the cell under the pointer.
-function drawCells(node, cells, { xLabel, yLabel, unit, label, x, y, isCount = false }) {
+function drawCells(node, cells, { xLabel, yLabel, label, x, y, picked = null, isCount = false }) {
   const width = Math.max(node.clientWidth, 280);
   const longestOf = (names, most) => 6.6 * Math.max(...names.map((name) => Math.min(name.length, most)));
   const middle = (d3.min(cells, (cell) => cell.value) + d3.max(cells, (cell) => cell.value)) / 2;
@@ -184,6 +184,7 @@ function drawCells(node, cells, { xLabel, yLabel, unit, label, x, y, isCount = f
       Plot.cell(cells, { x: "x", y: "y", fill: "value", inset: 0.5 }),
       width / x.length > 30 ? Plot.text(cells, { x: "x", y: "y", text: (cell) => (isCount ? cell.value.toLocaleString("en") : cell.value.toFixed(1)), fill: (cell) => (cell.value > middle === isCount ? "white" : "black"), fontSize: 9 }) : null,
       Plot.cell(cells.filter((cell) => cell.isMarked), { x: "x", y: "y", stroke: "var(--orange)", strokeWidth: 2, fill: "none" }),
+      picked ? Plot.cell([picked], { x: "x", y: "y", stroke: "var(--ink)", strokeWidth: 2, strokeDasharray: "3,2", fill: "none" }) : null,
       Plot.tip(cells, Plot.pointer({ x: "x", y: "y", title: "about", fill: "var(--card)", stroke: "var(--line)" })),
     ],
   });
@@ -535,7 +536,7 @@ function showLayerCharts(table, rows) {
   const counts = d3.rollups(golds.map((gold, k) => [gold, predicted[k]]), (group) => group.length, ([gold]) => gold, ([, name]) => name);
   const cells = counts.flatMap(([gold, inner]) => inner.map(([name, value]) => ({ x: name, y: gold, value, about: `gold ${gold}\npredicted ${name}\n${value.toLocaleString("en")}` })));
   if (names.length <= MOST_CELLS) {
-    drawCells(first, cells, { x: names, y: names, xLabel: null, yLabel: null, unit: "rows", label: "gold against predicted", isCount: true });
+    drawCells(first, cells, { x: names, y: names, xLabel: null, yLabel: null, label: "gold against predicted", isCount: true });
   } else {
     const wrong = cells.filter((cell) => cell.x !== cell.y).sort((one, other) => other.value - one.value).slice(0, 12);
     fillTable(first, [["gold", false], ["predicted", false], [table.kind === "words" ? "words" : "rows", true]], wrong.map((cell) => [cell.y, cell.x, cell.value.toLocaleString("en")]));
@@ -566,31 +567,30 @@ function showGrid() {
   const cells = points.flatMap((point) => point.values.map((value, k) => ({
     x: point.layers[k], y: point.label, value, point, isMarked: point.label === chosen.point && point.layers[k] === chosen.layer,
     about: `${point.label}\n${point.layers[k]}\n${value === null ? "no score" : value.toFixed(1)}`,
-  })));
+  }))).filter((cell) => cell.value !== null);
   const node = at("grid");
-  const chart = drawCells(node, cells.filter((cell) => cell.value !== null), { x: layers, y: points.map((point) => point.label), xLabel: "layer", yLabel: null, unit, label: `${unit} of every layer at every point` });
-  at("grid-note").textContent = note;
-  const show = (cell) => {
-    const link = cell.point.link ? [" ", make("a", { href: cell.point.link }, "Its page")] : [];
-    at("cell").replaceChildren(`${cell.point.label}, ${cell.x}: ${cell.value.toFixed(1)} ${unit}${cell.point.about ? `; ${cell.point.about}` : ""}.`, ...link);
+  let picked = cells.find((cell) => cell.isMarked) ?? cells[0];
+  const pick = (cell) => {
+    picked = cell;
+    at("cell").textContent = `${cell.y}, ${cell.x}: ${cell.value.toFixed(1)} ${unit}${cell.point.about ? `; ${cell.point.about}` : ""}.`;
+    const chart = drawCells(node, cells, {
+      x: layers, y: points.map((point) => point.label), xLabel: "layer", yLabel: null, picked, label: `${unit} of every layer at every point`,
+    });
+    chart.addEventListener("click", () => chart.value && pick(chart.value));
   };
-  chart.addEventListener("click", () => chart.value && show(chart.value));
-  node.onkeydown = (event) => {
+  at("grid-note").textContent = note;
+  node.addEventListener("keydown", (event) => {
     const moves = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
     if (event.key in moves) {
       event.preventDefault();
       const [dx, dy] = moves[event.key];
       const clamp = (place, list) => list[Math.min(list.length - 1, Math.max(0, place))];
-      const now = node.cell ?? cells.find((cell) => cell.isMarked) ?? cells[0];
-      const label = clamp(points.findIndex((point) => point.label === now.y) + dy, points).label;
-      node.cell = cells.find((cell) => cell.y === label && cell.x === clamp(layers.indexOf(now.x) + dx, layers)) ?? now;
-      show(node.cell);
+      const label = clamp(points.findIndex((point) => point.label === picked.y) + dy, points).label;
+      const layer = clamp(layers.indexOf(picked.x) + dx, layers);
+      pick(cells.find((cell) => cell.y === label && cell.x === layer) ?? picked);
     }
-  };
-  const marked = cells.find((cell) => cell.isMarked);
-  if (marked) {
-    show(marked);
-  }
+  });
+  pick(picked);
 }
 
 // --- Start ---

@@ -14,8 +14,11 @@ from probes.layers.layer_predictions import LayerPredictions, save_predictions
 from probes.report.document import SplitRows
 from probes.report.exploring import Source, list_rows, pack_predictions
 from probes.report.page import Page, Part, ShownPage, page_text
+from probes.report.write import write_plans
 from probes.runs.run_pages import write_report
+from probes.runs.task_kinds import KINDS
 from tests.probes.report.made_findings import BEST, LAYERS, make_findings, write_findings
+from tests.probes.report.made_grid import make_grid
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -347,3 +350,17 @@ def test_a_notebook_s_frame_can_be_explored_too(reader: Reader, pairs_page: Path
     reader.choose("source", "cosine-mlp")
     assert reader.run("return document.querySelectorAll('#chart circle').length") >= len(LAYERS)
     reader.driver.switch_to.default_content()
+
+
+def test_cells_of_a_sweep_are_picked_by_mouse_and_keyboard(reader: Reader, tmp_path: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    write_plans(tmp_path, make_grid(), KINDS["classes"].report)
+    reader.open(tmp_path / "report.html")
+    assert reader.text("#cell").startswith("plan=backward:1, encoder=last, block_01: 55.0")
+    reader.press("#grid", Keys.ARROW_UP, Keys.ARROW_LEFT)
+    assert reader.text("#cell").startswith("plan=backward:1, encoder=echo, embedding: 54.0")
+    reader.press("#grid", Keys.ARROW_LEFT)
+    assert reader.text("#cell").startswith("plan=backward:1, encoder=echo, embedding: 54.0")
+    reader.point_at("#grid svg", 0.9, 0.12, is_click=True)
+    assert reader.text("#cell").startswith("plan=causal, encoder=plain, final_norm: 30.0")
