@@ -1,8 +1,8 @@
 """The encoder that a run, sweep or search ends with: the plan, template, pooling, layer and transform it chose."""
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +10,16 @@ from extract import registry as gate
 from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import HeadError, unknown_name
+from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.registry import import_own, require_recorded
 from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.heads.layer_head import load_head, only_chosen, saved_channels
 from probes.latents.text_latents import Transform
+from probes.report.scores import label_of, read_plans
 from probes.runs.folder import UNREADABLE, RunFolder, no_run
+from probes.runs.grid import grid_of
 from probes.runs.predict import list_code, read_run_folder
 from probes.runs.task_kinds import KINDS
 
@@ -82,17 +85,17 @@ class ChosenEncoder:
                 f"head {name or next(iter(choices))!r} of {str(run.path)!r} reads several layers together, which are "
                 f"no vector of a text; allowed: {allowed}."
             )
-        plan, result = of_one[name]
-        saved = only_chosen(_find_head(run, name, plan), result.chosen)
+        place, result = of_one[name]
+        saved = only_chosen(_find_head(run, result.name, place), result.chosen)
         [(pooling, layer)] = saved_channels(saved.record)
-        spec = run.spec.with_plan(parse_plan(plan)) if run.values["what"] != "run" else run.spec
+        spec, decoder = _find_point(run, place, saved)
         if spec.views:
             spec = spec.readings[pooling]
             pooling = spec.poolings[0]
         spec = replace(spec, layers=(layer,), poolings=(pooling,), batch_tokens=None)
         give = getattr(saved.head, "read_out", None)  # what compares texts transforms them first
         read_out: Transform | None = None if give is None else give()
-        return cls(name, run.decoder, spec, None if read_out is None or read_out.name == "none" else read_out)
+        return cls(name, decoder, spec, None if read_out is None or read_out.name == "none" else read_out)
 
 
 COST_TEXTS = tuple("The river rose above the lower bridge overnight. " * n for n in (1, 2, 3))
@@ -112,24 +115,56 @@ def relative_cost(decoder: Decoder, spec: ExtractionSpec) -> float:
     return seconds[1] / seconds[0]
 
 
-def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[str, HeadResult]]]":
-    """Give the plan and the result of every head, on the plan that was chosen for it."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a choice was made: a plan, and of a sweep over axes the whole point and its cache."""
+
+    plan: str
+    point: Mapping[str, str] = field(default_factory=dict)
+    cache: str = ""
+
+
+def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[_Place, HeadResult]]]":
+    """Give the place and the result of every head, where it was chosen."""
     if run.values["what"] == "run":
-        return [(result.name, (plan, result)) for plan, result in run.results]
-    chosen = {name: str(choice["plan"]) for name, choice in run.values["chosen"].items()}
-    return [(result.name, (plan, result)) for plan, result in run.results if chosen.get(result.name) == plan]
+        return [(result.name, (_Place(plan), result)) for plan, result in run.results]
+    scores = read_plans(run.values)
+    found = []
+    for slot, choice in scores.chosen.items():
+        row = next(row for row in scores.plans if (row.point or row.plan) == (choice.point or choice.plan))
+        found.append((slot, (_Place(row.plan.text, row.point, row.cache), choice.result)))
+    return found
 
 
-def _find_head(run: RunFolder, name: str, plan: str) -> "SavedHead[FittedModule]":
-    """Load the saved head of a run, or of the plan of a sweep: of several, as a search fits on parts, the last one."""
+def _find_point(run: RunFolder, place: _Place, saved: "SavedHead[FittedModule]") -> tuple[ExtractionSpec, DecoderSpec]:
+    """Find what was extracted at a place, and of which decoder; of a sweep over axes as the saved head recorded it."""
+    if run.values["what"] == "run":
+        return run.spec, run.decoder
+    spec = run.spec.with_plan(parse_plan(place.plan))
+    if not place.point:
+        return spec, run.decoder
+    values = {key: value for key, value in saved.record.latents["template"].items() if key != "window"}
+    if values.get("mean_of") or values.get("spans"):
+        raise HeadError(
+            f"the point {label_of(place.point)!r} of {str(run.path)!r} reads texts by several templates or by spans of "
+            "a file, which are not on record with its head; run its config by itself, and give that run's folder."
+        )
+    point = next(point for point in grid_of(run.config).points if dict(point.values) == dict(place.point))
+    return replace(spec, template=InputTemplate.from_dict(values)), point.config.decoder
+
+
+def _find_head(run: RunFolder, name: str, place: _Place) -> "SavedHead[FittedModule]":
+    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[name][0])
-    paths = sorted((run.path / "heads").glob(f"*/{name}/**/head.json"), key=lambda path: path.stat().st_mtime)
-    heads = [load_head(path.parent) for path in paths]
-    matches = [saved for saved in heads if saved.record.latents.get("plan") == plan]
+    latents = Path(place.cache).stem.rpartition("-")[2] if place.point else ""
+    found = (run.path / "heads").glob(f"{latents}*/{name}/**/head.json")
+    heads = [load_head(path.parent) for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+    matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
     if not matches:
         raise HeadError(
-            f"head {name!r} under the plan {plan!r} is not among the saved heads of {str(run.path)!r}; run it again."
+            f"head {name!r} under the plan {place.plan!r} is not among the saved heads of {str(run.path)!r}; run it "
+            "again."
         )
     return matches[-1]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from extract.decoders.decoder import load_decoder
 from extract.errors import ConfigError, IcecoreError
@@ -18,15 +19,18 @@ from extract.run.shards import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
+from probes.metrics.prediction_metrics import pearson
 from probes.report.scores import PlansScores, read_plans
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows
 from probes.report.write import without_nan
 from probes.runs import sweep_caches, sweep_run
+from probes.runs.chosen_encoder import ChosenEncoder
 from probes.runs.folder import RunFolder
 from probes.runs.grid import grid_of
+from probes.runs.probe import Encoder
 from probes.runs.results import results
 from probes.runs.run import RunResult, run
-from probes.runs.run_config import RunConfig
+from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
 from probes.runs.sweep_run import sweep
 
@@ -336,3 +340,19 @@ def test_tables_of_results_tell_points_apart(swept: RunResult[PlansScores], over
     assert not scores.duplicated(["run", "task", "plan", "head"]).any()
     assert "plan=causal, encoder=echo" in set(scores["plan"])
     assert set(scores[scores["run"] == over_tasks.folder.name]["task"]) == {"mine", "sts-sample"}
+
+
+def test_the_encoder_of_a_grid_is_that_of_its_point(config: RunConfig) -> None:
+    """The cosines of its vectors have the score by which the point was chosen, template and all."""
+    echo = {"template": "echo", "poolings": ["echo-mean"]}
+    over = {"encoder": {"echo": echo, "both": {**echo, "extraction.plan": "bidirectional:1"}}}
+    swept = sweep(replace(config, name="to-encoder"), over)
+    [choice] = swept.record.chosen.values()
+    chosen = ChosenEncoder.of(swept.folder)
+    assert (chosen.layer, chosen.spec.plan) == (choice.result.chosen["layer"], choice.plan.text)
+    assert (chosen.spec.template.repeat, chosen.spec.poolings) == (2, ("echo-mean",))
+    rows = load_run_task(config).splits["validation"]
+    encoder = Encoder.from_sweep(swept.folder, caches=config.caches)
+    one, other = (torch.from_numpy(encoder.encode(rows[column][:])) for column in ("sentence1", "sentence2"))
+    cosines = torch.nn.functional.cosine_similarity(one, other, dim=-1).numpy()
+    assert pearson(cosines, np.array(rows["score"][:])) == pytest.approx(choice.result.selection_score, abs=1e-3)
