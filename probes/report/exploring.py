@@ -119,7 +119,7 @@ class RowTable:
     """Rows of a split that a page lists.
 
     Attributes:
-        kind: `numbers`, `names` or `words`.
+        kind: `numbers`, `names`, `words`, or `groups`: names of clusters, which are none of the gold's.
         columns: Titles of the texts, and the texts.
         gold: The gold of every row, or of every word.
         rows: Numbers of the rows in the task, from 0; of words those of their sentences.
@@ -177,6 +177,8 @@ def explore_run(context: Context, folder: Path) -> Exploration:
         key = f"{context.scores.header.name} {result.reported_split}"
         if key not in tables:
             tables[key] = list_rows(context.rows[result.reported_split])
+            if result.metric == "v-measure":
+                tables[key] = replace(tables[key], kind="groups")
         source = _source(context, result, findings.get(name), key, tables[key])
         sources.append(_with_layers(source, folder, tables[key]))
     return Exploration(tuple(sources), tables)
@@ -204,7 +206,7 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
         measures,
         key,
         [predicted[k] for k in table.picked] if predicted else [],
-        missing=_how(scores),
+        missing="Of this head no predictions of other layers are kept." if findings else _how(scores),
     )
 
 

@@ -267,6 +267,9 @@ function predictionsOf(source, layer) {
 
 // The straight line through the rows that brings predictions nearest to gold.
 function fitLine(values, gold) {
+  if (!d3.deviation(gold)) { // scores of rows, which are on their own scale already
+    return values;
+  }
   const mean = d3.mean(values);
   const centre = d3.mean(gold);
   const slope = d3.sum(values, (value, k) => (value - mean) * (gold[k] - centre)) / (d3.sum(values, (value) => (value - mean) ** 2) || 1);
@@ -402,7 +405,7 @@ function rowsNow() {
   if (!here) {
     return null;
   }
-  const errorOf = (predicted, k) => (table.kind === "numbers" ? predicted.values[k] - table.gold[k] : Number(predicted.values[k] !== table.gold[k]));
+  const errorOf = (predicted, k) => (table.kind === "groups" ? 0 : table.kind === "numbers" ? predicted.values[k] - table.gold[k] : Number(predicted.values[k] !== table.gold[k]));
   if (table.kind !== "words") {
     return table.gold.map((gold, k) => ({
       k, row: table.rows[k], texts: Object.values(table.columns).map((column) => column[k]), gold, here: here.values[k],
@@ -430,6 +433,9 @@ const FILTERS = {
 
 function filtersFor(table, hasOther) {
   const isNumbers = table.kind === "numbers";
+  if (table.kind === "groups") {
+    return ["all"];
+  }
   return ["all", ...(isNumbers ? [] : ["wrong"]), ...(hasOther ? (isNumbers ? ["nearer", "farther"] : ["gained", "lost"]) : [])];
 }
 
@@ -486,7 +492,7 @@ function showRows() {
       [`predicted, ${where}`, isNumbers, (row) => row.here, (row) => shownPrediction(row.here, row)],
       ...(hasOther ? [[`predicted, ${nameOf(state.other)}`, isNumbers, (row) => row.there, (row) => shownPrediction(row.there, {})]] : []),
     ]),
-    [isNumbers ? "predicted - gold" : table.kind === "words" ? "wrong words" : "wrong", true, (row) => Math.abs(row.error), (row) => (isNumbers ? row.error.toFixed(2) : String(row.error))],
+    ...(table.kind === "groups" ? [] : [[isNumbers ? "predicted - gold" : table.kind === "words" ? "wrong words" : "wrong", true, (row) => Math.abs(row.error), (row) => (isNumbers ? row.error.toFixed(2) : String(row.error))]]),
   ];
   const sorted = state.sort < 0 || state.sort >= columns.length ? columns.length - 1 : state.sort;
   const value = columns[sorted][2];

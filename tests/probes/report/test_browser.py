@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ FLAGS = (
 HOSTILE = "</script><script>document.title='owned'</script><svg onload=\"document.title='owned'\"> {{ 7 * 7 }} <b>"
 SECONDS = 1.0
 """A page of 1,379 rows, 32 layers and 6 measures is there within."""
+
+SCORES = LayerPredictions.of("h", "test", ("a",), np.array([[[0.25, 0.5, 1.0]]]), ())
+"""Scores of three rows, whose gold is 1."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -364,3 +368,23 @@ def test_cells_of_a_sweep_are_picked_by_mouse_and_keyboard(reader: Reader, tmp_p
     assert reader.text("#cell").startswith("plan=backward:1, encoder=echo, embedding: 54.0")
     reader.point_at("#grid svg", 0.9, 0.12, is_click=True)
     assert reader.text("#cell").startswith("plan=causal, encoder=plain, final_norm: 30.0")
+
+
+def test_clusters_have_no_error_and_scores_of_rows_keep_their_scale(reader: Reader, tmp_path: Path) -> None:
+    table = list_rows(SplitRows({"row": range(4), "text": list("abcd")}, ["x", "x", "y", "y"]))
+    source = Source("h", "h", "test", "v-measure", (), "", "", (), "advice", (), "t", ("c 1", "c 1", "c 1", "c 2"))
+    path = tmp_path / "page.html"
+    for shown, part, titles in (
+        (replace(table, kind="groups"), source, ["row", "text", "gold", "predicted"]),
+        (
+            list_rows(SplitRows({"row": range(3), "query": list("abc")}, [1.0, 1.0, 1.0])),
+            replace(source, predicted=(), layers=("a",), reads="a", by_layer=pack_predictions(SCORES, np.arange(3))),
+            ["row", "query", "gold", "predicted", "predicted - gold"],
+        ),
+    ):
+        exploration = {"sources": [asdict(part)], "tables": {"t": shown.to_plain()}}
+        path.write_text(page_text(Page("t", "q", (), (), (), exploration), {}), encoding="utf-8")
+        reader.open(path)
+        heads = reader.run("return [...document.querySelectorAll('#rows-table th')].map((node) => node.textContent)")
+        assert [head.partition(",")[0] for head in heads] == titles
+    assert [row[3] for row in reader.rows()] == ["0.25", "0.50", "1.00"]
