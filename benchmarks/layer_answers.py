@@ -15,8 +15,8 @@ import pandas as pd
 from extract.records import to_plain
 from probes.layers.findings import load_findings
 from probes.report.layer_figures import draw_alone, findings_note
+from probes.report.scores import without_nan
 from probes.report.style import Album, on_panel
-from probes.report.write import without_nan
 from probes.runs.predict import read_run_folder
 
 ROOT = Path(__file__).parent.parent

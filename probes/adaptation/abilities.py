@@ -34,9 +34,8 @@ from probes.report.blocks import NOTHING, Block, Heading, Table, cell, markdown,
 from probes.report.document import FEW_UNITS
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import read_csv, write_csv
-from probes.report.scores import Plain, seal_scores
+from probes.report.scores import Plain, seal_scores, without_nan
 from probes.report.style import Album
-from probes.report.write import without_nan
 from probes.runs.compare import LEVEL, unique_names
 
 if TYPE_CHECKING:

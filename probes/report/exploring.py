@@ -20,7 +20,7 @@ from probes.metrics.significance import joint_intervals
 from probes.report.blocks import describe_point, metric_label, percent
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
 from probes.report.run_figures import BARS, PARTS, fold_penalties, layer_curves, tidy_frame
-from probes.report.scores import PlansScores, RunScores
+from probes.report.scores import PlansScores, RunScores, without_nan
 from probes.report.sweep_frames import axes_of, layer_scores, points_frame, score_rows
 
 MOST_ROWS, MOST_SENTENCES, MOST_LETTERS = 4000, 1000, 2000
@@ -156,7 +156,8 @@ class Exploration:
         """Return what a page embeds, without what is empty."""
         tables = {key: table.to_plain() for key, table in self.tables.items()}
         values = {"sources": [asdict(source) for source in self.sources], "tables": tables}
-        return {**values, **{name: part for name in ("gaps", "grid") if (part := getattr(self, name))}} if self else {}
+        values |= {name: part for name in ("gaps", "grid") if (part := getattr(self, name))}
+        return dict(without_nan(values)) if self else {}
 
     def __bool__(self) -> bool:
         return bool(self.sources or self.grid)

@@ -123,8 +123,9 @@ function interval(line, k, unit) {
 }
 
 // Draws lines or bars over layers; returns the chart, whose value is the point under the pointer.
-function drawLayers(node, { layers, lines, unit, isGain, levels = [], tied = [], chosen = "", layer = -1, label }) {
+function drawLayers(node, { layers, lines, unit, isGain, levels: every = [], tied = [], chosen = "", layer = -1, label }) {
   const width = Math.max(node.clientWidth, 280);
+  const levels = every.filter(([, value]) => value !== null);
   const points = lines.flatMap((line) => line.positions.map((x, k) => ({
     x, value: line.values[k], low: line.low[k] ?? null, high: line.high[k] ?? null,
     line, colour: line.colour, layer: line.layers[k],

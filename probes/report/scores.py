@@ -4,6 +4,7 @@ The file may come from anybody: it is read by the annotations below, and a field
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, Required, TypedDict
@@ -706,3 +707,12 @@ def tidy_rows(result: HeadResult) -> Iterator[dict[str, object]]:
     for name, by_split in result.baselines.items():
         for split, value in by_split.items():
             yield {"record": "baseline", "curve": name, "split": split, "metric": result.metric, "value": value}
+
+
+def without_nan(value: Any) -> Any:
+    """Put null where a number is missing: JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,11 +1,9 @@
 """The files of a run folder, of whatever kind the task is."""
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from extract.errors import IcecoreError
 from extract.files import read_file, write_file
@@ -26,7 +24,7 @@ from probes.report.page import PAGE, Page, Pictures, run_page, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.safe_csv import write_frame
-from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores
+from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores, without_nan
 from probes.report.style import Album
 
 SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
@@ -128,12 +126,3 @@ def _read_scores(folder: Path) -> Plain | None:
 
 def _told(values: Plain) -> Plain:
     return {key: value for key, value in values.items() if key not in UNTOLD}
-
-
-def without_nan(value: Any) -> Any:
-    """Put null where a number is missing: JSON has no NaN."""
-    if isinstance(value, Mapping):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -427,8 +427,10 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
         UsageError: An unknown key, or a value of a wrong kind.
         ConfigError: Values that contradict each other.
     """
-    layers = _Layers(RunConfig, ())
-    layers.add("", given_values(config))
+    layers, told = _Layers(RunConfig, ()), given_values(config)
+    if isinstance(extracted := told.get("extraction"), dict):
+        extracted.pop("views", None)  # a key of the whole configuration
+    layers.add("", told)
     before = _plain_values(layers.values)
     for key, value in settings.items():
         layers.put(key, value, source)

@@ -23,7 +23,7 @@ from probes.layers.layer_predictions import LayerPredictions, save_predictions
 from probes.layers.study import StudyOptions, require_controls, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
-from probes.report.write import without_nan
+from probes.report.scores import without_nan
 from probes.runs.compare import read_rows, read_runs
 from probes.runs.folder import RunFolder
 from probes.runs.predict import LoadedRun, read_run_folder

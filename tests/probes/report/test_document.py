@@ -55,9 +55,10 @@ from probes.report.scores import (
     PlansScores,
     read_run,
     seal_scores,
+    without_nan,
 )
 from probes.report.style import Album
-from probes.report.write import page_of_run, without_nan, write_plans, write_pretraining
+from probes.report.write import page_of_run, write_plans, write_pretraining
 from probes.runs.run import lead_over_plan, leads_over_cosine
 from tests.probes.report.made_plans import OVER_K, WINDOWS, make_plans, make_search
 from tests.probes.report.made_runs import (

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes.report.scores import SCORES_SCHEMA, ViewInfo
-from probes.report.write import without_nan
+from probes.report.scores import SCORES_SCHEMA, ViewInfo, without_nan
 from tests.probes.report.made_grid import make_grid
 from tests.probes.report.made_plans import OVER_K, make_plans, make_search
 from tests.probes.report.made_runs import MadeRun, make_pretraining, make_summary

@@ -15,8 +15,8 @@ from extract.errors import HeadError
 from probes.cli.main import main
 from probes.report import run_figures as heads
 from probes.report.page import PAGE, Pictures
-from probes.report.scores import read_plans
-from probes.report.write import without_nan, write_plans
+from probes.report.scores import read_plans, without_nan
+from probes.report.write import write_plans
 from probes.runs.folder import RunFolder
 from probes.runs.run_pages import page_of, write_report
 from probes.runs.task_kinds import KINDS

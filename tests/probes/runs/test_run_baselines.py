@@ -11,8 +11,7 @@ from extract.errors import ConfigError
 from probes.heads.baselines import Baseline
 from probes.metrics.bootstrap import Resampling
 from probes.report.document import over_baseline
-from probes.report.scores import read_run
-from probes.report.write import without_nan
+from probes.report.scores import read_run, without_nan
 from probes.runs.plan_runs import load_for_plans
 from probes.runs.results import results
 from probes.runs.run import run, score_baselines

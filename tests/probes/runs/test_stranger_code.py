@@ -318,7 +318,6 @@ def test_what_is_allowed_is_compared_with_its_record_first(stranger: Path, mark:
         "head.json: layers",
         "scores: a recorded module",
         "scores: head",
-        "scores: pooling of a head",
         "scores: a sweep",
         "scores: a recorded submodule",
         "scores: a recorded name",

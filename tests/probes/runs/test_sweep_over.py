@@ -20,9 +20,8 @@ from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
 from probes.metrics.prediction_metrics import pearson
-from probes.report.scores import PlansScores, read_plans
+from probes.report.scores import PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows
-from probes.report.write import without_nan
 from probes.runs import sweep_caches, sweep_run
 from probes.runs.chosen_encoder import ChosenEncoder
 from probes.runs.folder import RunFolder
