@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -424,9 +424,9 @@ class Transform:
     """A fitted transform of `L` layers. `basis` has no columns where the transform needs none."""
 
     name: str
-    mean: Float[Tensor, "L D"]
-    scale: Float[Tensor, "L D"]
-    basis: Float[Tensor, "L D k"]
+    mean: Float[Tensor, "L D"] = field(repr=False)
+    scale: Float[Tensor, "L D"] = field(repr=False)
+    basis: Float[Tensor, "L D k"] = field(repr=False)
 
     def __call__(self, latents: Float[Tensor, "L N D"]) -> Float[Tensor, "L N E"]:
         """Transform latents of every layer; `E` is `D`, or for `whiten` the number of components kept."""

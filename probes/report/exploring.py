@@ -411,6 +411,9 @@ def explore_plans(scores: PlansScores) -> Exploration:
     slot, choice = max(scores.chosen.items(), key=lambda item: np.nan_to_num(item[1].result.selection_score, nan=-1))
     frame, metric = points_frame(scores), choice.result.metric
     curves, numbers = layer_scores(frame, slot, metric), score_rows(frame, slot, metric)
+    names = dict.fromkeys(curves["point"])
+    short = {name: ", ".join(part.partition("=")[2] or part for part in str(name).split(", ")) for name in names}
+    short = short if len(set(short.values())) == len(short) else {name: str(name) for name in names}
     points = []
     for name, rows in curves.groupby("point", sort=False):
         at = numbers[numbers["point"] == name]
@@ -418,7 +421,7 @@ def explore_plans(scores: PlansScores) -> Exploration:
         axes = {axis: str(rows[axis].iloc[0]) for axis in axes_of(scores)}
         values = _numbers(rows["value"], 100.0)
         points.append(
-            {"label": str(name), "axes": axes, "layers": list(rows["layer"]), "values": values, "about": about}
+            {"label": short[name], "axes": axes, "layers": list(rows["layer"]), "values": values, "about": about}
         )
     if not any(len(point["layers"]) > 1 for point in points):
         return Exploration((), {})
@@ -430,7 +433,11 @@ def explore_plans(scores: PlansScores) -> Exploration:
         "points": points,
         "layers": layers,
         "unit": unit,
-        "chosen": {"point": "" if chosen.empty else chosen.iloc[0], "layer": choice.result.chosen.get("layer", "")},
-        "note": f"{slot}: {unit}, of every layer at every point, the lighter the better. Framed: the choice.",
+        "chosen": {
+            "point": "" if chosen.empty else short[chosen.iloc[0]],
+            "layer": choice.result.chosen.get("layer", ""),
+        },
+        "note": f"{slot}: {unit}, of every layer at every point ({' x '.join(axes_of(scores))}), the lighter the "
+        "better. Framed: the choice.",
     }
     return Exploration((), {}, grid=grid)

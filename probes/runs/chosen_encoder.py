@@ -1,5 +1,6 @@
 """The encoder that a run, sweep or search ends with: the plan, template, pooling, layer and transform it chose."""
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,16 +11,17 @@ from extract import registry as gate
 from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import HeadError, unknown_name
-from extract.inputs.template import InputTemplate
+from extract.inputs.template import DEFAULTS, InputTemplate
 from extract.masks.mask_plan import parse_plan
+from extract.records import with_values
 from extract.registry import import_own, require_recorded
 from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec
 from probes.heads.layer_head import load_head, only_chosen, saved_channels
 from probes.latents.text_latents import Transform
 from probes.report.scores import label_of, read_plans
+from probes.runs.config_file import with_settings
 from probes.runs.folder import UNREADABLE, RunFolder, no_run
-from probes.runs.grid import grid_of
 from probes.runs.predict import list_code, read_run_folder
 from probes.runs.task_kinds import KINDS
 
@@ -86,9 +88,9 @@ class ChosenEncoder:
                 f"no vector of a text; allowed: {allowed}."
             )
         place, result = of_one[name]
-        saved = only_chosen(_find_head(run, result.name, place), result.chosen)
+        spec, decoder = _find_point(run, place)
+        saved = only_chosen(_find_head(run, result, place, spec), result.chosen)
         [(pooling, layer)] = saved_channels(saved.record)
-        spec, decoder = _find_point(run, place, saved)
         if spec.views:
             spec = spec.readings[pooling]
             pooling = spec.poolings[0]
@@ -117,56 +119,54 @@ def relative_cost(decoder: Decoder, spec: ExtractionSpec) -> float:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a choice was made: a plan, and of a sweep over axes the whole point and its cache."""
+    """Where a choice was made: a plan, and of a sweep over axes the whole point."""
 
     plan: str
     point: Mapping[str, str] = field(default_factory=dict)
-    cache: str = ""
 
 
 def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[_Place, HeadResult]]]":
     """Give the place and the result of every head, where it was chosen."""
     if run.values["what"] == "run":
         return [(result.name, (_Place(plan), result)) for plan, result in run.results]
-    scores = read_plans(run.values)
-    found = []
-    for slot, choice in scores.chosen.items():
-        row = next(row for row in scores.plans if (row.point or row.plan) == (choice.point or choice.plan))
-        found.append((slot, (_Place(row.plan.text, row.point, row.cache), choice.result)))
-    return found
+    chosen = read_plans(run.values).chosen
+    return [(slot, (_Place(choice.plan.text, choice.point), choice.result)) for slot, choice in chosen.items()]
 
 
-def _find_point(run: RunFolder, place: _Place, saved: "SavedHead[FittedModule]") -> tuple[ExtractionSpec, DecoderSpec]:
-    """Find what was extracted at a place, and of which decoder; of a sweep over axes as the saved head recorded it."""
+def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderSpec]:
+    """Find what was extracted at a place, and of which decoder."""
     if run.values["what"] == "run":
         return run.spec, run.decoder
-    spec = run.spec.with_plan(parse_plan(place.plan))
     if not place.point:
-        return spec, run.decoder
-    values = {key: value for key, value in saved.record.latents["template"].items() if key != "window"}
-    if values.get("mean_of") or values.get("spans"):
-        raise HeadError(
-            f"the point {label_of(place.point)!r} of {str(run.path)!r} reads texts by several templates or by spans of "
-            "a file, which are not on record with its head; run its config by itself, and give that run's folder."
-        )
-    point = next(point for point in grid_of(run.config).points if dict(point.values) == dict(place.point))
-    return replace(spec, template=InputTemplate.from_dict(values)), point.config.decoder
+        return run.spec.with_plan(parse_plan(place.plan)), run.decoder
+    config = run.config  # what is on record as its default was not given, so that the point's template decides it
+    told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
+    config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
+    over = run.settings["sweep"]["over"]
+    settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
+    at = with_settings(config, settings, "sweep")
+    return at.extraction, at.decoder
 
 
-def _find_head(run: RunFolder, name: str, place: _Place) -> "SavedHead[FittedModule]":
+def _find_head(run: RunFolder, result: "HeadResult", place: _Place, spec: ExtractionSpec) -> "SavedHead[FittedModule]":
     """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
     if run.values["what"] == "run":
-        return load_head(run.heads[name][0])
-    latents = Path(place.cache).stem.rpartition("-")[2] if place.point else ""
-    found = (run.path / "heads").glob(f"{latents}*/{name}/**/head.json")
-    heads = [load_head(path.parent) for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+        return load_head(run.heads[result.name][0])
+    found = sorted((run.path / "heads").glob(f"*/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
+    heads = [load_head(path.parent) for path in found]
     matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
+    if place.point:
+        matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
     if not matches:
-        raise HeadError(
-            f"head {name!r} under the plan {place.plan!r} is not among the saved heads of {str(run.path)!r}; run it "
-            "again."
-        )
+        at = f"at the point {label_of(place.point)!r}" if place.point else f"under the plan {place.plan!r}"
+        raise HeadError(f"head {result.name!r} {at} is not among the saved heads of {str(run.path)!r}; run it again.")
     return matches[-1]
+
+
+def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
+    """Whether a head was fitted on latents of the template of an extraction."""
+    recorded = {key: value for key, value in saved.record.latents["template"].items() if key != "window"}
+    return bool(recorded == json.loads(json.dumps(spec.template.to_dict())))
 
 
 def _import_code(run: RunFolder) -> None:

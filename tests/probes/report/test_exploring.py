@@ -148,7 +148,7 @@ def test_what_lies_in_the_folder_is_explored_too(pairs: MadeRun, tmp_path: Path)
     kept = LayerPredictions.of(name, "test", layers, np.random.default_rng(0).normal(size=(2, len(layers), n)), ())
     save_predictions(tmp_path, kept)
     sources = {source["head"]: source for source in explore_run(context(pairs), tmp_path).to_plain()["sources"]}
-    assert sources[name]["tied"] == BEST
+    assert tuple(sources[name]["tied"]) == BEST
     assert sources[name]["by_layer"]["layers"] == list(layers)
     assert not sources[name]["missing"]
     assert sources["layer-cosine"]["missing"]

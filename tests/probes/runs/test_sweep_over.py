@@ -344,7 +344,8 @@ def test_tables_of_results_tell_points_apart(swept: RunResult[PlansScores], over
 def test_the_encoder_of_a_grid_is_that_of_its_point(config: RunConfig) -> None:
     """The cosines of its vectors have the score by which the point was chosen, template and all."""
     echo = {"template": "echo", "poolings": ["echo-mean"]}
-    over = {"encoder": {"echo": echo, "both": {**echo, "extraction.plan": "bidirectional:1"}}}
+    again = {"template": {"name": "echo", "instruction": "Say it again: "}, "poolings": ["echo-mean"]}
+    over = {"encoder": {"echo": echo, "both": {**echo, "extraction.plan": "bidirectional:1"}, "again": again}}
     swept = sweep(replace(config, name="to-encoder"), over)
     [choice] = swept.record.chosen.values()
     chosen = ChosenEncoder.of(swept.folder)
