@@ -27,8 +27,6 @@ FLAGS = (
     "--disable-component-update --disable-sync --hide-scrollbars"
 )
 HOSTILE = "</script><script>document.title='owned'</script><svg onload=\"document.title='owned'\"> {{ 7 * 7 }} <b>"
-SECONDS = 1.0
-"""A page of 1,379 rows, 32 layers and 6 measures is there within."""
 
 SCORES = LayerPredictions.of("h", "test", ("a",), np.array([[[0.25, 0.5, 1.0]]]), ())
 """Scores of three rows, whose gold is 1."""
@@ -45,13 +43,9 @@ class Reader:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, path: Path) -> float:
-        """Open a page, and return the seconds until everything was drawn."""
+    def open(self, path: Path) -> None:
+        """Open a page, and wait until everything is drawn."""
         self.driver.get(path.resolve().as_uri())
-        return (
-            float(self.run("return performance.timing.domContentLoadedEventEnd-performance.timing.navigationStart"))
-            / 1000
-        )
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a script in the page, as the browser's own tools do."""
@@ -286,11 +280,11 @@ def planted_page(n: int, texts: list[str]) -> Page:
     return Page(HOSTILE, HOSTILE, (HOSTILE,), (HOSTILE,), (Part(HOSTILE),), exploration)
 
 
-def test_hostile_texts_stay_texts_and_many_rows_open_within_a_second(reader: Reader, tmp_path: Path) -> None:
+def test_hostile_texts_stay_texts_and_of_many_rows_few_are_drawn(reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(page_text(planted_page(1379, [HOSTILE, "a text"]), {}), encoding="utf-8")
     reader.open(path)
-    assert reader.open(path) < SECONDS
+    assert len(reader.rows()) == 25  # the others are drawn on demand, so that a page of any size opens at once
     assert HOSTILE in reader.text("#rows-table")
     assert HOSTILE in reader.text("#advice")
     assert "49" not in reader.text("#advice")

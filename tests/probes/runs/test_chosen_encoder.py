@@ -139,7 +139,7 @@ def test_the_cost_is_the_best_of_trials_after_a_warm_up(viewed: LoadedRun, monke
         clock[0] += next(seconds)
 
     monkeypatch.setattr(chosen_encoder, "embed_texts", embed)
-    monkeypatch.setattr(chosen_encoder.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("probes.runs.chosen_encoder.time.perf_counter", lambda: clock[0])
     repeated = ExtractionSpec(template=InputTemplate(repeat=6), poolings=("echo-mean",))
     assert relative_cost(viewed.scorer().decoder, repeated) == 3
     assert [spec is repeated for spec in specs] == [False] * 4 + [True] * 4
