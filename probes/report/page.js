@@ -312,7 +312,7 @@ function showChart() {
   const isOverLayers = layers.includes(state.layer);
   at("signs").hidden = measure.key !== "alone";
   at("together").hidden = Boolean(source.reads) || !state.layer;
-  at("asks").textContent = `${measure.title}: ${measure.asks || "recorded by the head"}`;
+  at("asks").textContent = `${measure.title}: ${measure.asks || "recorded by the head, on validation"}`;
   at("aside").textContent = [measure.note, measure.aside].filter(Boolean).join(". ");
   const chart = drawLayers(at("chart"), {
     layers, lines, unit: measure.unit, isGain: measure.is_gain, levels: measure.levels, chosen: source.chosen,
