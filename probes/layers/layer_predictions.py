@@ -3,7 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from extract.errors import HeadError, first_line
 from extract.files import read_file, write_file
 from probes.layers import PREDICTED
 
+MOST_HALF = 60_000
+"""Numbers below it fit half floats; others are kept in single precision."""
 MOST_BYTES = 1 << 30
 """Of a file that is read, once unpacked."""
 
@@ -56,8 +58,9 @@ class LayerPredictions:
         `likely` are the codes and probabilities `(L, N, T)` of the likeliest classes.
         """
         if not names:
-            numbers = np.asarray(alone, np.float64).mean(0).astype(np.float16)
-            return cls(head, split, tuple(layers), numbers=numbers)
+            numbers = np.asarray(alone, np.float64).mean(0)
+            is_small = np.abs(np.nan_to_num(numbers)).max(initial=0) < MOST_HALF
+            return cls(head, split, tuple(layers), numbers=numbers.astype(np.float16 if is_small else np.float32))
         first, shares = (alone[0][..., None], None) if likely is None else likely
         codes = np.where(np.asarray(first) < 0, len(names), first).astype(np.uint16)
         kept = None if shares is None else np.asarray(shares, np.float16)
@@ -107,21 +110,23 @@ def load_predictions(folder: Path, head: str) -> LayerPredictions | None:
             about = json.loads(file["about"].tobytes())
             arrays = {name: file[name] for name in ("numbers", "codes", "shares") if name in file}
         layers, names = (tuple(map(str, about[name])) for name in ("layers", "names"))
-        read = LayerPredictions(head, str(about["split"]), layers, names=names, **arrays)
-        _check(read)
+        _check(layers, names, arrays)
     except (OSError, ValueError, KeyError, TypeError, EOFError, StopIteration, zipfile.BadZipFile) as error:
         raise HeadError(
             f"{str(path)!r} cannot be read ({first_line(error)}); make it again: icecore layers {folder.name}."
         ) from error
-    return read
+    return LayerPredictions(head, str(about["split"]), layers, names=names, **arrays)
 
 
-def _check(read: LayerPredictions) -> None:
+def _check(layers: Sequence[str], names: Sequence[str], arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Refuse arrays that are not of these layers and names."""
-    shapes = [array.shape[:2] for array in (read.numbers, read.codes, read.shares) if array is not None]
-    if len(set(shapes)) != 1 or shapes[0][0] != len(read.layers) or (read.codes is None) == (read.numbers is None):
+    for name, kind, n_axes in (("numbers", "f", 2), ("codes", "u", 3), ("shares", "f", 3)):
+        if name in arrays and (arrays[name].dtype.kind, arrays[name].ndim) != (kind, n_axes):
+            raise ValueError(f"{name} is an array of {arrays[name].dtype} of {arrays[name].ndim} axes")
+    shapes = {array.shape[:2] for array in arrays.values()}
+    if len(shapes) != 1 or next(iter(shapes))[0] != len(layers) or ("codes" in arrays) == ("numbers" in arrays):
         raise ValueError("its arrays are not of its layers")
-    if read.codes is not None and int(read.codes.max(initial=0)) > len(read.names):
+    if "codes" in arrays and int(np.max(arrays["codes"], initial=0)) > len(names):
         raise ValueError("a code is that of no name")
-    if read.shares is not None and (read.codes is None or read.shares.shape != read.codes.shape):
+    if "shares" in arrays and ("codes" not in arrays or arrays["shares"].shape != arrays["codes"].shape):
         raise ValueError("its probabilities are not of its codes")

@@ -6,7 +6,7 @@ from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM
 from probes.heads.result import HeadResult
 from probes.metrics.prediction_metrics import CORRELATIONS
 from probes.report.blocks import LABELS, cell, percent
-from probes.report.document import FEW_UNITS, KindReport, best_result
+from probes.report.document import FEW_UNITS, KindReport, best_result, leaks
 from probes.report.scores import RunScores
 
 HEADS = {
@@ -114,7 +114,6 @@ def _over_baseline(best: HeadResult, scores: RunScores) -> str:
 def checks(scores: RunScores) -> tuple[str, ...]:
     """Say that no rows are in two splits, where that was looked for and none were found."""
     task = scores.header.task
-    has_leak = any(note.startswith(("validation: ", "test: ")) and " in " in note for note in task["notes"])
-    if scores.header.kind not in FITTED or has_leak or task.get("shared_rows"):
+    if scores.header.kind not in FITTED or leaks(task) or task.get("shared_rows"):
         return ()
-    return ("Leaks were looked for: no text of validation or test is in train as well, letter by letter.",)
+    return ("Leaks were looked for: no row of validation or test is in an earlier split as well, letter by letter.",)

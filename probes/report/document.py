@@ -282,9 +282,13 @@ def _cautions(context: Context) -> Iterator[Block]:
             yield Caution(f"`{name}` **did not converge** in {missing:,} of {solver['n_problems']:,} problems.")
     for note in task.get("shared_rows", {}).values():
         yield Caution(f"**Rows that are not independent**, {note}.")
-    for note in task["notes"]:
-        if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
-            yield Caution(f"**Leak**, {note}.")
+    yield from (Caution(f"**Leak**, {note}.") for note in leaks(task))
+
+
+def leaks(task: TaskRecord) -> list[str]:
+    """List the notes on rows of validation and test that are in an earlier split as well."""
+    splits, earlier = ("validation: ", "test: "), (" train", " validation")
+    return [note for note in task["notes"] if note.startswith(splits) and note.endswith(earlier)]
 
 
 def baseline_blocks(baselines: Mapping[str, BaselineScores]) -> Iterator[Block]:

@@ -17,7 +17,7 @@ from extract import registry
 from extract.errors import IcecoreError
 from extract.files import digest_bytes, digest_json, read_file, write_file
 from extract.records import Values
-from probes.layers import FINDINGS
+from probes.layers import FINDINGS, PREDICTED
 from probes.report.predictions import PREDICTIONS, SCORED
 
 SCHEMA = 1
@@ -29,8 +29,12 @@ def digest_source(folders: Iterable[Path], *options: object) -> str:
     """Digest what decides pages of run folders, beside where they are; empty with code of the user's own."""
     if registry.ADDED:
         return ""
-    shown = [[_digest_file(folder / name) for name in READ] for folder in folders]
+    shown = [[[path.name, _digest_file(path)] for path in _read_by_pages(folder)] for folder in folders]
     return digest_json([shown, list(options), digest_code(), *package_versions()])
+
+
+def _read_by_pages(folder: Path) -> list[Path]:
+    return [*(folder / name for name in READ), *sorted((folder / PREDICTED).glob("*.npz"))]
 
 
 def is_drawn(page: Path, what: str, source: str) -> bool:

@@ -85,7 +85,6 @@ class Source:
         label: The run and the head.
         head: The head.
         split: The split that is reported.
-        metric: Its metric, as it is written.
         layers: Its layers, bottom up.
         chosen: The layer to use; empty where none was chosen.
         reads: The layer that the head reads; empty for one that reads several together.
@@ -101,7 +100,6 @@ class Source:
     label: str
     head: str
     split: str
-    metric: str
     layers: Sequence[str]
     chosen: str
     reads: str
@@ -147,8 +145,6 @@ class Exploration:
 
     sources: tuple[Source, ...]
     tables: Mapping[str, RowTable]
-    gaps: tuple[Values, ...] = ()
-    """Paired differences of two sources at every layer: `one`, `other`, `layers`, `values`, `low`, `high`."""
     grid: Values = field(default_factory=dict)
     """Of a sweep: its axes and points, and the scores of every layer at each."""
 
@@ -156,8 +152,7 @@ class Exploration:
         """Return what a page embeds, without what is empty."""
         tables = {key: table.to_plain() for key, table in self.tables.items()}
         values = {"sources": [asdict(source) for source in self.sources], "tables": tables}
-        values |= {name: part for name in ("gaps", "grid") if (part := getattr(self, name))}
-        return dict(without_nan(values)) if self else {}
+        return dict(without_nan({**values, **({"grid": self.grid} if self.grid else {})})) if self else {}
 
     def __bool__(self) -> bool:
         return bool(self.sources or self.grid)
@@ -198,7 +193,6 @@ def _source(context: Context, result: HeadResult, findings: HeadFindings | None,
         result.name,
         result.name,
         split,
-        metric_label(result.metric),
         findings.layers if findings else result.layers,
         findings.recommended if findings else str(result.chosen.get("layer", "")),
         "" if reads == MIX else reads,
@@ -348,7 +342,7 @@ def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Value
     """
     packed: dict[str, object] = {"layers": list(read.layers)}
     if read.numbers is not None:
-        numbers = np.nan_to_num(read.numbers[:, picked].astype(np.float64))
+        numbers = np.nan_to_num(read.numbers[:, picked].astype(np.float64), posinf=0.0, neginf=0.0)
         low, high = float(numbers.min()), float(numbers.max())
         step = (high - low) / 65535 or 1.0
         return {**packed, "low": low, "step": step, "numbers": _base64((numbers - low) / step, np.uint16)}
@@ -359,7 +353,7 @@ def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Value
     packed |= {"names": list(read.names), "top": codes.shape[2], "bytes": np.dtype(small).itemsize}
     packed["codes"] = _base64(codes, small)
     if read.shares is not None:
-        packed["shares"] = _base64(read.shares[:, picked].astype(np.float64) * 255, np.uint8)
+        packed["shares"] = _base64(np.clip(np.nan_to_num(read.shares[:, picked]), 0, 1) * 255.0, np.uint8)
     return packed
 
 

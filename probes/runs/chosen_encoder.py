@@ -152,8 +152,8 @@ def _find_head(run: RunFolder, result: "HeadResult", place: _Place, spec: Extrac
     """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
-    found = sorted((run.path / "heads").glob(f"*/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
-    heads = [load_head(path.parent) for path in found]
+    paths = sorted((run.path / "heads").glob(f"*/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
+    heads = [load_head(path.parent) for path in paths]
     matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
     if place.point:
         matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]

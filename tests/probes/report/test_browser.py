@@ -272,7 +272,7 @@ def planted_page(n: int, texts: list[str]) -> Page:
         | {"series": [line], "levels": [[HOSTILE, 3.0]], "note": HOSTILE, "aside": "", "on": ""}
         for k in range(6)
     ]
-    source = Source(HOSTILE, "h", "test", "Pearson", layers, layers[3], layers[3], layers[:5], HOSTILE, (), "t", ())
+    source = Source(HOSTILE, "h", "test", layers, layers[3], layers[3], layers[:5], HOSTILE, (), "t", ())
     values = {name: getattr(source, name) for name in Source.__dataclass_fields__}
     by_layer = pack_predictions(kept, table.picked)
     sources = [{**values, "measures": measures, "by_layer": by_layer}]
@@ -366,7 +366,7 @@ def test_cells_of_a_sweep_are_picked_by_mouse_and_keyboard(reader: Reader, tmp_p
 
 def test_clusters_have_no_error_and_scores_of_rows_keep_their_scale(reader: Reader, tmp_path: Path) -> None:
     table = list_rows(SplitRows({"row": range(4), "text": list("abcd")}, ["x", "x", "y", "y"]))
-    source = Source("h", "h", "test", "v-measure", (), "", "", (), "advice", (), "t", ("c 1", "c 1", "c 1", "c 2"))
+    source = Source("h", "h", "test", (), "", "", (), "advice", (), "t", ("c 1", "c 1", "c 1", "c 2"))
     path = tmp_path / "page.html"
     for shown, part, titles in (
         (replace(table, kind="groups"), source, ["row", "text", "gold", "predicted"]),

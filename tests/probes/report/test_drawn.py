@@ -10,7 +10,9 @@ import pytest
 
 from extract.registry import ADDED, Own
 from probes.cli.main import main
+from probes.layers import PREDICTED
 from probes.report import drawn
+from probes.report.drawn import digest_source
 from probes.report.page import PAGE
 from probes.report.write import write_plans
 from probes.runs.run_pages import write_report
@@ -103,3 +105,12 @@ def test_a_comparison_is_drawn_again_only_where_a_run_or_an_option_changed(
     assert {name for name in before if before[name] == changed[name]} == set()
     assert main([*command, "--figures", "png,svg"]) == 0
     assert (tmp_path / "out" / "layers.svg").exists()
+
+
+def test_predictions_of_layers_that_are_added_change_the_source(tmp_path: Path) -> None:
+    before = digest_source([tmp_path])
+    (tmp_path / PREDICTED).mkdir()
+    (tmp_path / PREDICTED / "h.npz").write_bytes(b"one")
+    added = digest_source([tmp_path])
+    (tmp_path / PREDICTED / "h.npz").write_bytes(b"two")
+    assert len({before, added, digest_source([tmp_path])}) == 3
