@@ -22,6 +22,7 @@ from probes.latents.text_latents import Transform
 from probes.report.scores import label_of, read_plans
 from probes.runs.config_file import with_settings
 from probes.runs.folder import UNREADABLE, RunFolder, no_run
+from probes.runs.grid import digest_fit
 from probes.runs.predict import list_code, read_run_folder
 from probes.runs.task_kinds import KINDS
 
@@ -88,8 +89,8 @@ class ChosenEncoder:
                 f"no vector of a text; allowed: {allowed}."
             )
         place, result = of_one[name]
-        spec, decoder = _find_point(run, place)
-        saved = only_chosen(_find_head(run, result, place, spec), result.chosen)
+        spec, decoder, fitted = _find_point(run, place)
+        saved = only_chosen(_find_head(run, result, place, spec, fitted), result.chosen)
         [(pooling, layer)] = saved_channels(saved.record)
         if spec.views:
             spec = spec.readings[pooling]
@@ -133,33 +134,41 @@ def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[_Place, HeadResult]]]
     return [(slot, (_Place(choice.plan.text, choice.point), choice.result)) for slot, choice in chosen.items()]
 
 
-def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderSpec]:
-    """Find what was extracted at a place, and of which decoder."""
+def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderSpec, str]:
+    """Find what was extracted at a place, of which decoder, and of a sweep over axes the digest of what was fitted."""
     if run.values["what"] == "run":
-        return run.spec, run.decoder
+        return run.spec, run.decoder, ""
     if not place.point:
-        return run.spec.with_plan(parse_plan(place.plan)), run.decoder
+        return run.spec.with_plan(parse_plan(place.plan)), run.decoder, ""
     config = run.config  # what is on record as its default was not given, so that the point's template decides it
     told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
     config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
     over = run.settings["sweep"]["over"]
     settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
     at = with_settings(config, settings, "sweep")
-    return at.extraction, at.decoder
+    return at.extraction, at.decoder, digest_fit(at.check_heads(), run.values["task"]["digest"])
 
 
-def _find_head(run: RunFolder, result: "HeadResult", place: _Place, spec: ExtractionSpec) -> "SavedHead[FittedModule]":
-    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
+def _find_head(
+    run: RunFolder, result: "HeadResult", place: _Place, spec: ExtractionSpec, fitted: str
+) -> "SavedHead[FittedModule]":
+    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one.
+
+    Points of a sweep over axes may differ in what is fitted alone, which the name of the folder of their heads tells.
+    """
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
-    paths = sorted((run.path / "heads").glob(f"*/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
+    at = f"*-{fitted}" if fitted else "*"
+    paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
     heads = [load_head(path.parent) for path in paths]
     matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
     if place.point:
         matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
     if not matches:
-        at = f"at the point {label_of(place.point)!r}" if place.point else f"under the plan {place.plan!r}"
-        raise HeadError(f"head {result.name!r} {at} is not among the saved heads of {str(run.path)!r}; run it again.")
+        where = f"at the point {label_of(place.point)!r}" if place.point else f"under the plan {place.plan!r}"
+        raise HeadError(
+            f"head {result.name!r} {where} is not among the saved heads of {str(run.path)!r}; run it again."
+        )
     return matches[-1]
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from extract.decoders.decoder_spec import short_name
 from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.files import digest_json
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
@@ -25,6 +26,8 @@ PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
+FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
+"""Settings that decide a fit, beside latents and rows."""
 Settings = Mapping[str, object]
 """Dotted key or section of a configuration to value."""
 
@@ -105,6 +108,12 @@ class Grid:
         whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
         listed = {} if points == whole else {"points": points}
         return {"sweep": {"over": over, **listed, "reference": dict(self.reference), "choose_on": self.choose_on}}
+
+
+def digest_fit(config: RunConfig, task_digest: str) -> str:
+    """Digest what is fitted at a point, beside its latents: what the folder of its heads ends with."""
+    values = config.to_dict()
+    return digest_json([task_digest, *(values[key] for key in FITTED)])[:8]
 
 
 def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:

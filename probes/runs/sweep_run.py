@@ -38,7 +38,7 @@ from probes.report.scores import (
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import SWEEP, describe_inputs, name_sweep, open_folder, write_stamp
-from probes.runs.grid import Grid, Point, grid_of, plan_grid
+from probes.runs.grid import Grid, Point, digest_fit, grid_of, plan_grid
 from probes.runs.plan_runs import (
     evaluate_plan,
     finite_score,
@@ -66,8 +66,6 @@ from probes.runs.watcher import SILENT, Watcher, watching
 
 TEST_READS = ("chosen", "all")
 """Points that test is read for: those chosen with the reference beside them, or every one."""
-FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
-"""Settings that decide a fit, beside latents and rows."""
 
 
 def sweep(
@@ -193,10 +191,10 @@ def find_choice_task(grid: Grid, tasks: Mapping[str, Task]) -> str:
     if not axis:
         raise ConfigError(f"choose_on is {wanted!r}, but tasks are no axis of the sweep; add --over task=NAME,NAME.")
     names = {point.values[axis]: tasks[point.label].name for point in grid.points}
-    found = next((value for value, name in names.items() if wanted in (value, name)), None)
-    if found is None:
+    named = next((value for value, name in names.items() if wanted in (value, name)), None)
+    if named is None:
         raise unknown_name("task to choose on", wanted, names)
-    return found
+    return named
 
 
 def slots_of(grid: Grid) -> dict[str, int]:
@@ -318,9 +316,7 @@ class _Sweep:
         folder = heads_folder(self.folder, cache)
         if self.grid.is_of_plans:
             return folder
-        values = point.config.to_dict()
-        fitted = digest_json([self.tasks[point.label].digest(), *(values[key] for key in FITTED)])
-        return folder.with_name(f"{folder.name}-{fitted[:8]}")
+        return folder.with_name(f"{folder.name}-{digest_fit(point.config, self.tasks[point.label].digest())}")
 
     def _reference(self) -> Point:
         """Return the point that others are compared with; the first where it failed."""
@@ -426,12 +422,12 @@ class _Sweep:
         task = self.tasks[reference.label]
         rows = split_rows(task, split, KINDS[task.kind].report)
         results = [self.result(point, name) for point in others]
-        found = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
-        p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(found.gaps, found.draws, strict=True)]
+        compared = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
+        p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(compared.gaps, compared.draws, strict=True)]
         corrected = correct_p_values(p_values)
         for number, (point, result) in enumerate(zip(others, results, strict=True)):
-            gap = found.interval(number, around=result.mean(split) - default.mean(split))
-            tests = (p_values[number], float(corrected[number]), found.n_units)
+            gap = compared.interval(number, around=result.mean(split) - default.mean(split))
+            tests = (p_values[number], float(corrected[number]), compared.n_units)
             yield PointGap(point.values, name, split, gap.value, gap.low, gap.high, *tests)
 
     # Gains over tasks, and over the sources of rows.
@@ -450,11 +446,11 @@ class _Sweep:
             if split not in result.predictions or split not in other.predictions:
                 continue
             rows = split_rows(task, split, KINDS[task.kind].report)
-            found = score_gaps([result], other, split, rows=rows, n_resamples=self.config.bootstrap)
+            compared = score_gaps([result], other, split, rows=rows, n_resamples=self.config.bootstrap)
             scores = result.mean(split), other.mean(split)
-            gap = found.interval(0, around=scores[0] - scores[1])
+            gap = compared.interval(0, around=scores[0] - scores[1])
             parts.append(make_part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column])))
-            draws.append(found.draws[0] + gap.value - found.gaps[0])
+            draws.append(compared.draws[0] + gap.value - compared.gaps[0])
         where = f"the task {self.chosen_on}" if self.chosen_on else "all tasks, by the mean normalised rank"
         return make_transfer(name, "tasks", where, parts, draws)
 
@@ -470,11 +466,11 @@ class _Sweep:
             sources = rows_by_source(task, on)
             for source, rows in sources.items():
                 chosen = point if over == "sources" else self._choose_without(name, point, sources, source)
-                found = self._gap_on(name, [chosen], beside, on, rows)
-                gap = found.interval(0)
-                scores = float(found.scores[0]), float(found.scores[0] - found.gaps[0])
+                compared = self._gap_on(name, [chosen], beside, on, rows)
+                gap = compared.interval(0)
+                scores = float(compared.scores[0]), float(compared.scores[0] - compared.gaps[0])
                 parts.append(make_part(source, chosen, result.metric, on, scores, gap))
-                draws.append(found.draws[0])
+                draws.append(compared.draws[0])
             where = "all sources of validation" if over == "sources" else "the other sources of validation"
             if (transfer := make_transfer(name, over, where, parts, draws)) is not None:
                 yield transfer
@@ -484,8 +480,8 @@ class _Sweep:
         value = point.values.get(self.grid.task_axis, "")
         systems = [points[value] for points in self.parts.values()]
         rows = [row for source, part in sources.items() if source != left_out for row in part]
-        found = self._gap_on(name, systems, systems[0], "validation", rows, n_resamples=1)
-        return systems[int(np.argmax(np.nan_to_num(found.scores, nan=-np.inf)))]
+        compared = self._gap_on(name, systems, systems[0], "validation", rows, n_resamples=1)
+        return systems[int(np.argmax(np.nan_to_num(compared.scores, nan=-np.inf)))]
 
     def _gap_on(
         self,

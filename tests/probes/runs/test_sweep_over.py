@@ -356,3 +356,15 @@ def test_the_encoder_of_a_grid_is_that_of_its_point(config: RunConfig) -> None:
     one, other = (torch.from_numpy(encoder.encode(rows[column][:])) for column in ("sentence1", "sentence2"))
     cosines = torch.nn.functional.cosine_similarity(one, other, dim=-1).numpy()
     assert pearson(cosines, np.array(rows["score"][:])) == pytest.approx(choice.result.selection_score, abs=1e-3)
+
+
+@pytest.mark.parametrize("values", [["none", "standardise"], ["standardise", "none"]])
+def test_the_encoder_of_a_grid_has_the_transform_of_its_point(values: list[str], config: RunConfig) -> None:
+    """Points that differ in options of a head alone have the same latents, of which only one head is theirs."""
+    named = replace(config, name=f"transforms-{values[0]}")
+    swept = sweep(named, {"heads.layer-cosine.transform": values})
+    [choice] = swept.record.chosen.values()
+    [wanted] = choice.point.values()
+    read_out = ChosenEncoder.of(swept.folder).read_out
+    kind = "none" if choice.result.chosen.get("kind") == "raw" else wanted
+    assert ("none" if read_out is None else read_out.name) == kind
