@@ -62,7 +62,7 @@ nitpick_ignore_regex = [
     # Types inside the library that no page lists.
     (
         "py:.*",
-        r"((extract|probes)\..*|HeadOptions|HeadResult|HeadParts|FitContext|Reporter|FittedModule|Task|Album|Runs|Transform)",
+        r"((extract|probes)\..*|HeadOptions|HeadResult|HeadParts|FitContext|Reporter|FittedModule|Task|Album|Runs|Transform|ShownPage)",
     ),
 ]
 
