@@ -117,6 +117,8 @@ _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "questions with candidates written for this project, no benchmark",
         ),
         ("reranking-files", "read_reranking_files", "your own files with a row per query and candidate"),
+        ("snli-triples", "load_snli_triples", "SNLI: is the entailed sentence nearer than the contradicting one"),
+        ("triple-files", "read_triple_files", "your own triples: a text, one that belongs to it and one that does not"),
     ),
     "clustering": (
         (

@@ -763,6 +763,59 @@ def read_reranking_files(
     return _build_corpus_task(RerankingTask, judged._replace(rows=rows), documents, name=name, options=options)
 
 
+def read_triple_files(
+    files: Files,
+    *,
+    name: str = "triple-files",
+    anchor: str = "anchor",
+    positive: str = "positive",
+    negative: str = "negative",
+    options: FileOptions = ZERO_SHOT_FILES,
+) -> RerankingTask:
+    """Read triples from files, as queries with two candidates each: is the positive nearer to its anchor?
+
+    The share of triples that are right is twice the mean reciprocal rank less one.
+
+    Args:
+        files: Split to its file, or one file, perhaps with a column of splits; read as by `read_pair_files`.
+        name: Name of the task in reports.
+        anchor: Column of the text that the two others are compared with.
+        positive: Column of the text that belongs to the anchor.
+        negative: Column of the text that does not.
+        options: How the files are read and split; options of the task by their own names.
+
+    Raises:
+        TaskError: A file is broken, a row is bad, or no triple is left once those whose texts are equal are left out.
+        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    """
+    columns = {"query": anchor, "positive": positive, "negative": negative}
+    triples = read_rows(files, {field: (column, check_text) for field, column in columns.items()}, options)
+    kept = [row for row in triples.rows if row.values["positive"] != row.values["negative"]]
+    rows = [
+        replace(
+            row, values={"id": str(number), "query": row.values["query"], "document": row.values[side], "grade": grade}
+        )
+        for number, row in enumerate(kept)
+        for side, grade in (("positive", 1.0), ("negative", 0.0))
+    ]
+    n_dropped = len(triples.rows) - len(kept)
+    dropped = [f"{n_dropped} triples left out: {positive} and {negative} are the same text"] * (n_dropped > 0)
+    judged = FileRows(rows, triples.source, (*triples.notes, *dropped))
+    documents = {text: text for text in {row.values["document"] for row in rows}}
+    return _build_corpus_task(RerankingTask, judged, documents, name=name, options=options)
+
+
+def load_snli_triples(folder: str | Path | None = None) -> RerankingTask:
+    """Read triples of SNLI: the entailed sentence is nearer to its premise than the contradicting one.
+
+    Triples of train are validation, as nothing is fitted. `folder` holds `triples.train.jsonl` and
+    `triples.test.jsonl`; None is `$ICECORE_DATA/snli`.
+    """
+    local = need_local("snli", folder, example="triples.test.jsonl")
+    files = {split: local.find(f"triples.{part}.jsonl") for split, part in (("validation", "train"), ("test", "test"))}
+    return read_triple_files(files, name="snli-triples")
+
+
 def _build_corpus_task(
     kind: type[C], judged: FileRows, documents: Mapping[str, str], *, name: str, options: FileOptions
 ) -> C:

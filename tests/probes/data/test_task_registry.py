@@ -37,7 +37,7 @@ KINDS = {
     "numbers": ["number-sample", "number-files"],
     "words": ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub"],
     "retrieval": ["retrieval-sample", "retrieval-files"],
-    "reranking": ["reranking-sample", "reranking-files"],
+    "reranking": ["reranking-sample", "reranking-files", "snli-triples", "triple-files"],
     "clustering": ["clustering-sample", "banking77-clusters", "clustering-files"],
     "pair-classification": ["pair-class-sample", "pair-class-files"],
     "bitext": ["bitext-sample", "bitext-files"],
@@ -65,7 +65,7 @@ def test_options_are_named_without_an_import_as_the_loaders_declare_them() -> No
 def test_readers_of_files_share_a_record_of_options(tmp_path: Path) -> None:
     shared = tuple(field.name for field in fields(FileOptions))
     readers = {name for name, entry in TASKS.items() if set(shared) <= set(entry.options())}
-    kinds = ("pair", "class", "number", "reranking", "clustering", "pair-class", "bitext", "sense", "odd")
+    kinds = ("pair", "class", "number", "reranking", "triple", "clustering", "pair-class", "bitext", "sense", "odd")
     assert readers == {f"{kind}-files" for kind in kinds}
     for name in readers:
         assert "options" not in TASKS[name].options()

@@ -23,6 +23,7 @@ from probes.data.zero_shot_task import (
     read_reranking_files,
     read_retrieval_files,
     read_sense_files,
+    read_triple_files,
 )
 
 
@@ -111,6 +112,34 @@ def test_every_kind_is_read_from_every_format(suffix: str, tmp_path: Path) -> No
     assert set(asked.answers("test").tolist()) == {2}
     assert asked.marked("test")[0][0].text.startswith("the bat")
     assert asked.marked("test")[0][0].spans == ((4, 7),)
+
+
+def test_triples_are_queries_with_two_candidates(tmp_path: Path) -> None:
+    triples = [{"anchor": f"a {k // 2}", "positive": f"p {k}", "negative": f"n {k}"} for k in range(20)]
+    same = {"anchor": "a", "positive": "one text", "negative": "one text"}
+    task = read_triple_files(write(tmp_path / "t.jsonl", [*triples, same]))
+    assert task.n_rows() == {"validation": 6, "test": 14}  # anchors that occur twice stay two queries
+    assert "1 triples left out: positive and negative are the same text" in task.notes
+    row = task.rows("test")[0]
+    graded = {task.corpus[document]: grade for document, grade in zip(row["documents"], row["grades"], strict=True)}
+    number = next(text for text, grade in graded.items() if grade > 0).removeprefix("p ")
+    assert graded == {f"p {number}": 1.0, f"n {number}": 0.0}
+    assert row["query"] == f"a {int(number) // 2}"
+    named = read_triple_files(
+        write(tmp_path / "u.jsonl", [{"q": t["anchor"], "yes": t["positive"], "no": t["negative"]} for t in triples]),
+        anchor="q",
+        positive="yes",
+        negative="no",
+    )
+    assert named.corpus == task.corpus
+    with pytest.raises(TaskError, match="has no query with a relevant document"):
+        read_triple_files(write(tmp_path / "v.jsonl", [same] * 20))
+
+
+def test_snli_is_read_whole(icecore_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICECORE_DATA", str(icecore_data))
+    task = load_task("snli-triples")
+    assert task.n_rows() == {"validation": 27194, "test": 2921}
 
 
 def test_validation_is_drawn_from_train_and_equal_rows_stay_together() -> None:
