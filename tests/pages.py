@@ -20,6 +20,8 @@ NOT_RUN = {
     "icecore sweep my-topics.yaml --kinds bidirectional,nosink-bidirectional --k 0,5,10,15": "takes long",
     "icecore run configs/demo.yaml --heads.cosine-mlp.hidden 32": "as the run before it",
     "icecore run my-pairs.yaml --name my-pairs-clean --task.drop_leaked sentences": "as the run before it",
+    "icecore sweep configs/demo.yaml --decoder.name EleutherAI/pythia-160m"
+    " --over decoder.revision=step512,step4000,step143000 --remove-decoders": "needs the hub",
     "icecore fetch smollm2-135m-instruct": "needs the network",
     "icecore serve runs/demo": "lasts until it is stopped",
     "icecore extract configs/stsb-nosink.yaml": "needs STS-B",

@@ -277,7 +277,7 @@ def measures_of_result(result: HeadResult, scores: RunScores) -> Iterator[Measur
             continue
         for key, (label, times) in PARTS.items():
             if key in parts:
-                values = [float(times * value) for value in parts[key]]
+                values = _numbers(pd.Series(parts[key], dtype=np.float64), float(times))
                 title = label.replace("\n", " ").removesuffix(", x 100").removesuffix(", score x 100")
                 unit = "score x 100" if times != 1 else title
                 line = Series(name="", values=values, low=(), high=())

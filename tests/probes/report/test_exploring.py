@@ -142,6 +142,17 @@ def test_a_run_is_explored_by_head_with_rows_that_its_heads_share(made: MadeRun,
         assert (VALIDATION in keys) == (len(result.layers) > 1 and any(c.split != "train" for c in result.curves))
 
 
+def test_a_layer_without_a_part_of_its_own_is_a_gap(pairs: MadeRun, tmp_path: Path) -> None:
+    scores = pairs.scores
+    result = scores.heads["cosine-mlp"]
+    parts = {"layers": list(result.layers), "alone": [None, *[0.5] * (len(result.layers) - 1)]}
+    lacking = replace(result, extras={**result.extras, "contributions": parts})
+    told = replace(context(pairs), scores=replace(scores, heads={**scores.heads, "cosine-mlp": lacking}))
+    [source] = [each for each in explore_run(told, tmp_path).to_plain()["sources"] if each["head"] == "cosine-mlp"]
+    [measure] = [each for each in source["measures"] if each["key"] == "contributions-alone"]
+    assert measure["series"][0]["values"] == [None, *[50.0] * (len(result.layers) - 1)]
+
+
 def test_what_lies_in_the_folder_is_explored_too(pairs: MadeRun, tmp_path: Path) -> None:
     name = "cosine-mlp"
     layers = pairs.scores.heads[name].layers
