@@ -12,8 +12,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from matplotlib.figure import Figure
+
+from probes.report import style
+
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "training_free.json"
+TRIPLES = ROOT / "benchmarks" / "results" / "training_free_snli.json"
+PICTURE = ROOT / "docs" / "figures" / "transfer.png"
 PAGE = ROOT / "docs" / "encoders_compared.md"
 TABLE = ROOT / "docs" / "tables" / "encoders.csv"
 DECODERS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "gemma-3-270m-q4_k_m": "Gemma-3-270M"}
@@ -55,6 +62,21 @@ ENCODERS = {
     "nosink-third-cot": "no sink, top third, pretended CoT",
 }
 """Value of the axis `encoder` to what the page and the JSON call it."""
+READ_ON = {
+    "stsb": "STS-B",
+    "snli-triples": "SNLI, triples",
+    "banking77": "Banking77, few shots",
+    "banking77-clusters": "Banking77, clusters",
+    "odd-sample": "word sense",
+}
+"""Tasks on which an encoder is chosen and read, in the table of transfer."""
+DRAWN = {
+    "PromptEOL, one word": "PromptEOL",
+    "no sink, top third, mean": "masks, top third",
+    "echo, mean": "echo",
+    "no sink, top third, echo, mean": "echo and masks",
+}
+"""Encoders of the picture, with their labels there."""
 CERTAIN = 0.05
 """Corrected p-value below which a difference is marked."""
 
@@ -63,6 +85,12 @@ def read_tables() -> dict[str, Any]:
     """Read the results: keyed by decoder and task."""
     found: dict[str, Any] = json.loads(OUT.read_text(encoding="utf-8"))
     return found
+
+
+def read_transfer() -> dict[str, Any]:
+    """Read the results of all tasks that the table of transfer has."""
+    triples: dict[str, Any] = json.loads(TRIPLES.read_text(encoding="utf-8")) if TRIPLES.is_file() else {}
+    return read_tables() | triples
 
 
 def of_decoder(results: Mapping[str, Any], decoder: str) -> dict[str, dict[str, Any]]:
@@ -99,6 +127,79 @@ def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
             cells += ["", ""] if scored is None else [f"{100 * scored['test']['mean']:.1f}", gap_of(scored)]
         times = row["n_tokens"] / first["mean"]["n_tokens"]
         yield f"| {encoder} | {times:.1f}x | {' | '.join(cells)} |"
+
+
+def transfer_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
+    """Write one row per task to choose on: the encoder that is best on its validation, and its gains on all tasks."""
+    tasks = {task: results[f"{decoder} {task}"]["encoders"] for task in READ_ON if f"{decoder} {task}" in results}
+    yield f"| chosen on | encoder of {DECODERS[decoder]} | {' | '.join(READ_ON[task] for task in tasks)} |"
+    yield "|---" * (len(tasks) + 2) + "|"
+    for chosen_on, encoders in tasks.items():
+        best = max(encoders, key=lambda encoder: encoders[encoder]["validation"]["mean"])
+        cells = [gain_of(read.get(best)) for read in tasks.values()]
+        yield f"| {READ_ON[chosen_on]} | {best} | {' | '.join(cells)} |"
+
+
+def gain_of(row: Mapping[str, Any] | None) -> str:
+    """Write the difference from the plain mean with its interval, in bold where the interval leaves out 0."""
+    if row is None or "difference" not in row:
+        return "" if row is None else "0"
+    low, high = 100 * row["low"], 100 * row["high"]
+    gap = f"{100 * row['difference']:+.1f}"
+    return f"{f'**{gap}**' if low * high > 0 else gap} ({low:.1f} to {high:.1f})"
+
+
+def draw_gains(figure: Figure, results: Mapping[str, Any]) -> None:
+    """Draw the gains of four encoders over the plain mean on every task, a marker for each decoder."""
+    tasks = {task: title for task, title in READ_ON.items() if task != "odd-sample"}
+    places = range(len(DRAWN), 0, -1)
+    panels = style.panels(figure, 1, len(tasks), sharey=True)
+    for axes, (task, title) in zip(panels, tasks.items(), strict=True):
+        for decoder, colour, shift in zip(DECODERS, (style.BLUE, style.ORANGE), (0.15, -0.15), strict=True):
+            rows = [results[f"{decoder} {task}"]["encoders"].get(encoder) for encoder in DRAWN]
+            for place, row in zip(places, rows, strict=True):
+                if row is not None:
+                    gain, low, high = (100 * row[name] for name in ("difference", "low", "high"))
+                    axes.plot([low, high], [place + shift] * 2, color=colour, linewidth=1)
+                    axes.plot(gain, place + shift, "o", color=colour, markersize=4)
+        axes.axvline(0, color=style.GREY, linewidth=0.8)
+        axes.set_title(title, fontsize=8)
+        axes.set_ylim(0.4, len(DRAWN) + 0.6)
+    panels[0].set_yticks(places, DRAWN.values())
+    for decoder, colour, y in zip(DECODERS.values(), (style.BLUE, style.ORANGE), (0.16, 0.04), strict=True):
+        panels[-1].text(0.97, y, decoder, color=colour, fontsize=7, ha="right", transform=panels[-1].transAxes)
+
+
+def make_picture(results: Mapping[str, Any]) -> Figure:
+    """Make the picture of what holds on more than one task and decoder."""
+    n_rows = ", ".join(
+        f"{title} {results[f'smollm2-135m-instruct {task}']['rows_per_split']}"
+        for task, title in READ_ON.items()
+        if task != "odd-sample"
+    )
+    note = f"Gain over the plain mean, x 100, with 95 % intervals over test rows ({n_rows}); layer chosen on validation"
+    title = "Nothing trained: what another reading of the same texts gains, by task and decoder"
+    return style.make_figure(draw_gains, results, title=title, note=note, size=(7.2, 2.6))
+
+
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """Take the scores of encoders from a sweep over them: its `points.csv`, and the settings of the run."""
+    frame = pd.read_csv(folder / "points.csv")
+    header = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    [metric] = frame.loc[frame["gap"].notna(), "metric"].unique()
+    scores = frame[(frame["record"] == "score") & (frame["metric"] == metric)]
+    encoders = {}
+    for name, rows in scores.groupby("encoders", sort=False):
+        by_split = rows.set_index("split")
+        row: dict[str, Any] = {"metric": metric, "head": rows["head"].iloc[0]}
+        for split in ("validation", "test"):
+            at = by_split.loc[split]
+            row[split] = {"mean": at["value"], "low": at["low"], "high": at["high"]}
+        if name != "mean":
+            gap = by_split.loc["test", ["gap", "gap_low", "gap_high", "p_corrected"]].tolist()
+            row |= dict(zip(("difference", "low", "high", "bootstrap_corrected"), gap, strict=True))
+        encoders[ENCODERS[str(name)]] = row
+    return {"header": header, "encoders": encoders}
 
 
 def command_block(results: Mapping[str, Any]) -> Iterator[str]:
@@ -153,6 +254,8 @@ def csv_text(results: Mapping[str, Any]) -> str:
 def blocks(results: Mapping[str, Any]) -> dict[str, str]:
     """Make every generated table by the name it has in the pages."""
     tables = {f"summary {decoder}": summary_table(results, decoder) for decoder in DECODERS}
+    transfer = read_transfer()
+    tables |= {f"transfer {decoder}": transfer_table(transfer, decoder) for decoder in DECODERS}
     tables["commands"] = command_block(results)
     return {name: "\n".join(lines) for name, lines in tables.items()}
 
@@ -170,6 +273,7 @@ def main() -> None:
     """Write the tables into the page, and the long one beside it."""
     results = read_tables()
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), blocks(results)), encoding="utf-8")
+    style.save_figure(make_picture(read_transfer()), PICTURE, file_format="png")
     TABLE.parent.mkdir(exist_ok=True)
     TABLE.write_text(csv_text(results), encoding="utf-8")
 

@@ -642,6 +642,24 @@ class RerankingTask(CorpusTask):
     kind: ClassVar[str] = "reranking"
     metrics = ("map", "mrr")
 
+    def subset(self, n_per_split: int, seed: int = 0) -> "RerankingTask":
+        """Draw a smaller task, with the candidates of its queries alone; see `Task.subset`."""
+        drawn = super().subset(n_per_split, seed)
+        named = {split: rows["documents"] for split, rows in drawn.splits.items()}
+        kept = sorted({index for lists in named.values() for indices in lists for index in indices})
+        place = {index: new for new, index in enumerate(kept)}
+        splits = type(drawn.splits)(
+            {
+                split: rows.from_dict(
+                    {**rows.to_dict(), "documents": [[place[index] for index in indices] for indices in named[split]]},
+                    features=rows.features,
+                )
+                for split, rows in drawn.splits.items()
+            }
+        )
+        ids, texts = (tuple(names[index] for index in kept) for names in (self.corpus_ids, self.corpus))
+        return drawn.replaced(splits=splits, corpus_ids=ids, corpus=texts)
+
 
 def read_retrieval_files(
     folder: str | Path,

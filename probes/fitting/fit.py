@@ -1,4 +1,4 @@
-"""Fitting one head with one seed by Lightning's loop: the best validation epoch is kept, test is never read."""
+"""Fitting one head with one seed by Lightning's loop: the best validation epoch is kept (a protocol may name test)."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -14,6 +14,7 @@ from probes.data.pair_task import read_sts_files
 from probes.data.task_table import load_task
 from probes.data.zero_shot_task import (
     OddOneOutTask,
+    RerankingTask,
     check_marked,
     draw_validation,
     read_bitext_files,
@@ -134,6 +135,24 @@ def test_triples_are_queries_with_two_candidates(tmp_path: Path) -> None:
     assert named.corpus == task.corpus
     with pytest.raises(TaskError, match="has no query with a relevant document"):
         read_triple_files(write(tmp_path / "v.jsonl", [same] * 20))
+
+
+def test_a_subset_of_a_reranking_task_has_the_candidates_of_its_queries_alone() -> None:
+    whole = load_task("reranking-sample")
+    drawn = whole.subset(5)
+    assert isinstance(whole, RerankingTask)
+    assert isinstance(drawn, RerankingTask)
+    assert drawn.n_rows() == dict.fromkeys(drawn.splits, 5)
+    assert set(drawn.texts()) == {
+        text for split in drawn.splits for row in drawn.rows(split) for text in told(drawn, row)
+    }
+    assert list(drawn.corpus_ids) == sorted(drawn.corpus_ids, reverse=True)
+    of_query = {row["query"]: told(whole, row) for split in whole.splits for row in whole.rows(split)}
+    assert all(told(drawn, row) == of_query[row["query"]] for row in rows)
+
+
+def told(task: RerankingTask, row: dict[str, Any]) -> list[str]:
+    return [row["query"], *(task.corpus[index] for index in row["documents"])]
 
 
 def test_snli_is_read_whole(icecore_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
