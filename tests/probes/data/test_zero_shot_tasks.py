@@ -143,9 +143,8 @@ def test_a_subset_of_a_reranking_task_has_the_candidates_of_its_queries_alone() 
     assert isinstance(whole, RerankingTask)
     assert isinstance(drawn, RerankingTask)
     assert drawn.n_rows() == dict.fromkeys(drawn.splits, 5)
-    assert set(drawn.texts()) == {
-        text for split in drawn.splits for row in drawn.rows(split) for text in told(drawn, row)
-    }
+    rows = [row for split in drawn.splits for row in drawn.rows(split)]
+    assert set(drawn.texts()) == {text for row in rows for text in told(drawn, row)}
     assert list(drawn.corpus_ids) == sorted(drawn.corpus_ids, reverse=True)
     of_query = {row["query"]: told(whole, row) for split in whole.splits for row in whole.rows(split)}
     assert all(told(drawn, row) == of_query[row["query"]] for row in rows)
