@@ -50,7 +50,7 @@ TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
     "last:N": (
         r"last:([1-9]\d*)",
         _ours("select_last"),
-        "the mean of the last N tokens up to the one that `last` reads, other specials left out",
+        "the mean of the last N tokens, from 1, up to the one that `last` reads, other specials left out",
     ),
     "role:NAME": (
         r"role:(instruction|text|suffix|joiner|chat)",
@@ -99,7 +99,8 @@ def register_pooling(name: str, function: Pooling | None = None, *, what: str = 
         ... def sum_tokens(hidden, index):
         ...     return (hidden.float() * index.weights.unsqueeze(-1)).sum(1)
     """
-    return _register("pooling", POOLINGS, SHIPPED["pooling"], name, function, what)
+    shipped = [*SHIPPED["pooling"], *([name] if _has_argument(name) else [])]
+    return _register("pooling", POOLINGS, shipped, name, function, what)
 
 
 def register_word_pooling(name: str, function: Pooling | None = None, *, what: str = "") -> Any:
@@ -128,12 +129,22 @@ def _register(
 def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
     """Check names of poolings, or one name, and drop repeats; raises as `check_names`."""
     chosen = [names] if isinstance(names, str) else list(names)
-    sets = [name for name in chosen if find_token_set(name)]
-    reserved = tuple(form.partition(":")[0] + ":" for form in TOKEN_SETS)  # else MODULE:FUNCTION is imported
+    sets = [name for name in chosen if _has_argument(name)]
     for name in chosen:
-        if name not in sets and not name.startswith(reserved):
+        if name not in sets:
             find_own("pooling", name, known=POOLINGS, add=register_pooling)
+        elif not find_token_set(name):
+            stem = name.partition(":")[0]
+            forms = [f"{form}, {what}" for form, (*_, what) in TOKEN_SETS.items() if form.partition(":")[0] == stem]
+            raise UnknownNameError(f"the pooling {name!r} is not written as {'; or as '.join(forms)}.")
     return check_names("pooling", chosen, [*POOLINGS, *sets], listed=[*POOLINGS, *TOKEN_SETS])
+
+
+def _has_argument(name: str) -> bool:
+    """Whether a name is of the library's poolings with an argument, rightly written or not: never MODULE:FUNCTION."""
+    return find_token_set(name) is not None or name.startswith(
+        tuple(form.partition(":")[0] + ":" for form in TOKEN_SETS)
+    )
 
 
 def find_pooling(name: str) -> Pooling:

@@ -10,7 +10,14 @@ from extract.decoders.decoder_spec import split_layers
 from extract.errors import ConfigError, InputError, UnknownNameError, unknown_name
 from extract.inputs.template import TEMPLATES, InputTemplate, split_names
 from extract.masks.mask_plan import MaskPlan, parse_plan
-from extract.poolings.pooling_table import REBA, RebaOptions, check_template, check_word_poolings, select_poolings
+from extract.poolings.pooling_table import (
+    REBA,
+    RebaOptions,
+    check_template,
+    check_word_poolings,
+    find_token_set,
+    select_poolings,
+)
 from extract.records import from_plain, given, read_fields, record_hints, remembers_given, unknown_key, with_values
 from extract.registry import PLACE
 from extract.store.manifest import STORAGE_DTYPES
@@ -249,7 +256,7 @@ def require_one_reading(spec: ExtractionSpec, what: str) -> None:
 def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:
     """List the names of an extraction that are `module:name`, which was imported for it."""
     names = (*spec.mask_plan.kind_names, *spec.poolings, *spec.words.poolings)
-    return tuple(name for name in names if PLACE.fullmatch(name))
+    return tuple(name for name in names if PLACE.fullmatch(name) and not find_token_set(name))
 
 
 def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:

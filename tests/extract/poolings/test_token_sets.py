@@ -12,9 +12,9 @@ from extract.inputs.batches import collate
 from extract.inputs.joined_text import INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText
-from extract.poolings.pooling_table import find_pooling, select_poolings
+from extract.poolings.pooling_table import find_pooling, register_pooling, select_poolings
 from extract.poolings.poolings import index_rows, require_tokens
-from extract.run.extraction_spec import ExtractionSpec, WordSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec, names_of_code
 
 D = 4
 CPU = torch.device("cpu")
@@ -97,12 +97,22 @@ def test_a_batch_without_spans_has_no_span() -> None:
         require_tokens([item], ["ice"], ["span"])
 
 
-@pytest.mark.parametrize(
-    "name", ["token:", "token:x", "token:-0", "last:0", "last:-1", "role:special", "span:-1", "hat"]
-)
-def test_names_with_other_arguments_are_unknown(name: str) -> None:
-    with pytest.raises(UnknownNameError, match=rf"unknown pooling '{name}'.*token:N.*last:N.*role:NAME"):
+@pytest.mark.parametrize("name", ["token:", "token:x", "token:-0", "last:0", "last:-1", "role:special", "span:-1"])
+def test_other_arguments_are_refused_with_the_form(name: str) -> None:
+    with pytest.raises(UnknownNameError, match=rf"the pooling '{name}' is not written as .*{name.partition(':')[0]}:N"):
         select_poolings([name])
+    with pytest.raises(InputError, match=f"the pooling '{name}' is there already"):
+        register_pooling(name, abs)
+
+
+def test_unknown_poolings_are_refused_with_all_forms() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown pooling 'hat'.*token:N.*last:N.*role:NAME"):
+        select_poolings(["hat"])
+
+
+def test_poolings_with_an_argument_are_no_code_of_the_user() -> None:
+    names = ("role:text", "last:2", "token:-1", "mean")
+    assert names_of_code(ExtractionSpec(poolings=names)) == ()
 
 
 @pytest.mark.parametrize(
