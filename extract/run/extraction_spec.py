@@ -84,6 +84,11 @@ class ExtractionSpec:
         return bool(self._reba) or any("." in layer or layer.startswith("taps:") for layer in self.layers)
 
     @property
+    def has_prefix(self) -> bool:
+        """Whether the template writes something before every text, which rows of a batch may compute once."""
+        return bool(self.template.instruction) or self.template.chat != "none"
+
+    @property
     def _reba(self) -> list[str]:
         return [name for name in (*self.poolings, *self.words.poolings) if name in REBA]
 

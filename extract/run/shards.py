@@ -45,7 +45,7 @@ from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
 from extract.store.writer import StoreWriter
 from extract.wiring.attention import Wiring
-from extract.wiring.plan_wiring import masks_in_force, rest_in_force
+from extract.wiring.plan_wiring import masks_in_force, rest_in_force, sharing_in_force
 from extract.wiring.states import Route, count_blocks, route_of, walk_plans
 
 ROWS_AT_A_TIME = 1024
@@ -209,6 +209,8 @@ def sweep_latents(
         branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
         if branches:
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
+            if spec.has_prefix:
+                stack.enter_context(sharing_in_force(decoder, wiring))
             _fill(decoder, wiring, branches)
     caches = [
         find_cache(Path(folder), manifests[plan].identity)
