@@ -343,6 +343,8 @@ class Wiring:
     """Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens."""
     n_sharing: int = 0
     """Blocks, from the bottom, of which it is proved that rows may share the tokens they begin with."""
+    shared: SharedPrefix | None = None
+    """What rows of the last batch shared."""
     watch: Watch | None = None
     around: Around = lambda _, hidden, run: run(hidden)
     _masks: MaskCache = field(default_factory=MaskCache)
@@ -368,7 +370,7 @@ class Wiring:
             None if batch.spans is None else send(batch.spans, device),
             None if batch.placeholder is None else send(batch.placeholder, device),
         )
-        self.calls = [0] * len(self.plan.kinds)
+        self.calls, self.shared = [0] * len(self.plan.kinds), None
 
     def end(self) -> None:
         """End a batch: until the next one begins, a forward call is refused."""

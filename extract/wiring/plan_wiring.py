@@ -185,6 +185,7 @@ def _packed(blocks: Blocks, wiring: Wiring | None, batch: Batch) -> Iterator[Non
     def enter(_: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
         return _pack(args, shared), _pack(kwargs, shared)
 
+    wiring.shared = shared
     with ExitStack() as hooks:
         hooks.enter_context(changed(wiring.current, shared=shared))
         for block in blocks[: shared.n_blocks]:
