@@ -198,7 +198,7 @@ class SharedPrefix:
 
     def split(self, x: Shaped[Tensor, "1 N *D"]) -> tuple[Shaped[Tensor, "1 P *D"], Shaped[Tensor, "B S *D"]]:
         """Split what is packed into the shared tokens and the others of every row."""
-        return x[:, : self.n_tokens], x[0, self.n_tokens :].unflatten(0, (self.shape[0], -1))
+        return x[:, : self.n_tokens], x[0, self.n_tokens :].reshape(self.shape[0], -1, *x.shape[2:])
 
     def unpack(self, x: Shaped[Tensor, "1 N D"]) -> Shaped[Tensor, "B T D"]:
         """Write out the whole rows of what is packed."""
@@ -441,9 +441,8 @@ def wired_attention(
     scaling, softcap, sinks = (options.get(name) for name in ("scaling", "softcap", "s_aux"))
     if batch.shared is not None and block < batch.shared.n_blocks:
         assert isinstance(mask, Tensor), "the mask of a batch that shares a prefix is written out"
-        bias = batch.bias(mask, query.dtype)
-        how = {"scaling": scaling, "softcap": softcap, "sinks": sinks}
-        return batch.shared.attend(query, key, value, mask=mask, bias=bias, **how), None
+        shared_bias, how = batch.bias(mask, query.dtype), {"scaling": scaling, "softcap": softcap, "sinks": sinks}
+        return batch.shared.attend(query, key, value, mask=mask, bias=shared_bias, **how), None
     keys, values, visible, bias = key, value, mask, None
     if block in wiring.plan.prefixed:
         keys, values, visible = prefix_last(key, value, mask, batch.on_device(batch.last, key.device))

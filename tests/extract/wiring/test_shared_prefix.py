@@ -25,7 +25,6 @@ from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
-from extract.wiring import plan_wiring
 from extract.wiring.attention import SharedPrefix
 from extract.wiring.plan_wiring import plan_in_force, shared_prefix
 from extract.wiring.states import pool_batch
@@ -81,13 +80,15 @@ def rows_after(n_shared: int, *lengths: int) -> Batch:
     return collate([EncodedText(ids, roles.repeat([n_shared, len(ids) - n_shared]), False) for ids in rows], range(4))
 
 
-BATCHES = {"padded": rows_after(5, 9, 7, 3, 12), "unpadded": rows_after(6, 4, 4, 4, 4), "one": rows_after(1, 2, 2, 1, 1)}
+BATCHES = {
+    "padded": rows_after(5, 9, 7, 3, 12),
+    "unpadded": rows_after(6, 4, 4, 4, 4),
+    "one": rows_after(1, 2, 2, 1, 1),
+}
 
 
-@pytest.mark.parametrize("plan", ["causal", "bidirectional:1", "nosink-bidirectional:2", "nosink-causal"])
-@pytest.mark.parametrize(
-    "family", [*WORKING, *(pytest.param(name, marks=pytest.mark.long) for name in ALSO_WORKING)]
-)
+@pytest.mark.parametrize("plan", ["causal", "nosink-bidirectional:1"])
+@pytest.mark.parametrize("family", [*WORKING, *(pytest.param(name, marks=pytest.mark.long) for name in ALSO_WORKING)])
 def test_every_family_computes_the_same_with_a_shared_prefix(family: str, plan: str) -> None:
     decoder = family_decoder(family)
     for batch in BATCHES.values():
@@ -98,11 +99,11 @@ def test_every_family_computes_the_same_with_a_shared_prefix(family: str, plan: 
         assert drift(together[:, batch.is_real], apart[:, batch.is_real]) < EQUAL
 
 
-@pytest.mark.parametrize(("plan", "n_blocks"), PLANS.items())
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
-def test_every_layer_and_pooling_is_that_of_rows_apart(
-    family: str, plan: str, n_blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("family", "plan"),
+    [*(("llama", plan) for plan in PLANS), ("gemma3_text", "nosink-bidirectional:3"), ("gpt2", "backward:1")],
+)
+def test_every_layer_and_pooling_is_that_of_rows_apart(family: str, plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = make_decoder(family, **({"n_layer": 5} if family == "gpt2" else DEEP))
     poolings = (*(name for name in POOLINGS if "-" not in name), "weighted-mean", "role:instruction", "last:40")
     template = replace(BEFORE, spans="random:1" if "hybrid" in plan else "")
@@ -110,7 +111,7 @@ def test_every_layer_and_pooling_is_that_of_rows_apart(
     batch = encode_batch(decoder, TEXTS, template=template)
     with plan_in_force(decoder, spec.mask_plan, has_prefix=True) as wiring:
         found = shared_prefix(wiring, batch)
-    assert (0 if found is None else found.n_blocks) == n_blocks
+    assert (0 if found is None else found.n_blocks) == PLANS[plan]
     assert found is None or found.n_tokens == N_BEFORE
     together = embed_texts(decoder, TEXTS, spec=spec)
     monkeypatch.setattr(ExtractionSpec, "has_prefix", False)
@@ -141,7 +142,7 @@ def test_shared_tokens_go_once_through_the_blocks_that_share_them(plan: str, n_b
         return count
 
     hooks = [
-        block.mlp.register_forward_pre_hook(counting(k)) for k, block in enumerate(decoder.blocks)  # type: ignore[operator,union-attr]
+        block.get_submodule("mlp").register_forward_pre_hook(counting(k)) for k, block in enumerate(decoder.blocks)
     ]
     with plan_in_force(decoder, parse_plan(plan), has_prefix=True):
         counts[:] = [0] * 5
@@ -240,7 +241,7 @@ def test_families_past_the_interface_and_recurrent_ones_share_nothing(family: st
         assert wiring is None
 
 
-def test_a_sparse_indexer_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sparse_indexer_shares_nothing() -> None:
     decoder = make_decoder()
     vars(decoder)["longest_dense_row"] = 32
     with plan_in_force(decoder, parse_plan("causal"), has_prefix=True) as wiring:
@@ -300,10 +301,11 @@ def turn_rows(patch: pytest.MonkeyPatch, acts: Callable[[SharedPrefix], bool]) -
     patch.setattr(SharedPrefix, "unpack", unpack)
 
 
-def keep_the_first_prefix(patch: pytest.MonkeyPatch, acts: Callable[[SharedPrefix], bool]) -> None:
+def keep_the_first_prefix(patch: pytest.MonkeyPatch, _: Callable[[SharedPrefix], bool]) -> None:
     """Share in blocks in which the template sees the text."""
-    closed = plan_wiring.is_closed
-    patch.setattr(plan_wiring, "is_closed", lambda kind, n, width: width > 14 or closed(kind, n, width))
+    patch.setattr(
+        "extract.wiring.plan_wiring.is_closed", lambda kind, n, width: width > 14 or is_closed(kind, n, width)
+    )
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -331,13 +333,13 @@ def test_what_goes_wrong_in_batches_of_the_extraction_alone_is_caught(
     MUTATIONS[name](monkeypatch, acts)
     with pytest.raises(CertificateError, match=r"in a batch of \d+ rows of \d+ tokens: latents of text"):
         extract_latents(make_decoder(), TEXTS, spec=replace(SPEC, plan="nosink-bidirectional:2"), folder=tmp_path)
-    assert n_acted or name == "shared beyond the shared blocks"
+    assert n_acted or MUTATIONS[name] is keep_the_first_prefix
     (path,) = tmp_path.glob("*.h5")
     assert LatentCache(path, allow_partial=True).n_done == 0
 
 
-@pytest.mark.parametrize("name", [name for name in MUTATIONS if name != "shared beyond the shared blocks"])
-def test_what_goes_wrong_everywhere_is_not_used(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", list(MUTATIONS)[:-1])
+def test_what_goes_wrong_everywhere_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = make_decoder()
     apart = hidden_under(decoder, BATCHES["padded"], "bidirectional:1")
     MUTATIONS[name](monkeypatch, lambda _: True)
