@@ -27,7 +27,7 @@ from probes.data.task_table import load_task
 N_SENTENCES = 512
 POOLINGS = ("last", "mean")
 SPEC = ExtractionSpec(poolings=POOLINGS)
-PROMPTS, N_IN_PROMPTS = ("prompt-eol", "pretended-cot", "knowledge"), 192
+PROMPTS, N_IN_PROMPTS = ("prompt-eol", "pretended-cot", "knowledge"), 128
 """Templates whose rows share a prefix, and the sentences of the shipped sample that are read in them."""
 
 
@@ -132,7 +132,9 @@ def compare_templates(decoder: Decoder, *, repeats: int) -> tuple[list[Compariso
                 ("apart", in_prompts(decoder, texts, spec, apart, shares=False)),
                 ("shared", in_prompts(decoder, texts, spec, shared, shares=True)),
             )
-            found.append(compare(f"template {name}: rows apart vs shared", sides, bar="> 1", repeats=repeats))
+            found.append(
+                compare(f"template {name}: rows apart vs shared", sides, bar="> 1", repeats=repeats, warm_up=False)
+            )
             caches = [extract_latents(decoder, texts, spec=spec, folder=side) for side in (apart, shared)]  # found
             one, other = (cache.gather(cache.rows_of(texts), "last") for cache in caches)
         batches = make_batches(decoder, texts, spec)
@@ -153,7 +155,7 @@ def in_prompts(
 
     def run() -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        with patch.object(ExtractionSpec, "has_prefix", shares):
+        with patch.object(ExtractionSpec, "shares_prefix", lambda *_: shares):
             extract_latents(decoder, texts, spec=spec, folder=folder)
 
     return run

@@ -209,7 +209,7 @@ def sweep_latents(
         branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
         if branches:
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
-            if spec.has_prefix:
+            if spec.shares_prefix(len(unique)):
                 stack.enter_context(sharing_in_force(decoder, wiring))
             _fill(decoder, wiring, branches)
     caches = [

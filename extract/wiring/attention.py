@@ -185,12 +185,12 @@ class SharedPrefix:
     """Blocks, from the bottom, in which they see nothing but each other."""
     shape: tuple[int, int]
     """Rows and tokens of the batch."""
-    _last: tuple[Tensor | None, Tensor | None] = (None, None)
+    last: tuple[Tensor | None, Tensor | None] = (None, None)
     """The output of the block before, as the batch and packed."""
 
     def pack(self, x: Shaped[Tensor, "b T *D"]) -> Shaped[Tensor, "1 N *D"]:
         """Pack what a batch has for each of its tokens, or one row for all rows."""
-        full, packed = self._last
+        full, packed = self.last
         if x is full and packed is not None:
             return packed
         others = x[:, self.n_tokens :].expand(self.shape[0], *(-1,) * (x.dim() - 1))
@@ -204,7 +204,7 @@ class SharedPrefix:
         """Write out the whole rows of what is packed."""
         first, others = self.split(x)
         full = torch.cat([first.expand(len(others), -1, -1), others], dim=1)
-        self._last = full, x
+        self.last = full, x
         return full
 
     def attend(

@@ -188,6 +188,7 @@ def _packed(blocks: Blocks, wiring: Wiring | None, batch: Batch) -> Iterator[Non
     wiring.shared = shared
     with ExitStack() as hooks:
         hooks.enter_context(changed(wiring.current, shared=shared))
+        hooks.enter_context(changed(shared, last=(None, None)))  # a whole layer, which the next batch need not wait for
         for block in blocks[: shared.n_blocks]:
             # Next to the block itself: every other hook sees whole rows.
             hooks.enter_context(block.register_forward_pre_hook(enter, with_kwargs=True))
@@ -597,11 +598,12 @@ def sharing_in_force(decoder: Decoder, wiring: Wiring) -> Iterator[None]:
     """Let rows share the tokens they begin with, until the `with` block ends, where it is tried and changes nothing.
 
     Blocks from the first one up that computes no attention, as recurrent ones, share none; nor do those of a sparse
-    indexer, which keeps fewer keys of a packed row than of its parts.
+    indexer, which keeps fewer keys of a packed row than of its parts, and of experts in half precision, whose batches
+    are not proved.
     """
-    n_blocks = len(decoder.blocks)
-    n_sharing = min([*wiring.silent, n_blocks])
-    if wiring.by_argument or decoder.longest_dense_row is not None:
+    n_sharing = min([*wiring.silent, len(decoder.blocks)])
+    is_excused = has_experts(decoder) and decoder.description.dtype != "float32"
+    if wiring.by_argument or is_excused or decoder.longest_dense_row is not None:
         n_sharing = 0
     is_equal = n_sharing > 0 and _drift_when_shared(decoder, wiring, n_sharing) <= SHARING_DRIFT
     with changed(wiring, n_sharing=n_sharing if is_equal else 0):
@@ -633,16 +635,16 @@ def _drift_when_shared(decoder: Decoder, wiring: Wiring, n_sharing: int) -> floa
 
 @contextmanager
 def plan_in_force(
-    decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = False, has_prefix: bool = False
+    decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = False, shares: bool = False
 ) -> Iterator[Wiring | None]:
     """Put a plan in force until the `with` block ends.
 
     A plan that is causal at every block leaves the decoder alone, on the path of transformers itself, and yields None;
     unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block. So it is
-    where texts have a prefix (`has_prefix`) that their rows can share.
+    where rows are to share what they begin with (`shares`) and can; other plans than masks alone share nothing.
     """
     kinds = plan.kinds(len(decoder.blocks))
-    shares = has_prefix and plan.architecture == "inplace" and not plan.has_tail
+    shares = shares and not looks_inside and plan.architecture == "inplace" and not plan.has_tail
     with ExitStack() as stack:
         if plan.is_untouched and not looks_inside:
             yield _wire_to_share(decoder, stack) if shares else None

@@ -20,6 +20,7 @@ from extract.inputs.tokens import EncodedText
 from extract.masks.mask_plan import parse_plan
 from extract.masks.mask_rules import is_closed
 from extract.poolings.pooling_table import POOLINGS
+from extract.run import extraction_spec
 from extract.run.embed import embed_texts, embed_words
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
@@ -67,6 +68,12 @@ def fast(unchecked_shapes: None) -> None:
     """Save the time of checking shapes."""
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few texts share, too."""
+    monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 2)
+
+
 def rows_after(n_shared: int, *lengths: int) -> Batch:
     """Make a batch whose rows have some tokens of a template in common, and so many of their own."""
     generator = torch.Generator().manual_seed(0)
@@ -93,7 +100,7 @@ def test_every_family_computes_the_same_with_a_shared_prefix(family: str, plan: 
     decoder = family_decoder(family)
     for batch in BATCHES.values():
         apart = hidden_under(decoder, batch, plan)
-        with plan_in_force(decoder, parse_plan(plan), has_prefix=True) as wiring:
+        with plan_in_force(decoder, parse_plan(plan), shares=True) as wiring:
             assert shared_prefix(wiring, batch) is not None
             together = run_layers(decoder, batch)
         assert drift(together[:, batch.is_real], apart[:, batch.is_real]) < EQUAL
@@ -109,12 +116,12 @@ def test_every_layer_and_pooling_is_that_of_rows_apart(family: str, plan: str, m
     template = replace(BEFORE, spans="random:1" if "hybrid" in plan else "")
     spec = replace(SPEC, plan=plan, poolings=poolings, template=template)
     batch = encode_batch(decoder, TEXTS, template=template)
-    with plan_in_force(decoder, spec.mask_plan, has_prefix=True) as wiring:
+    with plan_in_force(decoder, spec.mask_plan, shares=True) as wiring:
         found = shared_prefix(wiring, batch)
     assert (0 if found is None else found.n_blocks) == PLANS[plan]
     assert found is None or found.n_tokens == N_BEFORE
     together = embed_texts(decoder, TEXTS, spec=spec)
-    monkeypatch.setattr(ExtractionSpec, "has_prefix", False)
+    monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
     apart = embed_texts(decoder, TEXTS, spec=spec)
     assert drift(together, apart) < EQUAL
     assert together.shape[:2] == (7, len(poolings))
@@ -124,7 +131,7 @@ def test_words_after_a_prefix_are_those_of_rows_apart(decoder: Decoder, monkeypa
     texts = [JoinedText(text, ((0, 3), (4, len(text)))) for text in TEXTS if text[3:4] == " "]
     spec = replace(SPEC, words=WordSpec(("first", "mean")), plan="bidirectional:1")
     together = embed_words(decoder, texts, spec=spec)
-    monkeypatch.setattr(ExtractionSpec, "has_prefix", False)
+    monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
     apart = embed_words(decoder, texts, spec=spec)
     assert len(texts) > 5
     assert drift(together.latents, apart.latents) < EQUAL
@@ -144,7 +151,7 @@ def test_shared_tokens_go_once_through_the_blocks_that_share_them(plan: str, n_b
     hooks = [
         block.get_submodule("mlp").register_forward_pre_hook(counting(k)) for k, block in enumerate(decoder.blocks)
     ]
-    with plan_in_force(decoder, parse_plan(plan), has_prefix=True):
+    with plan_in_force(decoder, parse_plan(plan), shares=True):
         counts[:] = [0] * 5
         pool_batch(decoder, batch, poolings=("mean",), layers=decoder.layers)
     for hook in hooks:
@@ -180,7 +187,7 @@ def test_a_cache_says_what_its_rows_shared_and_is_the_one_that_rows_apart_have(
     decoder = make_decoder(**DEEP)
     spec = replace(SPEC, plan="bidirectional:2")
     together = extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path / "together")
-    monkeypatch.setattr(ExtractionSpec, "has_prefix", False)
+    monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
     apart = extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path / "apart")
     assert together.manifest.id == apart.manifest.id
     facts = together.certificate["batches"]
@@ -199,7 +206,7 @@ def test_a_sweep_shares_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     decoder, plans = make_decoder(**DEEP), [parse_plan(f"nosink-bidirectional:{k}") for k in (0, 2, 4)]
     plans.append(parse_plan("inter-block/backward:2"))
     swept = sweep_latents(decoder, TEXTS, plans, spec=SPEC, folder=tmp_path / "together")
-    monkeypatch.setattr(ExtractionSpec, "has_prefix", False)
+    monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
     for plan, cache in zip(plans, swept, strict=True):
         assert cache.certificate["batches"]["n_prefix_blocks"] == 5
         apart = extract_latents(decoder, TEXTS, spec=SPEC.with_plan(plan), folder=tmp_path / "apart")
@@ -237,14 +244,14 @@ def test_what_is_not_proved_right_is_not_shared(name: str, tmp_path: Path) -> No
 def test_families_past_the_interface_and_recurrent_ones_share_nothing(family: str) -> None:
     decoder = family_decoder(family)
     assert family in BY_ARGUMENT or family in REFUSED
-    with plan_in_force(decoder, parse_plan("causal"), has_prefix=True) as wiring:
+    with plan_in_force(decoder, parse_plan("causal"), shares=True) as wiring:
         assert wiring is None
 
 
 def test_a_sparse_indexer_shares_nothing() -> None:
     decoder = make_decoder()
     vars(decoder)["longest_dense_row"] = 32
-    with plan_in_force(decoder, parse_plan("causal"), has_prefix=True) as wiring:
+    with plan_in_force(decoder, parse_plan("causal"), shares=True) as wiring:
         assert wiring is None
 
 
@@ -343,7 +350,7 @@ def test_what_goes_wrong_everywhere_is_not_used(name: str, monkeypatch: pytest.M
     decoder = make_decoder()
     apart = hidden_under(decoder, BATCHES["padded"], "bidirectional:1")
     MUTATIONS[name](monkeypatch, lambda _: True)
-    with plan_in_force(decoder, parse_plan("bidirectional:1"), has_prefix=True) as wiring:
+    with plan_in_force(decoder, parse_plan("bidirectional:1"), shares=True) as wiring:
         assert wiring is not None
         assert wiring.n_sharing == 0
         assert torch.equal(run_layers(decoder, BATCHES["padded"]), apart)
