@@ -23,7 +23,7 @@ WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
 LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
 LATENT_BYTES_CPU = 1 << 27  # with half of it, words take a tenth longer than their sentences
 FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
-FEWEST_SHARING = 128  # texts whose rows share what a template writes before them
+FEWEST_SHARING = 128  # texts; of fewer, trying whether rows may share a prefix takes as long as it saves
 LOST_POLICIES = {
     "error": "refuse the text, naming the word",
     "count": "flag the word; it has no latent",

@@ -22,7 +22,7 @@ from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreE
 from extract.files import digest_rows
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
@@ -208,7 +208,7 @@ def sweep_latents(
         # A store that was started with another batching is finished by itself below.
         branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
         if branches:
-            wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
+            wiring = stack.enter_context(masks_in_force(decoder, [CAUSAL_KIND] * n_blocks))
             if spec.shares_prefix(len(unique)):
                 stack.enter_context(sharing_in_force(decoder, wiring))
             _fill(decoder, wiring, branches)

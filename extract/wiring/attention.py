@@ -343,6 +343,8 @@ class Wiring:
     """Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens."""
     n_sharing: int = 0
     """Blocks, from the bottom, of which it is proved that rows may share the tokens they begin with."""
+    only_shares: bool = False
+    """Whether a decoder that the plan leaves alone is wired for that and nothing else."""
     shared: SharedPrefix | None = None
     """What rows of the last batch shared."""
     watch: Watch | None = None

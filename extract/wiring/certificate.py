@@ -619,7 +619,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     n_probed = min(INFLUENCE_TOKENS, decoder.description.window)
     moved = influence(decoder, n_tokens=n_probed)
     n_blocks, claim, wiring = len(decoder.blocks), Claim(decoder, plan), wiring_of(decoder.blocks)
-    if wiring is not None and wiring.n_sharing and plan.is_untouched:
+    if wiring is not None and wiring.only_shares:
         wiring = None
     windows: list[int | None] = [None] * n_blocks
     proof = PlanProof(n_probed, len(decoder.layers))

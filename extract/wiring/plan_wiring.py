@@ -23,7 +23,7 @@ from extract.inputs.batches import Batch, collate
 from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
 from extract.inputs.tokens import EncodedText
 from extract.linear import QuickLinear
-from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_kind
+from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan
 from extract.masks.mask_rules import is_closed
 from extract.poolings.memory import send
 from extract.wiring.attention import (
@@ -589,7 +589,7 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[MaskKind]) -> Iterator[Wiri
 
 SHARED_TOKENS, OWN_TOKENS = 3, (6, 4, 1)
 """Of the rows on which sharing is tried, with `SHORT_WINDOW`s."""
-SHARING_DRIFT = 1e-4
+SHARING_DRIFT = 1e-5
 """Largest difference that sharing may make to them, in float32, relative to the largest latent of the layer."""
 
 
@@ -601,36 +601,33 @@ def sharing_in_force(decoder: Decoder, wiring: Wiring) -> Iterator[None]:
     indexer, which keeps fewer keys of a packed row than of its parts, and of experts in half precision, whose batches
     are not proved.
     """
-    n_sharing = min([*wiring.silent, len(decoder.blocks)])
     is_excused = has_experts(decoder) and decoder.description.dtype != "float32"
-    if wiring.by_argument or is_excused or decoder.longest_dense_row is not None:
-        n_sharing = 0
-    is_equal = n_sharing > 0 and _drift_when_shared(decoder, wiring, n_sharing) <= SHARING_DRIFT
-    with changed(wiring, n_sharing=n_sharing if is_equal else 0):
+    is_tried = not (wiring.by_argument or is_excused or decoder.longest_dense_row is not None)
+    with changed(wiring, n_sharing=_try_sharing(decoder, wiring) if is_tried else 0):
         yield
 
 
-def _drift_when_shared(decoder: Decoder, wiring: Wiring, n_sharing: int) -> float:
-    """Measure how sharing changes short rows, below and above a block in which the shared tokens see the others."""
+def _try_sharing(decoder: Decoder, wiring: Wiring) -> int:
+    """Compute short rows with and without what they share; return the number of blocks that do so rightly."""
     first = probe_ids(decoder, SHARED_TOKENS, seed=0)
     rows = [encode_ids(torch.cat([first, probe_ids(decoder, n, seed=n)])) for n in OWN_TOKENS]
     roles = [np.repeat(np.array([SPECIAL, TEXT], np.int8), [SHARED_TOKENS, n]) for n in OWN_TOKENS]
     batch = collate([replace(row, roles=role) for row, role in zip(rows, roles, strict=True)], range(len(rows)))
-    n_blocks = len(wiring.plan.kinds)
-    n_causal = -(-n_blocks // 2)
-    kinds = [*[CAUSAL_KIND] * n_causal, *[parse_kind("bidirectional")] * (n_blocks - n_causal)]
+    n_sharing = min([*wiring.silent, len(decoder.blocks)])
     if batch.ids.shape[1] > decoder.description.window:
-        return float("inf")
-    with short_windows(decoder), wiring.windows_apart(), changed(wiring.plan, kinds=kinds):
+        return 0
+    with short_windows(decoder), wiring.windows_apart():
         apart = hidden_states(decoder, batch)[:, batch.is_real]
         try:
             with changed(wiring, n_sharing=n_sharing):
-                shared = hidden_states(decoder, batch)[:, batch.is_real]
-        except DecoderError:  # it computes with what the library has no name for
-            return float("inf")
+                together = hidden_states(decoder, batch)[:, batch.is_real]
+            shared = wiring.shared
+        except DecoderError:  # a block receives what cannot be packed
+            return 0
         finally:
             wiring.end()
-    return float(layer_drift(shared, apart).max())
+    is_equal = float(layer_drift(together, apart).max()) <= SHARING_DRIFT
+    return shared.n_blocks if shared is not None and is_equal else 0
 
 
 @contextmanager
@@ -665,6 +662,7 @@ def _wire_to_share(decoder: Decoder, stack: ExitStack) -> Wiring | None:
         return None
     stack.enter_context(sharing_in_force(decoder, wiring))
     if wiring.n_sharing:
+        wiring.only_shares = True
         return wiring
     stack.close()
     return None

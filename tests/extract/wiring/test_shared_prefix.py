@@ -310,6 +310,7 @@ def turn_rows(patch: pytest.MonkeyPatch, acts: Callable[[SharedPrefix], bool]) -
 
 def keep_the_first_prefix(patch: pytest.MonkeyPatch, _: Callable[[SharedPrefix], bool]) -> None:
     """Share in blocks in which the template sees the text."""
+    patch.setattr("extract.wiring.plan_wiring._try_sharing", lambda decoder, _: len(decoder.blocks))
     patch.setattr(
         "extract.wiring.plan_wiring.is_closed", lambda kind, n, width: width > 14 or is_closed(kind, n, width)
     )
