@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import h5py
 import torch
@@ -26,6 +27,8 @@ from probes.data.task_table import load_task
 N_SENTENCES = 512
 POOLINGS = ("last", "mean")
 SPEC = ExtractionSpec(poolings=POOLINGS)
+PROMPTS, N_IN_PROMPTS = ("prompt-eol", "pretended-cot", "knowledge"), 128
+"""Templates whose rows share a prefix, and the sentences of the shipped sample that are read in them."""
 
 
 def choose_sentences(n: int = N_SENTENCES) -> tuple[str, list[str]]:
@@ -79,11 +82,11 @@ def whole_extraction(decoder: Decoder, texts: list[str], folder: Path) -> Callab
     return run
 
 
-def make_batches(decoder: Decoder, texts: list[str]) -> list[Batch]:
+def make_batches(decoder: Decoder, texts: list[str], spec: ExtractionSpec = SPEC) -> list[Batch]:
     """Make the batches an extraction of these texts computes."""
-    encoder = TextEncoder(decoder.tokenizer, InputTemplate(), window=decoder.description.window)
+    encoder = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
     encoded = encoder(list(dict.fromkeys(texts)))
-    most, fewest = batch_limits(SPEC, decoder.device)
+    most, fewest = batch_limits(spec, decoder.device)
     groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
     return [collate([encoded[i] for i in group], range(len(group))) for group in groups]
 
@@ -105,6 +108,57 @@ def compare_with_loops(decoder: Decoder, causal_lm: Any, texts: list[str], *, re
                 ("the model without its head", decoder.module, "(none)"),
             )
         ]
+
+
+def compare_templates(decoder: Decoder, *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
+    """Compare extractions in prompts whose rows share what they begin with against rows that do not, certificates too.
+
+    Args:
+        decoder: The decoder.
+        repeats: Timed pairs.
+
+    Returns:
+        The comparisons, apart / shared, and for each template the ratio of the tokens that are computed, and the
+        largest difference of latents, relative to the largest of the layer.
+    """
+    rows = load_task("sts-sample").splits["train"]
+    texts = list(dict.fromkeys([*rows["sentence1"], *rows["sentence2"]]))[:N_IN_PROMPTS]
+    found, facts = [], {}
+    for name in PROMPTS:
+        spec = ExtractionSpec(poolings=POOLINGS, template=InputTemplate(name=name))
+        with tempfile.TemporaryDirectory() as folder:
+            apart, shared = (Path(folder) / side for side in ("apart", "shared"))
+            sides = (
+                ("apart", in_prompts(decoder, texts, spec, apart, shares=False)),
+                ("shared", in_prompts(decoder, texts, spec, shared, shares=True)),
+            )
+            found.append(
+                compare(f"template {name}: rows apart vs shared", sides, bar="> 1", repeats=repeats, warm_up=False)
+            )
+            caches = [extract_latents(decoder, texts, spec=spec, folder=side) for side in (apart, shared)]  # found
+            one, other = (cache.gather(cache.rows_of(texts), "last") for cache in caches)
+        batches = make_batches(decoder, texts, spec)
+        n_apart = sum(batch.ids.numel() for batch in batches)
+        facts[name] = {
+            "tokens_apart": n_apart,
+            "tokens_shared": n_apart - sum(batch.n_shared * (len(batch.rows) - 1) for batch in batches),
+            "n_prefix": caches[1].certificate["batches"]["n_prefix"],
+            "largest_difference": float(((one - other).abs().amax((1, 2)) / one.abs().amax((1, 2))).max()),
+        }
+    return found, {"n": len(texts), "templates": facts}
+
+
+def in_prompts(
+    decoder: Decoder, texts: list[str], spec: ExtractionSpec, folder: Path, *, shares: bool
+) -> Callable[[], None]:
+    """Build a whole extraction into an empty folder, with rows that share what they begin with or without."""
+
+    def run() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        with patch.object(ExtractionSpec, "shares_prefix", lambda *_: shares):
+            extract_latents(decoder, texts, spec=spec, folder=folder)
+
+    return run
 
 
 def compare_capture(decoder: Decoder, batches: list[Batch], *, repeats: int) -> Comparison:

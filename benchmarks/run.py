@@ -16,6 +16,7 @@ from benchmarks.extraction import (
     N_SENTENCES,
     choose_sentences,
     compare_capture,
+    compare_templates,
     compare_with_loops,
     make_batches,
     matmul_share,
@@ -57,6 +58,11 @@ def measure_extraction(decoder: Decoder, asked: argparse.Namespace) -> Found:
     found.append(compare_capture(decoder, batches, repeats=asked.repeats))
     facts = {"source": source, "n": len(texts), "n_unique": len(set(texts))}
     return found, {"sentences": facts, "matmul_share": matmul_share(decoder, batches, repeats=asked.repeats)}
+
+
+def measure_templates(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure what the prefix that rows of a template share saves."""
+    return compare_templates(decoder, repeats=asked.repeats)
 
 
 def measure_roofline(decoder: Decoder, asked: argparse.Namespace) -> Found:
@@ -144,6 +150,7 @@ def measure_adapting(_: Decoder, asked: argparse.Namespace) -> Found:
 
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "extraction": measure_extraction,
+    "templates": measure_templates,
     "masks": measure_masks,
     "heads": measure_heads,
     "probes": measure_probes,

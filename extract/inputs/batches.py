@@ -78,6 +78,12 @@ class Batch:
         """Whether any column of any row is padding."""
         return int(self.n_tokens.sum()) != self.ids.numel()
 
+    @property
+    def n_shared(self) -> int:
+        """How many tokens all rows begin with before their texts, as a template writes them; not all of a row."""
+        is_shared = (self.is_real & ~self.is_text & (self.ids == self.ids[:1])).all(0)
+        return min(int(is_shared.cumprod(0).sum()), self.ids.shape[1] - 1)
+
 
 def group_by_length(
     lengths: Sequence[int],

@@ -135,6 +135,11 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
     return KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind.n, spans)
 
 
+def is_closed(kind: MaskKind, n_first: int, n_tokens: int) -> bool:
+    """Whether the first tokens of a row attend to none of the later ones, whatever the row's spans are."""
+    return not kind.needs_spans and not bool(kind_matrix(kind, n_tokens)[:n_first, n_first:].any())
+
+
 def batch_mask(
     kind: MaskKind, is_real: Bool[Tensor, "B T"], *, spans: Int[Tensor, "B T"] | None = None, window: int | None = None
 ) -> Bool[Tensor, "B T T"]:

@@ -351,7 +351,8 @@ def _embed(
     groups = group_texts(encoded, batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length)
     joiner = Joiner(poolings)
     latents = torch.empty(len(layers), len(poolings), int(starts[-1]), width)
-    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
+    shares = spec.shares_prefix(len(encoded))
+    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside, shares=shares):
         for group in groups:
             positions = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group])
             for batch in collate_group([encoded[i] for i in group], group, batch_tokens=most):
@@ -436,7 +437,8 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
     picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some repeatedly
     rates: list[float] = []
     first = time.perf_counter()
-    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
+    shares = spec.shares_prefix(len(encoded))
+    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside, shares=shares):
         for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
             rows = _beginnings([encoded[i] for i in groups[k]], most=most)
             batch = collate(rows, range(len(rows)))

@@ -550,7 +550,9 @@ class Extraction:
 
     def run(self) -> None:
         """Fill the store and write its certificate; raises as `extract_latents`."""
-        with plan_in_force(self.decoder, self.spec.mask_plan, looks_inside=self.spec.looks_inside):
+        spec = self.spec
+        shares = spec.shares_prefix(len(self.texts))
+        with plan_in_force(self.decoder, spec.mask_plan, looks_inside=spec.looks_inside, shares=shares):
             started = time.monotonic()
             keep_threads(self.manifest.provenance.get("threads"))
             is_done = self.writer.done_rows()

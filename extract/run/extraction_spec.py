@@ -30,6 +30,7 @@ WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
 LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
 LATENT_BYTES_CPU = 1 << 27  # with half of it, words take a tenth longer than their sentences
 FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
+FEWEST_SHARING = 128  # texts; of fewer, trying whether rows may share a prefix takes as long as it saves
 LOST_POLICIES = {
     "error": "refuse the text, naming the word",
     "count": "flag the word; it has no latent",
@@ -123,6 +124,10 @@ class ExtractionSpec:
         """The settings of the extractions whose latents are averaged: these, unless there are several templates."""
         templates = self.template.members
         return (self,) if len(templates) == 1 else tuple(self.with_template(template) for template in templates)
+
+    def shares_prefix(self, n_texts: int) -> bool:
+        """Whether rows may share what the template writes before every text; few texts do not make up for its proof."""
+        return n_texts >= FEWEST_SHARING and (bool(self.template.instruction) or self.template.chat != "none")
 
     def with_template(self, template: InputTemplate) -> "ExtractionSpec":
         """Return the same settings with another template."""

@@ -22,7 +22,7 @@ from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreE
 from extract.files import digest_rows
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
-from extract.masks.mask_plan import MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
 from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
@@ -45,7 +45,7 @@ from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
 from extract.store.writer import StoreWriter
 from extract.wiring.attention import Wiring
-from extract.wiring.plan_wiring import masks_in_force, rest_in_force
+from extract.wiring.plan_wiring import masks_in_force, rest_in_force, sharing_in_force
 from extract.wiring.states import Route, count_blocks, route_of, walk_plans
 
 ROWS_AT_A_TIME = 1024
@@ -208,7 +208,9 @@ def sweep_latents(
         # A store that was started with another batching is finished by itself below.
         branches = [branch for branch in branches if branch.extraction.batching == branches[0].extraction.batching]
         if branches:
-            wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
+            wiring = stack.enter_context(masks_in_force(decoder, [CAUSAL_KIND] * n_blocks))
+            if spec.shares_prefix(len(unique)):
+                stack.enter_context(sharing_in_force(decoder, wiring))
             _fill(decoder, wiring, branches)
     caches = [
         find_cache(Path(folder), manifests[plan].identity)

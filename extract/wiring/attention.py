@@ -24,7 +24,7 @@ from extract.decoders.decoder import changed
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import CONTEXT
-from extract.masks.mask_plan import MaskKind, MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_plan
 from extract.masks.mask_rules import MaskCache, additive, batch_mask
 from extract.poolings.memory import send
 
@@ -172,6 +172,65 @@ Around = Callable[[int, Tensor, Run], Tensor]
 
 
 @dataclass(eq=False)
+class SharedPrefix:
+    """Tokens that all rows of a batch begin with: inside its lower blocks, those of the first row stand for all.
+
+    There the batch is one packed row, the shared tokens before the others of every row. A block treats each token by
+    itself, except in attention, where the other tokens see the shared keys and values beside those of their own row.
+    """
+
+    n_tokens: int
+    """Shared tokens at the beginning of every row."""
+    n_blocks: int
+    """Blocks, from the bottom, in which they see nothing but each other."""
+    shape: tuple[int, int]
+    """Rows and tokens of the batch."""
+    last: tuple[Tensor | None, Tensor | None] = (None, None)
+    """The output of the block before, as the batch and packed."""
+
+    def pack(self, x: Shaped[Tensor, "b T *D"]) -> Shaped[Tensor, "1 N *D"]:
+        """Pack what a batch has for each of its tokens, or one row for all rows."""
+        full, packed = self.last
+        if x is full and packed is not None:
+            return packed
+        others = x[:, self.n_tokens :].expand(self.shape[0], *(-1,) * (x.dim() - 1))
+        return torch.cat([x[:1, : self.n_tokens], others.reshape(1, -1, *x.shape[2:])], dim=1)
+
+    def split(self, x: Shaped[Tensor, "1 N *D"]) -> tuple[Shaped[Tensor, "1 P *D"], Shaped[Tensor, "B S *D"]]:
+        """Split what is packed into the shared tokens and the others of every row."""
+        return x[:, : self.n_tokens], x[0, self.n_tokens :].reshape(self.shape[0], -1, *x.shape[2:])
+
+    def unpack(self, x: Shaped[Tensor, "1 N D"]) -> Shaped[Tensor, "B T D"]:
+        """Write out the whole rows of what is packed."""
+        first, others = self.split(x)
+        full = torch.cat([first.expand(len(others), -1, -1), others], dim=1)
+        self.last = full, x
+        return full
+
+    def attend(
+        self,
+        query: Float[Tensor, "1 Q N H"],
+        key: Float[Tensor, "1 K N H"],
+        value: Float[Tensor, "1 K N V"],
+        *,
+        mask: Bool[Tensor, "b 1 T T"],
+        bias: Float[Tensor, "b 1 T T"],
+        **options: Any,
+    ) -> Float[Tensor, "1 N Q V"]:
+        """Compute attention of packed rows, arguments as in `attend`."""
+        n = self.n_tokens
+        halves = ((part.transpose(1, 2) for part in self.split(x.transpose(1, 2))) for x in (query, key, value))
+        (query, queries), (key, keys), (value, values) = halves
+        keys, values = (
+            torch.cat([first.expand(len(others), -1, -1, -1), others], dim=2)
+            for first, others in ((key, keys), (value, values))
+        )
+        first = attend(query, key, value, mask=mask[:1, :, :n, :n], bias=bias[:1, :, :n, :n], **options)
+        others = attend(queries, keys, values, mask=mask[:, :, n:], bias=bias[:, :, n:], **options)
+        return torch.cat([first, others.flatten(0, 1).unsqueeze(0)], dim=1)
+
+
+@dataclass(eq=False)
 class WiredBatch:
     """The batch that a wired decoder is computing, with masks and copies that its blocks share."""
 
@@ -182,6 +241,8 @@ class WiredBatch:
     spans: Int[Tensor, "B T"] | None = None
     placeholder: Int[Tensor, " B"] | None = None
     """Column of each row's placeholder; None without one."""
+    shared: SharedPrefix | None = None
+    """While the batch runs: what its lower blocks compute once."""
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
     # Keyed by `id`, with the tensors themselves in the values, so that no other tensor gets their `id`.
     _made: dict[tuple[int, torch.device | torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -202,7 +263,7 @@ class WiredBatch:
                 self._masks[key] = batch_mask(kind, self.is_real, spans=spans, window=window).unsqueeze(1)
             elif self.is_padded:
                 self._masks[key] = batch_mask(kind, self.is_real, window=window).unsqueeze(1)
-            elif kind.name in SHORTCUTS and window is None:
+            elif kind.name in SHORTCUTS and window is None and (self.shared is None or kind != CAUSAL_KIND):
                 self._masks[key] = SHORTCUTS[kind.name]
             else:
                 self._masks[key] = cache.build(kind, self.is_real, window=window)
@@ -280,6 +341,12 @@ class Wiring:
     """Position of the block whose attention module runs, where masks go into its argument."""
     proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     """Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens."""
+    n_sharing: int = 0
+    """Blocks, from the bottom, of which it is proved that rows may share the tokens they begin with."""
+    only_shares: bool = False
+    """Whether a decoder that the plan leaves alone is wired for that and nothing else."""
+    shared: SharedPrefix | None = None
+    """What rows of the last batch shared."""
     watch: Watch | None = None
     around: Around = lambda _, hidden, run: run(hidden)
     _masks: MaskCache = field(default_factory=MaskCache)
@@ -305,7 +372,7 @@ class Wiring:
             None if batch.spans is None else send(batch.spans, device),
             None if batch.placeholder is None else send(batch.placeholder, device),
         )
-        self.calls = [0] * len(self.plan.kinds)
+        self.calls, self.shared = [0] * len(self.plan.kinds), None
 
     def end(self) -> None:
         """End a batch: until the next one begins, a forward call is refused."""
@@ -374,6 +441,10 @@ def wired_attention(
     if isinstance(mask, Tensor):
         mask = batch.on_device(mask, query.device)
     scaling, softcap, sinks = (options.get(name) for name in ("scaling", "softcap", "s_aux"))
+    if batch.shared is not None and block < batch.shared.n_blocks:
+        assert isinstance(mask, Tensor), "the mask of a batch that shares a prefix is written out"
+        shared_bias, how = batch.bias(mask, query.dtype), {"scaling": scaling, "softcap": softcap, "sinks": sinks}
+        return batch.shared.attend(query, key, value, mask=mask, bias=shared_bias, **how), None
     keys, values, visible, bias = key, value, mask, None
     if block in wiring.plan.prefixed:
         keys, values, visible = prefix_last(key, value, mask, batch.on_device(batch.last, key.device))

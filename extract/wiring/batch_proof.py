@@ -6,6 +6,8 @@ Rows of batches that were computed as usual are computed once more another way, 
   it cannot be replaced, the scores of its softmax must be hidden exactly where the plan hides.
 - An untouched causal decoder is given other tokens after the row's own, which nothing before them may depend on.
 
+Neither way lets rows share the tokens they begin with, so batches that did are compared with rows that did not.
+
 One row of the first batch of each shape class is proved, one of the last batch before rows are closed, and up to 64
 rows of the second batch and of each hundredth after it. Rows wait, so that several share a forward pass, and are
 proved at the latest before the rows of their process are closed.
@@ -47,6 +49,8 @@ N_QUERIES = 512
 """Tokens of a row, evenly over it, at which a rule is compared with the truth table."""
 N_SCORES = 1 << 24
 """Scores of the textbook formula in memory."""
+SHARING = ("n_sharing", "n_prefix", "n_prefix_blocks")
+"""Recorded only where rows shared something: other certificates stay what they were."""
 
 
 class ComputedRow(NamedTuple):
@@ -73,9 +77,15 @@ class BatchProof:
     """Batches of which up to `MOST_ROWS` rows are proved."""
     n_rows: int = 0
     """Rows proved so far."""
+    n_sharing: int = 0
+    """Batches whose rows shared the tokens they begin with."""
+    n_prefix: int = 0
+    """Most tokens that they shared."""
+    n_prefix_blocks: int = 0
+    """Most blocks that they shared them in."""
     largest_error: float = 0.0
     """Largest difference so far, relative to the size of a latent."""
-    _classes: set[tuple[int, int, bool]] = field(default_factory=set)
+    _classes: set[tuple[int, int, bool, int]] = field(default_factory=set)
     _waiting: list[ComputedRow] = field(default_factory=list)
     _last: list[ComputedRow] = field(default_factory=list)
     _most_tokens: int = 0
@@ -89,6 +99,7 @@ class BatchProof:
             "n_whole": self.n_whole,
             "n_rows": self.n_rows,
             "largest_error": self.largest_error,
+            **({name: getattr(self, name) for name in SHARING} if self.n_sharing else {}),
         }
 
     @property
@@ -102,7 +113,14 @@ class BatchProof:
         self.n_batches += 1
         n_rows, n_tokens = batch.ids.shape
         self._most_tokens = max(self._most_tokens, batch.ids.numel())
-        shape_class = length_class(n_tokens), (n_rows - 1).bit_length(), batch.is_padded
+        wiring = wiring_of(self.decoder.blocks)
+        shared = None if wiring is None else wiring.shared
+        if shared is not None:
+            self.n_sharing += 1
+            self.n_prefix = max(self.n_prefix, shared.n_tokens)
+            self.n_prefix_blocks = max(self.n_prefix_blocks, shared.n_blocks)
+        n_shared = 0 if shared is None else shared.n_tokens
+        shape_class = length_class(n_tokens), (n_rows - 1).bit_length(), batch.is_padded, n_shared
         one = [_computed(batch, latents, self.n_batches % n_rows)]
         if self.n_batches % EVERY == 2:
             self.n_whole += 1

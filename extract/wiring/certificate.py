@@ -612,12 +612,15 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     """Certify a plan in force: the mask of every block by itself, and which inputs move which outputs at every layer.
 
     `n_rows` and `n_tokens` are those of a large batch of the extraction. Blocks of an unwired decoder are left to
-    transformers and not checked by themselves.
+    transformers and not checked by themselves; nor are those of one that is wired only to share what rows begin with,
+    whose batches are compared with the formula.
     """
     require_truth()
     n_probed = min(INFLUENCE_TOKENS, decoder.description.window)
     moved = influence(decoder, n_tokens=n_probed)
     n_blocks, claim, wiring = len(decoder.blocks), Claim(decoder, plan), wiring_of(decoder.blocks)
+    if wiring is not None and wiring.only_shares:
+        wiring = None
     windows: list[int | None] = [None] * n_blocks
     proof = PlanProof(n_probed, len(decoder.layers))
     is_recurrent = wiring is not None and bool(wiring.silent)  # before proofs begin batches of their own

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +20,17 @@ from extract.decoders.decoder import Decoder, changed, flags_off
 from extract.decoders.decoder_spec import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batches import Batch, collate
-from extract.inputs.joined_text import CONTEXT, TEXT
+from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
 from extract.inputs.tokens import EncodedText
 from extract.linear import QuickLinear
 from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan
+from extract.masks.mask_rules import is_closed
 from extract.poolings.memory import send
 from extract.wiring.attention import (
     Arguments,
     Keywords,
     Run,
+    SharedPrefix,
     Wiring,
     only_causal,
     require_attention,
@@ -38,6 +42,7 @@ from extract.wiring.attention import (
 FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 """What the code of a family raises where it cannot run as it is configured."""
 Visit = Callable[[int, Tensor], None]
+Blocks = tuple[nn.Module, ...]
 Output = Tensor | Arguments
 """What a module of a block returns: its hidden states, alone or before others."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -62,6 +67,7 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
         QuickLinear(varied=True),
         flags_off(decoder.module, decoder.blocks, flags),
         _tapped(decoder, visit, top if depth is None else depth, tuple(batch.ids.shape)),
+        _packed(decoder.blocks, wiring, batch),
     ):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
@@ -146,6 +152,61 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         for position, block in enumerate(decoder.blocks, start=1):
             hooks.enter_context(block.register_forward_hook(after(position)))
         yield
+
+
+SHARED = 0.1
+"""Fewest tokens that a batch is to save by a shared prefix, of all of its tokens: packing rows costs a little."""
+
+
+def shared_prefix(wiring: Wiring | None, batch: Batch) -> SharedPrefix | None:
+    """Find the tokens that a batch computes once, and in which blocks; None where each row computes its own.
+
+    Whoever watches attention sees whole rows.
+    """
+    if wiring is None or not wiring.n_sharing or wiring.watch is not None:
+        return None
+    (n_rows, n_columns), n_tokens = batch.ids.shape, batch.n_shared
+    if n_tokens * (n_rows - 1) < SHARED * batch.ids.numel():
+        return None
+    is_closed_under = {kind: is_closed(kind, n_tokens, n_columns) for kind in set(wiring.plan.kinds)}
+    kinds = takewhile(is_closed_under.__getitem__, wiring.plan.kinds[: wiring.n_sharing])
+    n_blocks = len(list(kinds))
+    return SharedPrefix(n_tokens, n_blocks, (n_rows, n_columns)) if n_blocks else None
+
+
+@contextmanager
+def _packed(blocks: Blocks, wiring: Wiring | None, batch: Batch) -> Iterator[None]:
+    """Let the lower blocks compute the shared prefix of a batch once, until the `with` block ends."""
+    shared = shared_prefix(wiring, batch)
+    if wiring is None or shared is None:
+        yield
+        return
+
+    def enter(_: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+        return _pack(args, shared), _pack(kwargs, shared)
+
+    wiring.shared = shared
+    with ExitStack() as hooks:
+        hooks.enter_context(changed(wiring.current, shared=shared))
+        hooks.enter_context(changed(shared, last=(None, None)))  # a whole layer, which the next batch need not wait for
+        for block in blocks[: shared.n_blocks]:
+            # Next to the block itself: every other hook sees whole rows.
+            hooks.enter_context(block.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.enter_context(block.register_forward_hook(changing_output(shared.unpack), prepend=True))
+        yield
+
+
+def _pack(value: Any, shared: SharedPrefix) -> Any:
+    """Pack what a block receives, wherever it has a place for each token."""
+    n_rows, n_columns = shared.shape
+    if isinstance(value, Tensor):
+        if value.dim() == 1 and len(value) == n_columns:
+            return shared.pack(value.unsqueeze(0)).squeeze(0)
+        is_packed = value.dim() > 1 and value.shape[0] in (1, n_rows) and value.shape[1] == n_columns
+        return shared.pack(value) if is_packed else value
+    if isinstance(value, dict):
+        return {name: _pack(item, shared) for name, item in value.items()}
+    return type(value)(_pack(item, shared) for item in value) if type(value) in (tuple, list) else value
 
 
 def hidden_of(output: Output) -> Tensor:
@@ -263,7 +324,6 @@ def probe_spans(n_tokens: int) -> Int[Tensor, " T"]:
     return spans
 
 
-Blocks = tuple[nn.Module, ...]
 INFLUENCE_TOKENS = 6
 """Tokens of the rows that a decoder is tried on."""
 DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}
@@ -527,22 +587,85 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[MaskKind]) -> Iterator[Wiri
     raise refusals[-1]
 
 
+SHARED_TOKENS, OWN_TOKENS = 3, (6, 4, 1)
+"""Of the rows on which sharing is tried, with `SHORT_WINDOW`s."""
+SHARING_DRIFT = 1e-5
+"""Largest difference that sharing may make to them, in float32, relative to the largest latent of the layer."""
+
+
 @contextmanager
-def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = False) -> Iterator[Wiring | None]:
+def sharing_in_force(decoder: Decoder, wiring: Wiring) -> Iterator[None]:
+    """Let rows share the tokens they begin with, until the `with` block ends, where it is tried and changes nothing.
+
+    Blocks from the first one up that computes no attention, as recurrent ones, share none; nor do those of a sparse
+    indexer, which keeps fewer keys of a packed row than of its parts, and of experts in half precision, whose batches
+    are not proved.
+    """
+    is_excused = has_experts(decoder) and decoder.description.dtype != "float32"
+    is_tried = not (wiring.by_argument or is_excused or decoder.longest_dense_row is not None)
+    with changed(wiring, n_sharing=_try_sharing(decoder, wiring) if is_tried else 0):
+        yield
+
+
+def _try_sharing(decoder: Decoder, wiring: Wiring) -> int:
+    """Compute short rows with and without what they share; return the number of blocks that do so rightly."""
+    first = probe_ids(decoder, SHARED_TOKENS, seed=0)
+    rows = [encode_ids(torch.cat([first, probe_ids(decoder, n, seed=n)])) for n in OWN_TOKENS]
+    roles = [np.repeat(np.array([SPECIAL, TEXT], np.int8), [SHARED_TOKENS, n]) for n in OWN_TOKENS]
+    batch = collate([replace(row, roles=role) for row, role in zip(rows, roles, strict=True)], range(len(rows)))
+    n_sharing = min([*wiring.silent, len(decoder.blocks)])
+    if batch.ids.shape[1] > decoder.description.window:
+        return 0
+    with short_windows(decoder), wiring.windows_apart():
+        apart = hidden_states(decoder, batch)[:, batch.is_real]
+        try:
+            with changed(wiring, n_sharing=n_sharing):
+                together = hidden_states(decoder, batch)[:, batch.is_real]
+            shared = wiring.shared
+        except DecoderError:  # a block receives what cannot be packed
+            return 0
+        finally:
+            wiring.end()
+    is_equal = float(layer_drift(together, apart).max()) <= SHARING_DRIFT
+    return shared.n_blocks if shared is not None and is_equal else 0
+
+
+@contextmanager
+def plan_in_force(
+    decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = False, shares: bool = False
+) -> Iterator[Wiring | None]:
     """Put a plan in force until the `with` block ends.
 
     A plan that is causal at every block leaves the decoder alone, on the path of transformers itself, and yields None;
-    unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block.
+    unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block. So it is
+    where rows are to share what they begin with (`shares`) and can; other plans than masks alone share nothing.
     """
     kinds = plan.kinds(len(decoder.blocks))
-    if plan.is_untouched and not looks_inside:
-        yield None
-        return
+    shares = shares and not looks_inside and plan.architecture == "inplace" and not plan.has_tail
     with ExitStack() as stack:
+        if plan.is_untouched and not looks_inside:
+            yield _wire_to_share(decoder, stack) if shares else None
+            return
         wiring = stack.enter_context(masks_in_force(decoder, kinds))
         require_attention(wiring, plan)
         stack.enter_context(rest_in_force(decoder, wiring, plan))
+        if shares:
+            stack.enter_context(sharing_in_force(decoder, wiring))
         yield wiring
+
+
+def _wire_to_share(decoder: Decoder, stack: ExitStack) -> Wiring | None:
+    """Wire a decoder, causal at every block, until a stack is closed, if its rows can share a prefix then."""
+    try:
+        wiring = stack.enter_context(masks_in_force(decoder, [CAUSAL_KIND] * len(decoder.blocks)))
+    except DecoderError:
+        return None
+    stack.enter_context(sharing_in_force(decoder, wiring))
+    if wiring.n_sharing:
+        wiring.only_shares = True
+        return wiring
+    stack.close()
+    return None
 
 
 @contextmanager
