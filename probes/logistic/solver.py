@@ -307,11 +307,16 @@ def _retire(whole: Point, point: Point, history: History, *, numbers: Tensor, is
 
 def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
     """Stretch the weights of another C to the lowest objective of this `ridge`; directions hardly change with C."""
-    slope = dot(point.gradient, point.weight).double()
-    sign = torch.where(slope > 0, -1.0, 1.0).to(point.weight.dtype)[:, None, None]
-    ray = _ray(designs, point, sign * point.weight, sign * point.logits, -slope.abs(), penalties(point.weight, ridge))
+    return _slide(designs, point, point.weight, point.logits, ridge=ridge)
+
+
+def _slide(designs: Designs, point: Point, direction: Tensor, logits: Tensor, *, ridge: float) -> Point:
+    """Go forth or back to the lowest objective along a direction whose logits are known."""
+    slope = dot(point.gradient, direction).double()
+    sign = torch.where(slope > 0, -1.0, 1.0).to(direction.dtype)[:, None, None]
+    ray = _ray(designs, point, sign * direction, sign * logits, -slope.abs(), penalties(point.weight, ridge))
     landing = search(ray, curvature=SCALE_CURVATURE)
-    step = landing.length.to(point.weight.dtype)[:, None, None] * sign * point.weight
+    step = landing.length.to(direction.dtype)[:, None, None] * sign * direction
     return _land(designs, point, step, landing, penalties(point.weight, ridge))
 
 
@@ -400,7 +405,11 @@ def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions
     for C in sorted(set(Cs)):
         point, history = _change_ridge(point, by=1 / C - ridge), history.under(penalties(point.weight, 1 / C - ridge))
         ridge = 1 / C
+        solution = point
         point = rescale(designs, point, ridge=ridge) if path else point
+        if len(path) > 1:
+            point = _slide(designs, point, solution.weight - before.weight, solution.logits - before.logits, ridge=ridge)
+        before = solution
         start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))
         point, history = minimise(designs, start, history, ridge=ridge, options=options)
         point = _recompute(designs, point, ridge=ridge)

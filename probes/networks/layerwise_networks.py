@@ -424,7 +424,7 @@ class LayerAutoencoder(StackedModule):
         self.decoder.keep(self.trained)
 
     def losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
-        """Mean squared error of each trained layer: of standardised latents, in units of their variance, or raw ones."""
+        """Mean squared error of each trained layer: of standardised latents, in units of their variance, or of raw."""
         mean, scale = (pick_layers(values, self.trained) for values in (self.mean, self.scale))
         standardised = (latents - mean).mul_(scale.reciprocal())
         reconstructed = self.decoder.decode(self.encoder.encode(standardised))
