@@ -408,7 +408,9 @@ def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions
         solution = point
         point = rescale(designs, point, ridge=ridge) if path else point
         if len(path) > 1:
-            point = _slide(designs, point, solution.weight - before.weight, solution.logits - before.logits, ridge=ridge)
+            point = _slide(
+                designs, point, solution.weight - before.weight, solution.logits - before.logits, ridge=ridge
+            )
         before = solution
         start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))
         point, history = minimise(designs, start, history, ridge=ridge, options=options)
