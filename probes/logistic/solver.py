@@ -401,17 +401,15 @@ def _advance(
 def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions) -> list[Tensor]:
     """Follow the solutions of `G` designs from the smallest C to the largest, all designs at once."""
     path: dict[float, tuple[Tensor, ...]] = {}
-    point, ridge, history = _origin(designs), 0.0, History(options.history)
+    last, ridge, history = _origin(designs), 0.0, History(options.history)
+    point = last
     for C in sorted(set(Cs)):
         point, history = _change_ridge(point, by=1 / C - ridge), history.under(penalties(point.weight, 1 / C - ridge))
         ridge = 1 / C
-        solution = point
+        before, last = last, point
         point = rescale(designs, point, ridge=ridge) if path else point
-        if len(path) > 1:
-            point = _slide(
-                designs, point, solution.weight - before.weight, solution.logits - before.logits, ridge=ridge
-            )
-        before = solution
+        if len(path) > 1:  # solutions move on along the line through the last two
+            point = _slide(designs, point, last.weight - before.weight, last.logits - before.logits, ridge=ridge)
         start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))
         point, history = minimise(designs, start, history, ridge=ridge, options=options)
         point = _recompute(designs, point, ridge=ridge)
@@ -543,8 +541,8 @@ def _batches(chunk: Tensor, rows: Rows, options: SolverOptions) -> Iterator[tupl
     n_outputs = 1 if rows.n_classes == 2 else rows.n_classes
     n_padded, width = rows.n_padded, chunk.shape[2]
     n_columns = min(n_padded, width) + 1
-    # rows, three sets of logits, and a step and a change for each iteration of the history
-    n_numbers = n_padded * (n_columns + 3 * n_outputs) + n_columns * n_outputs * (2 * options.history + 6)
+    # rows, five sets of logits, and a step and a change for each iteration of the history
+    n_numbers = n_padded * (n_columns + 5 * n_outputs) + n_columns * n_outputs * (2 * options.history + 6)
     n_together = max(1, options.chunk_bytes // (n_numbers * options.dtype.itemsize))
     pairs = [(layer, fold) for layer in range(len(chunk)) for fold in range(len(rows.weights))]
     for start in range(0, len(pairs), n_together):
