@@ -177,7 +177,11 @@ def compare_capture(decoder: Decoder, batches: list[Batch], *, repeats: int) -> 
     return compare("capture and pooling vs bare forward", sides, bar="<= 1.05", repeats=repeats)
 
 
-def matmul_rate(device: torch.device, *, repeats: int = 5, size: int = 1024) -> float:
+Clock = Callable[[Callable[[], object]], float]
+"""Times one call, in seconds."""
+
+
+def matmul_rate(device: torch.device, *, repeats: int = 5, size: int = 1024, clock: Clock = seconds_of) -> float:
     """Measure the machine's own rate of float32 products by the way heads and extraction take, in GFLOP/s."""
     x, weight = torch.randn(2, size, size, device=device)
 
@@ -186,8 +190,8 @@ def matmul_rate(device: torch.device, *, repeats: int = 5, size: int = 1024) -> 
             for _ in range(8):
                 torch.nn.functional.linear(x, weight)
 
-    seconds_of(multiply)
-    return 8 * 2.0 * size**3 / statistics.median(seconds_of(multiply) for _ in range(repeats)) / 1e9
+    clock(multiply)
+    return 8 * 2.0 * size**3 / statistics.median(clock(multiply) for _ in range(repeats)) / 1e9
 
 
 def matmul_share(decoder: Decoder, batches: list[Batch], *, repeats: int) -> dict[str, float]:

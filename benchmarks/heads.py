@@ -41,7 +41,8 @@ def compare_heads(device: torch.device, *, repeats: int, steps: int = 5) -> tupl
         if drift > 1e-5:
             raise RuntimeError(f"{name}: the two sides train differently, losses drift by {drift:g}")
         sides = (("loop", _repeated(one_by_one, steps)), ("at once", _repeated(at_once, steps)))
-        bar = ">= 4" if device.type == "cuda" else ">= 1.5"
+        siamese = ">= 2.5" if name.startswith("siamese") else ">= 1.5"
+        bar = ">= 4" if device.type == "cuda" else siamese
         comparisons.append(compare(f"{L} layers, {name}: loop vs at once", sides, bar=bar, repeats=repeats))
         seconds = comparisons[-1].seconds
         facts[name] = {
@@ -91,7 +92,7 @@ def _autoencoders(device: torch.device) -> tuple[Step, Step, float]:
             found.append(loss.detach())
         return torch.stack(found)
 
-    return at_once, one_by_one, _training_flops(together, TEXTS_PER_BATCH)
+    return at_once, one_by_one, training_flops(together, TEXTS_PER_BATCH)
 
 
 def _siamese(device: torch.device, encoder: str) -> tuple[Step, Step, float]:
@@ -124,7 +125,7 @@ def _siamese(device: torch.device, encoder: str) -> tuple[Step, Step, float]:
         other.step()
         return loss.detach()
 
-    return at_once, one_by_one, _training_flops(head, 2 * PAIRS_PER_BATCH)
+    return at_once, one_by_one, training_flops(head, 2 * PAIRS_PER_BATCH)
 
 
 def _plain(groups: LayerGroups, layer: int) -> list[nn.Module]:
@@ -159,7 +160,7 @@ def _copy(part: nn.Module) -> nn.Module:
     return type(part)(part.p) if isinstance(part, nn.Dropout) else type(part)()
 
 
-def _training_flops(module: LayerAutoencoder | SiameseCosine, rows: int) -> float:
+def training_flops(module: LayerAutoencoder | SiameseCosine, rows: int) -> float:
     """Count the products of a training step: forwards, and backwards to weights and, above the latents, to inputs."""
     sizes = [part.weight.numel() for part in module.modules() if isinstance(part, LayerwiseLinear)]
     lowest = [

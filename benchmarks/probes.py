@@ -92,7 +92,7 @@ def compare_probes(
     at_once()  # on an accelerator the first call loads kernels
     name = f"probes, {len(x)} layers x {len(CS)} C, {x.shape[1]} rows: loop vs at once"
     sides = (("scikit-learn", one_by_one), ("at once", at_once))
-    bar = ">= 2" if options.device == "cpu" else ">= 20"
+    bar = ">= 4" if options.device == "cpu" else ">= 20"
     comparison = compare(name, sides, bar=bar, repeats=repeats, warm_up=False)
     agreed = agreement(rows, theirs, ours[0], Cs=CS)
     if agreed.worst_excess > TIE:

@@ -22,6 +22,7 @@ from benchmarks.extraction import (
     matmul_share,
 )
 from benchmarks.heads import compare_heads
+from benchmarks.ladder import climb
 from benchmarks.machine import describe_machine
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
@@ -94,6 +95,11 @@ def measure_probes(decoder: Decoder, asked: argparse.Namespace) -> Found:
     return [each], {"probes": facts}
 
 
+def measure_ladder(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure the released ladder of FREEZE against the floor of its products."""
+    return [], {"ladder": climb(decoder, repeats=asked.repeats)}
+
+
 def measure_words(decoder: Decoder, asked: argparse.Namespace) -> Found:
     """Measure the extraction of words."""
     found, facts = compare_words(decoder, choose_word_texts()[1], repeats=asked.repeats)
@@ -153,6 +159,7 @@ SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "templates": measure_templates,
     "masks": measure_masks,
     "heads": measure_heads,
+    "ladder": measure_ladder,
     "probes": measure_probes,
     "words": measure_words,
     "tokens": measure_tokens,
@@ -211,6 +218,9 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
     for name, facts in results.get("heads", {}).items():
         epochs = ", ".join(f"{label} {seconds:.1f} s" for label, seconds in facts["epoch_seconds"].items())
         print(f"{name}: an epoch takes {epochs}; {facts['share']:.2f} of {facts['matmul_gflops']:.0f} GFLOP/s at once")
+    for name, facts in results.get("ladder", {}).items():
+        title, seconds = f"released ladder, {name}: time / floor of its products", facts["seconds"]
+        print(f"{title:58} {facts['ratio']:6.2f} {'':13} {'<= 1.5':>8}  {seconds:.0f} s, {facts['floor']:.0f} s")
     for name, facts in results.get("sweeps", {}).items():
         print(
             f"{name}: predicted {facts['predicted']:.2f}, latents differ by {facts['largest_difference']:.1e} at most"

@@ -67,6 +67,24 @@ def part_rows() -> Iterator[str]:
         yield f"| {what} | {f'{100 * share:.1f} %' if share > 0 else 'too small to measure'} |"
 
 
+RUNGS = {
+    "cosine-mlp": "1: cosine MLP",
+    "siamese": "2: siamese, fresh encoders",
+    "autoencoders": "3: autoencoders, every layer to its last epoch",
+    "mse, pretrained": "3: siamese, their encoders",
+    "log-variance, pretrained": "4: the same with the log-variance loss",
+    "all": "all four",
+}
+
+
+def ladder_rows() -> Iterator[str]:
+    """Write what a released ladder takes beside its products."""
+    yield from ("| rung | hours | its products alone | ratio |", "|---|---|---|---|")
+    for name, what in RUNGS.items():
+        row = read_results("cpu-ladder")["ladder"][name]
+        yield f"| {what} | {row['seconds'] / 3600:.2f} | {row['floor'] / 3600:.2f} | {row['ratio']:.2f} |"
+
+
 def precision_rows() -> Iterator[str]:
     """Write what bfloat16 does to the score of every head."""
     yield "| task | head | float32 | with bfloat16 | 95 % |"
@@ -115,6 +133,7 @@ def tables() -> dict[str, str]:
         "ratios": ratio_rows(SECTIONS),
         "facts": fact_rows(),
         "parts": part_rows(),
+        "ladder": ladder_rows(),
         "precision": precision_rows(),
         "compiled": compiled_rows(),
     }

@@ -164,7 +164,7 @@ def multiply_layers(x: Float[Tensor, "L B D"], weight: Float[Tensor, "L K D"]) -
     """Compute `x[l] @ weight[l].T` for each layer, differentiable once in `weight` alone."""
     if is_quick(x, weight):
         return _MultiplyLayers.apply(x, weight)  # type: ignore[no-untyped-call,no-any-return]
-    return torch.bmm(x, weight.transpose(1, 2))
+    return torch.bmm(weight, x.transpose(1, 2)).transpose(1, 2).contiguous()  # short rows of classes are slow
 
 
 def affine_layers(

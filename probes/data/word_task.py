@@ -213,7 +213,7 @@ class WordTask(Task):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Every tag of every split: O first, then sorted by type and prefix; sorted for a task scored by accuracy."""
-        tags = {tag for rows in self.splits.values() for sentence in rows["tags"] for tag in sentence}
+        tags = {tag for rows in self.splits.values() for sentence in rows["tags"][:] for tag in sentence}
         if self.metric == "accuracy":
             return tuple(sorted(tags))
         return tuple(sorted(tags, key=lambda tag: (tag != "O", split_tag(tag)[::-1])))
@@ -221,19 +221,19 @@ class WordTask(Task):
     @property
     def has_documents(self) -> bool:
         """Whether every split marks at least two documents."""
-        return all(len(set(rows["document"])) > 1 for rows in self.splits.values())
+        return all(len(set(rows["document"][:])) > 1 for rows in self.splits.values())
 
     def resampled(self, split: str) -> Literal["documents", "sentences"]:
         """Return the units of the intervals of a split: documents where it has ten or more, else sentences.
 
         An interval over a handful of documents says little about other documents.
         """
-        return "documents" if len(set(self.splits[split]["document"])) >= FEWEST_DOCUMENTS else "sentences"
+        return "documents" if len(set(self.splits[split]["document"][:])) >= FEWEST_DOCUMENTS else "sentences"
 
     def groups(self, split: str) -> tuple[str, ...] | None:
         """Name the document of each sentence of one split, where intervals are drawn from documents."""
         rows = self.rows(split)
-        return tuple(map(str, rows["document"])) if self.resampled(split) == "documents" else None
+        return tuple(map(str, rows["document"][:])) if self.resampled(split) == "documents" else None
 
     def cells(self, split: str) -> list[Sequence[Hashable]]:
         """List the words of each sentence; none where documents are drawn, which share headlines and dates."""
@@ -242,7 +242,7 @@ class WordTask(Task):
     def joined(self, split: str) -> list[JoinedText]:
         """Join the words of each sentence of one split to a text that knows the offsets of its words."""
         rows = self.rows(split)
-        return [join_words(*row) for row in zip(rows["words"], rows["space_after"], strict=True)]
+        return [join_words(*row) for row in zip(rows["words"][:], rows["space_after"][:], strict=True)]
 
     def texts(self) -> list[JoinedText]:
         """List every text once, in the order first seen."""
@@ -264,7 +264,7 @@ class WordTask(Task):
             "has_documents": self.has_documents,
             "resampled": {split: self.resampled(split) for split in self.splits},
             "n_sentences": self.n_rows(),
-            "n_words": {split: sum(map(len, rows["words"])) for split, rows in self.splits.items()},
+            "n_words": {split: sum(map(len, rows["words"][:])) for split, rows in self.splits.items()},
         }
 
 
@@ -276,13 +276,13 @@ def usual_tags(task: WordTask, split: str) -> list[str]:
     train = task.rows("train")
     seen: dict[str, Counter[str]] = {}
     overall: Counter[str] = Counter()
-    for words, tags in zip(train["words"], train["tags"], strict=True):
+    for words, tags in zip(train["words"][:], train["tags"][:], strict=True):
         overall.update(tags)
         for word, tag in zip(words, tags, strict=True):
             seen.setdefault(word, Counter())[tag] += 1
     best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
     other = overall.most_common(1)[0][0]
-    return [best.get(word, other) for words in task.rows(split)["words"] for word in words]
+    return [best.get(word, other) for words in task.rows(split)["words"][:] for word in words]
 
 
 def audit_words(splits: Mapping[str, Columns]) -> tuple[str, ...]:

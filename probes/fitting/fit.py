@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypedDict, cast
 
 import numpy as np
@@ -55,9 +54,10 @@ class KeepBest(FitHooks):
         n_stacks: Stacks `S`.
         parts: Returns every tensor to keep, always in the same order.
         look: Scores the epoch that has ended (Lightning validates before), given its number, the trainer and which
-            stacks are done.
+            stacks are done; NaN for those that have left.
         patience: Epochs without a better score after which a stack is done.
         report: Called after every epoch.
+        train_only: Lets all stacks but these leave the computation, so that `parts` has rows of these alone.
     """
 
     def __init__(
@@ -68,8 +68,10 @@ class KeepBest(FitHooks):
         look: Callable[[int, Trainer, Bool[np.ndarray, " S"]], Look],
         patience: int,
         report: EpochReport = ignore_epoch,
+        train_only: Callable[[Sequence[int]], object] = len,
     ) -> None:
         self.parts, self.look, self.patience, self.report = parts, look, patience, report
+        self.train_only = train_only  # `len` does nothing
         self.scores = np.full(n_stacks, -np.inf)
         self.best_epochs = np.zeros(n_stacks, dtype=np.int64)
         """From 1; 0 for a stack without a finite score."""
@@ -81,23 +83,28 @@ class KeepBest(FitHooks):
         """Begin with the initial weights, unless the fit is resumed."""
         del module
         self.best = self.best or [tensor.detach().cpu().clone() for tensor, _ in self.parts()]
+        self._stacks = [[] if stacks is None else list(stacks) for _, stacks in self.parts()]
+        if self.is_done.any():
+            self.train_only(np.flatnonzero(~self.is_done).tolist())
 
     def on_train_epoch_end(self, trainer: Trainer) -> None:
         """Look at the epoch that has ended."""
         epoch = len(self.history) + 1
         look = self.look(epoch, trainer, self.is_done)
         is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done
-        for (tensor, stacks), best in zip(self.parts(), self.best, strict=True):
+        for (tensor, stacks), best, all_stacks in zip(self.parts(), self.best, self._stacks, strict=True):
             if stacks is None and is_better.all():
                 best.copy_(tensor.detach())
             elif stacks is not None:
-                rows = torch.from_numpy(np.flatnonzero(is_better[list(stacks)]))
-                best[rows] = tensor.detach()[rows.to(tensor.device)].cpu()
+                rows = [row for row, stack in enumerate(stacks) if is_better[stack]]
+                best[[all_stacks.index(stacks[row]) for row in rows]] = tensor.detach()[rows].cpu()
         self.scores[is_better], self.best_epochs[is_better] = look.scores[is_better], epoch
-        self.is_done = self.is_done | (epoch - self.best_epochs >= self.patience)
+        was_done, self.is_done = self.is_done, self.is_done | (epoch - self.best_epochs >= self.patience)
         self.history.append(look.history)
         self.report(epoch, {**look.reported, **self._limits(epoch, trainer.max_epochs or 0)})
         trainer.should_stop = bool(self.is_done.all())
+        if (self.is_done > was_done).any() and not trainer.should_stop:
+            self.train_only(np.flatnonzero(~self.is_done).tolist())
 
     def _limits(self, epoch: int, max_epochs: int) -> dict[str, float]:
         """Say how long the fit may go on; there is no patience to report where it cannot run out."""
@@ -121,7 +128,8 @@ class KeepBest(FitHooks):
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the best weights back."""
+        """Put the best weights back, of all stacks."""
+        self.train_only(range(len(self.is_done)))
         for (tensor, _), best in zip(self.parts(), self.best, strict=True):
             tensor.copy_(best)
 
@@ -230,7 +238,7 @@ class LayerFit:
     held_out_squared_errors: tuple[float, ...]
     """The same as a mean squared error in the units of the latents, for each layer."""
     history: tuple[EpochLog, ...]
-    """Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K."""
+    """Per epoch `train_loss` and `held_out_loss`, means over layers still trained, and `held_out_loss_K` of each."""
     seconds: float
 
 
@@ -252,15 +260,24 @@ def fit_layers(
 
     def look(_: int, trainer: Trainer, __: object) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
-        losses = np.array([values[f"held_out_loss_{k}"] for k in range(module.n_layers)])
+        values = {name: value for name, value in values.items() if name not in left}
+        losses = np.array([values.get(f"held_out_loss_{k}", np.nan) for k in range(module.n_layers)])
         return Look(-losses, values, values)
 
+    def train_only(layers: Sequence[int]) -> None:
+        left.update(f"held_out_loss_{k}" for k in range(module.n_layers) if k not in layers)
+        module.train_only(layers)
+        data.read_only(layers)
+
+    left: set[str] = set()
+    """What Lightning remembers of layers that have left."""
     keeper = KeepBest(
         module.n_layers,
-        parts=lambda: chain(module.encoder.stacks(), module.decoder.stacks()),
+        parts=module.stacks,
         look=look,
         patience=options.patience,
         report=report,
+        train_only=train_only,
     )
     run_trainer(
         module, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, hooks=[keeper]

@@ -17,7 +17,7 @@ from torch import Tensor
 from extract.errors import HeadError, unknown_name
 from extract.records import Values
 from probes.data.word_task import usual_tags
-from probes.fitting.fit import EpochLog, KeepBest, Look, Part
+from probes.fitting.fit import EpochLog, KeepBest, Look
 from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch, require_counts
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
@@ -404,7 +404,7 @@ def tag_scorer(data: WordLatents, split: str, *, is_strict: bool = False, leaves
     return TagScorer(
         data.gold(split),
         rows.offsets,
-        [word for words in part["words"] for word in words],
+        [word for words in part["words"][:] for word in words],
         None if units is None else list(units),
         data.task.metric,
         is_strict,
@@ -464,18 +464,23 @@ def _keep_best(
 ) -> KeepBest:
     """Keep the epoch of each probe that scores best on validation."""
 
-    def parts() -> Iterator[Part]:
-        return ((parameter, range(head.n_probes)) for parameter in head.parameters())
+    def train_only(probes: Sequence[int]) -> None:
+        head.train_only(probes)
+        if not head.is_mixed:
+            data.read_only(probes, head.preparation())
 
     def look(_: int, trainer: Trainer, is_done: Bool[np.ndarray, " P"]) -> Look:
-        scores = score_probes(head, data, scorer, split="validation")
+        scores = np.full(head.n_probes, np.nan)
+        scores[list(head.trained)] = score_probes(head, data, scorer, split="validation")
         is_kept = np.isfinite(scores) & ~is_done
         loss = float(trainer.callback_metrics["train_loss"])
         finite = [float(score) if ok else None for score, ok in zip(scores, is_kept, strict=True)]
         best = {f"validation_{scorer.metric}": float(scores[is_kept].max())} if is_kept.any() else {}
         return Look(scores, {"train_loss": loss, "validation_scores": finite}, {"train_loss": loss, **best})
 
-    return KeepBest(head.n_probes, parts=parts, look=look, patience=options.patience, report=report)
+    return KeepBest(
+        head.n_probes, parts=head.stacks, look=look, patience=options.patience, report=report, train_only=train_only
+    )
 
 
 class _Report(FitHooks):
@@ -600,7 +605,7 @@ def predict_ids(
     head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
 ) -> Int[np.ndarray, "P W"]:
     """Predict every word of a split by every probe of a head that reads one channel, or all where it is None."""
-    ids = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
+    ids = np.full((len(head.trained), data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
     for words, logits in _predicted(head, data, split, channel=channel):
         ids[:, words] = logits.argmax(-1).cpu().numpy()
     return ids
@@ -654,7 +659,7 @@ def _predicted(
 
 def _is_finite(head: TokenHead) -> Bool[np.ndarray, " P"]:
     """Return for each probe whether all of its weights are finite."""
-    rows = [value.detach().isfinite().reshape(head.n_probes, -1).all(1) for value in head.parameters()]
+    rows = [value.detach().isfinite().reshape(len(head.trained), -1).all(1) for value in head.parameters()]
     return np.asarray(torch.stack(rows).all(0).cpu().numpy())
 
 

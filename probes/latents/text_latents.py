@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -27,13 +27,26 @@ class Channels:
 
     poolings: tuple[str, ...]
     layers: tuple[str, ...]
+    picks: tuple[int, ...] | None = None
+    """Positions of those that are read; all when None."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the channels: layers, with their pooling in front where there are several."""
         if len(self.poolings) == 1:
-            return self.layers
-        return tuple(f"{pooling}/{layer}" for pooling in self.poolings for layer in self.layers)
+            names = self.layers
+        else:
+            names = tuple(f"{pooling}/{layer}" for pooling in self.poolings for layer in self.layers)
+        return names if self.picks is None else tuple(names[k] for k in self.picks)
+
+    def reads(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the layers that are read of each pooling."""
+        for p, pooling in enumerate(self.poolings):
+            first = p * len(self.layers)
+            picks = range(len(self.layers)) if self.picks is None else [k - first for k in self.picks]
+            layers = tuple(self.layers[k] for k in picks if 0 <= k < len(self.layers))
+            if layers:
+                yield pooling, layers
 
     @property
     def pooling(self) -> str:
@@ -42,7 +55,7 @@ class Channels:
 
     def gather(self, cache: LatentCache, rows: Tensor) -> Float[Tensor, "L B D"]:
         """Gather rows of every channel, `L` being their number."""
-        parts = [cache.gather(rows, pooling, layers=self.layers) for pooling in self.poolings]
+        parts = [cache.gather(rows, pooling, layers=layers) for pooling, layers in self.reads()]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -243,6 +256,11 @@ class TextLatents(Shuffling):
             raise HeadError(f"batch_size is {batch_size}; allowed: 1 to {n_train}, the texts that are trained on.")
         self.train_rows = TextRows(cache, order[n_held_out:].sort().values, channels=self.channels)
         self.held_out_rows = TextRows(cache, order[:n_held_out].sort().values, channels=self.channels)
+
+    def read_only(self, channels: Sequence[int]) -> None:
+        """Read some of the channels from now on, by their positions in order."""
+        for rows in (self.train_rows, self.held_out_rows):
+            rows.channels = replace(self.channels, picks=tuple(channels))
 
     def standardiser(self) -> Standardiser:
         """Fit a standardiser on the training texts."""

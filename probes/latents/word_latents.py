@@ -6,7 +6,7 @@ Memory is reserved once and reused: new memory costs more than reading.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import ceil
@@ -130,10 +130,11 @@ class WordReader:
 
     def read(self, chunk: Chunk, out: Float[Tensor, "L W D"]) -> None:
         """Read a chunk of `W` places, and prepare it."""
-        layers = self.channels.layers
-        for k, pooling in enumerate(self.channels.poolings):
-            part = out[k * len(layers) : (k + 1) * len(layers)]
+        first = 0
+        for pooling, layers in self.channels.reads():
+            part = out[first : first + len(layers)]
             self.cache.read(chunk.start, chunk.stop, pooling, layers=layers, out=part)
+            first += len(layers)
         if self.prepare is not None:
             self.prepare(out)
 
@@ -197,6 +198,10 @@ class Shuffled:
         self.n_passes = ceil(epoch_steps / max(1, self.n_batches))
         self._memory: list[Tensor] = []
         self._batch = _Batch(reader)
+
+    def read_by(self, reader: WordReader) -> None:
+        """Read the next epoch by another reader."""
+        self.reader, self._memory, self._batch = reader, [], _Batch(reader)
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
@@ -346,6 +351,8 @@ class WordLatents:
         self._planned: dict[str, list[Chunk]] = {}
         self.epoch_steps = 1
         """Fewest steps of an epoch of training: a small split is gone over several times."""
+        self.reading = self.channels
+        """The channels that are read: all of them, or those that are still trained."""
         self._training: weakref.ref[Shuffled] | None = None  # not held: it has its buffers
         self._n_begun = 0
         self.prepare: Prepare | None = None
@@ -356,7 +363,7 @@ class WordLatents:
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """The tags of the training split, `K` of them, in the order of the task; what a head can predict."""
-        used = {tag for tags in self.task.splits["train"]["tags"] for tag in tags}
+        used = {tag for tags in self.task.splits["train"]["tags"][:] for tag in tags}
         classes = tuple(tag for tag in self.task.labels if tag in used)
         if len(classes) < 2:
             raise TaskError(
@@ -374,7 +381,7 @@ class WordLatents:
     def gold(self, split: str) -> GoldTags:
         """Return the gold tags of one split; a `TaskError` where the task has none of this name."""
         self.split(split)
-        tags = [tag for row in self.task.splits[split]["tags"] for tag in row]
+        tags = [tag for row in self.task.splits[split]["tags"][:] for tag in row]
         names = (*self.classes, *sorted(set(tags) - set(self.classes)))
         numbers = {name: number for number, name in enumerate(names)}
         return GoldTags(names, np.array([numbers[tag] for tag in tags], dtype=np.int64))
@@ -392,16 +399,13 @@ class WordLatents:
 
         `channel` is the position of the one channel to read (all of them when None), `prepare` changes the latents.
         """
-        channels = self.channels
-        if channel is not None:
-            pooling, layer = divmod(channel, len(channels.layers))
-            channels = Channels((channels.poolings[pooling],), (channels.layers[layer],))
+        channels = self.reading if channel is None else replace(self.channels, picks=(channel,))
         return InOrder(WordReader(self.cache, channels, prepare), self._chunks(split), self.split(split).positions)
 
     def train_dataloader(self) -> Shuffled:
         """Training sentences, shuffled by the seed."""
         loader = Shuffled(
-            WordReader(self.cache, self.channels, self.prepare),
+            WordReader(self.cache, self.reading, self.prepare),
             self._chunks("train"),
             self.split("train").positions,
             labels=self.gold("train").ids,
@@ -413,6 +417,13 @@ class WordLatents:
         loader.n_begun, self._n_begun = self._n_begun, 0
         self._training = weakref.ref(loader)
         return loader
+
+    def read_only(self, channels: Sequence[int], prepare: Prepare) -> None:
+        """Read some of the channels from now on, by their positions in order, and prepare these for training."""
+        self.reading, self.prepare = replace(self.channels, picks=tuple(channels)), prepare
+        loader = self._training() if self._training else None
+        if loader is not None:
+            loader.read_by(WordReader(self.cache, self.reading, prepare))
 
     def state_dict(self) -> dict[str, int]:
         """Return how many orders training sentences have had; it is kept with the state of a fit."""

@@ -307,11 +307,16 @@ def _retire(whole: Point, point: Point, history: History, *, numbers: Tensor, is
 
 def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
     """Stretch the weights of another C to the lowest objective of this `ridge`; directions hardly change with C."""
-    slope = dot(point.gradient, point.weight).double()
-    sign = torch.where(slope > 0, -1.0, 1.0).to(point.weight.dtype)[:, None, None]
-    ray = _ray(designs, point, sign * point.weight, sign * point.logits, -slope.abs(), penalties(point.weight, ridge))
+    return _slide(designs, point, point.weight, point.logits, ridge=ridge)
+
+
+def _slide(designs: Designs, point: Point, direction: Tensor, logits: Tensor, *, ridge: float) -> Point:
+    """Go forth or back to the lowest objective along a direction whose logits are known."""
+    slope = dot(point.gradient, direction).double()
+    sign = torch.where(slope > 0, -1.0, 1.0).to(direction.dtype)[:, None, None]
+    ray = _ray(designs, point, sign * direction, sign * logits, -slope.abs(), penalties(point.weight, ridge))
     landing = search(ray, curvature=SCALE_CURVATURE)
-    step = landing.length.to(point.weight.dtype)[:, None, None] * sign * point.weight
+    step = landing.length.to(direction.dtype)[:, None, None] * sign * direction
     return _land(designs, point, step, landing, penalties(point.weight, ridge))
 
 
@@ -396,11 +401,15 @@ def _advance(
 def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions) -> list[Tensor]:
     """Follow the solutions of `G` designs from the smallest C to the largest, all designs at once."""
     path: dict[float, tuple[Tensor, ...]] = {}
-    point, ridge, history = _origin(designs), 0.0, History(options.history)
+    last, ridge, history = _origin(designs), 0.0, History(options.history)
+    point = last
     for C in sorted(set(Cs)):
         point, history = _change_ridge(point, by=1 / C - ridge), history.under(penalties(point.weight, 1 / C - ridge))
         ridge = 1 / C
+        before, last = last, point
         point = rescale(designs, point, ridge=ridge) if path else point
+        if len(path) > 1:  # solutions move on along the line through the last two
+            point = _slide(designs, point, last.weight - before.weight, last.logits - before.logits, ridge=ridge)
         start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))
         point, history = minimise(designs, start, history, ridge=ridge, options=options)
         point = _recompute(designs, point, ridge=ridge)
@@ -532,8 +541,8 @@ def _batches(chunk: Tensor, rows: Rows, options: SolverOptions) -> Iterator[tupl
     n_outputs = 1 if rows.n_classes == 2 else rows.n_classes
     n_padded, width = rows.n_padded, chunk.shape[2]
     n_columns = min(n_padded, width) + 1
-    # rows, three sets of logits, and a step and a change for each iteration of the history
-    n_numbers = n_padded * (n_columns + 3 * n_outputs) + n_columns * n_outputs * (2 * options.history + 6)
+    # rows, five sets of logits, and a step and a change for each iteration of the history
+    n_numbers = n_padded * (n_columns + 5 * n_outputs) + n_columns * n_outputs * (2 * options.history + 6)
     n_together = max(1, options.chunk_bytes // (n_numbers * options.dtype.itemsize))
     pairs = [(layer, fold) for layer in range(len(chunk)) for fold in range(len(rows.weights))]
     for start in range(0, len(pairs), n_together):

@@ -64,6 +64,57 @@ class TrainedModule(nn.Module):
         """Read that back."""
 
 
+class StackedModule(TrainedModule):
+    """A module whose parameters hold layers that train apart, so that those which are done can leave the computation.
+
+    A layer that has left costs nothing: parameters, their gradients and the optimiser's state hold the others alone,
+    and so do the batches it is trained on. Those left are trained as if all were there.
+    """
+
+    trained: tuple[int, ...]
+    """The layers that are trained now, in order."""
+
+    @abstractmethod
+    def all_stacks(self) -> list[tuple[nn.Parameter, Sequence[int]]]:
+        """Return every parameter with the layers that its first axis has when none has left."""
+
+    def stacks(self) -> list[tuple[nn.Parameter, Sequence[int]]]:
+        """Return every parameter with the layers that its first axis has now."""
+        return [(stack, [layer for layer in layers if layer in self.trained]) for stack, layers in self.all_stacks()]
+
+    @torch.no_grad()
+    def train_only(self, layers: Sequence[int]) -> None:
+        """Let the other layers leave; layers that come back have weights of zero until they are restored."""
+        optimisers = self.loop.trainer.optimizers if self.loop is not None else []
+        states = {key: value for optimiser in optimisers for key, value in optimiser.state.items()}
+        before, self.trained = self.stacks(), tuple(layers)
+        for (stack, old), (_, new) in zip(before, self.stacks(), strict=True):
+            for value in states.get(stack, {}).values():
+                if value.shape == stack.shape:  # a state that was loaded has left before
+                    value.data = _move_rows(value, old, new)
+            stack.data, stack.grad = _move_rows(stack, old, new), None
+        for optimiser in optimisers:
+            if isinstance(optimiser, LayerwiseAdamW):
+                optimiser.follow(self.stacks())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Save parameters of all layers; the weights of those that have left are saved by what keeps the best."""
+        weights = cast("dict[str, Tensor]", checkpoint["state_dict"])
+        names = {parameter: name for name, parameter in self.named_parameters()}
+        for (stack, layers), (_, present) in zip(self.all_stacks(), self.stacks(), strict=True):
+            weights[names[stack]] = _move_rows(stack.detach(), present, layers)
+
+
+def _move_rows(values: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
+    """Return rows of layers as those of other layers: zeros for a layer that was not there."""
+    if list(old) == list(new):
+        return values.data
+    moved = values.new_zeros(len(new), *values.shape[1:])
+    both = [layer for layer in new if layer in old]
+    moved[[new.index(layer) for layer in both]] = values.data[[old.index(layer) for layer in both]]
+    return moved
+
+
 def arguments_of(names: dict[str, object]) -> dict[str, object]:
     """Return the arguments of a constructor from its `locals()` at its beginning."""
     return {name: value for name, value in names.items() if name not in ("self", "__class__")}
@@ -83,6 +134,21 @@ class LayerwiseLinear(nn.Module):
     def forward(self, x: Float[Tensor, "L B D"]) -> Float[Tensor, "L B H"]:
         """Map each layer by its own matrix."""
         return affine_layers(x, self.weight, self.bias)
+
+
+class LayerwiseDropout(nn.Dropout):
+    """Dropout of `L` layers at once, which gives a layer the same masks when others have left."""
+
+    rows: tuple[int, ...] | None = None
+    """The rows that are there, of `n_layers`; all of any number when None."""
+    n_layers = 0
+
+    def forward(self, x: Float[Tensor, "L B H"]) -> Float[Tensor, "L B H"]:
+        """Drop numbers in training."""
+        if self.rows is None or not self.training or not self.p:
+            return super().forward(x)
+        noise = x.new_empty(self.n_layers, *x.shape[1:]).bernoulli_(1 - self.p)[list(self.rows)]
+        return x * noise.div_(1 - self.p)
 
 
 class LayerwiseNorm(nn.Module):
@@ -105,7 +171,7 @@ def build_map(
     if kind not in ENCODERS:
         raise unknown_name("encoder", kind, ENCODERS)
     if kind == "linear":
-        return nn.Sequential(nn.Dropout(dropout), LayerwiseLinear(n_layers, n_in, n_out))
+        return nn.Sequential(LayerwiseDropout(dropout), LayerwiseLinear(n_layers, n_in, n_out))
     if kind == "deep-mlp":
         code = n_in if is_decoder else n_out
         return nn.Sequential(
@@ -120,13 +186,13 @@ def build_map(
     parts: list[nn.Module] = [
         LayerwiseLinear(n_layers, n_in, hidden),
         LayerwiseNorm(n_layers, hidden),
-        nn.Dropout(dropout),
+        LayerwiseDropout(dropout),
         nn.GELU(),
         LayerwiseLinear(n_layers, hidden, n_out),
     ]
     if kind == "normed-mlp":
         _draw_xavier(part for part in parts if isinstance(part, LayerwiseLinear))
-        parts += [] if is_decoder else [LayerwiseNorm(n_layers, n_out), nn.Dropout(dropout), nn.GELU()]
+        parts += [] if is_decoder else [LayerwiseNorm(n_layers, n_out), LayerwiseDropout(dropout), nn.GELU()]
     return nn.Sequential(*parts)
 
 
@@ -146,8 +212,10 @@ class LayerGroups(nn.Module):
         self, kind: str, width: int, codes: Sequence[int], *, dropout: float, is_decoder: bool = False
     ) -> None:
         super().__init__()
-        self.members = tuple(tuple(k for k, code in enumerate(codes) if code == size) for size in dict.fromkeys(codes))
-        """Layers of each group, in the order of the groups."""
+        self.all_members = self.members = tuple(
+            tuple(k for k, code in enumerate(codes) if code == size) for size in dict.fromkeys(codes)
+        )
+        """Layers of each group, in the order of the groups; `members` are their places among those that are there."""
         self.groups = nn.ModuleList(
             build_map(
                 kind,
@@ -176,9 +244,19 @@ class LayerGroups(nn.Module):
         joined = torch.cat(list(parts))
         return joined if order == sorted(order) else joined[torch.tensor(order, device=joined.device).argsort()]
 
+    def keep(self, layers: Sequence[int]) -> None:
+        """Compute some of the layers from now on, in order; the parameters must hold these."""
+        self.members = tuple(
+            tuple(layers.index(layer) for layer in group if layer in layers) for group in self.all_members
+        )
+        for group, here in zip(self.groups, self.all_members, strict=True):
+            for part in group.modules():
+                if isinstance(part, LayerwiseDropout):
+                    part.n_layers, part.rows = len(here), tuple(k for k, layer in enumerate(here) if layer in layers)
+
     def stacks(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
-        """Return every parameter, whose first axis is the layer, with the layers it holds."""
-        for group, layers in zip(self.groups, self.members, strict=True):
+        """Return every parameter, whose first axis is the layer, with the layers it holds when all are there."""
+        for group, layers in zip(self.groups, self.all_members, strict=True):
             for parameter in group.parameters():
                 yield parameter, layers
 
@@ -195,7 +273,7 @@ class LayerGroups(nn.Module):
 
 def pick_layers(latents: Float[Tensor, "L B D"], layers: Sequence[int]) -> Float[Tensor, "G B D"]:
     """Take layers of a batch: a view where they follow each other."""
-    first = layers[0]
+    first = layers[0] if layers else 0
     if tuple(layers) == tuple(range(first, first + len(layers))):
         return latents[first : first + len(layers)]
     return latents[torch.tensor(layers, device=latents.device)]
@@ -229,16 +307,26 @@ class LayerwiseAdamW(torch.optim.AdamW):
         weight_decay: float,
     ) -> None:
         self.stacks = [parameter for parameter, _ in stacks]
-        self._slices: list[list[Tensor]] = [list(parameter.detach().unbind()) for parameter in self.stacks]
+        self._all = [dict(zip(layers, parameter.detach().unbind(), strict=True)) for parameter, layers in stacks]
+        self._slices: list[list[Tensor]] = [list(pieces.values()) for pieces in self._all]
         of_layer: dict[int, list[Tensor]] = {}
-        for slices, (_, layers) in zip(self._slices, stacks, strict=True):
-            for piece, layer in zip(slices, layers, strict=True):
+        for pieces in self._all:
+            for layer, piece in pieces.items():
                 of_layer.setdefault(layer, []).append(piece.requires_grad_())
         groups = [
             {"params": pieces, "lr": learning_rate * (1 + layer / n_layers)}
             for layer, pieces in sorted(of_layer.items())
         ]
         super().__init__(groups, weight_decay=weight_decay, fused=True)
+
+    def follow(self, stacks: Sequence[tuple[nn.Parameter, Sequence[int]]]) -> None:
+        """Step only these layers of the same parameters, whose memory is new."""
+        self._slices = [
+            [pieces[layer] for layer in layers] for pieces, (_, layers) in zip(self._all, stacks, strict=True)
+        ]
+        for slices, (parameter, _) in zip(self._slices, stacks, strict=True):
+            for piece, row in zip(slices, parameter.detach().unbind(), strict=True):
+                piece.data = row
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Give every slice its part of the gradient and take one step."""
@@ -263,7 +351,7 @@ class LayerwiseAdamW(torch.optim.AdamW):
 # Layer-wise autoencoders: one per layer, trained together on the latents of any texts (FREEZE section 4.2.3).
 
 
-class LayerAutoencoder(TrainedModule):
+class LayerAutoencoder(StackedModule):
     """`L` autoencoders, `D -> (D + H) // 2 -> H` and back; no layer sees another.
 
     The loss of a layer is the mean squared error of its standardised latents, so 1 is what predicting the mean
@@ -300,6 +388,7 @@ class LayerAutoencoder(TrainedModule):
         super().__init__()
         self._arguments = arguments
         self.n_layers, self.width, self.kind = n_layers, width, encoder
+        self.trained = tuple(range(n_layers))
         self.standardises_latents = standardises_latents
         self.codes = code_widths(bottleneck, n_layers, width=width)
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
@@ -324,9 +413,20 @@ class LayerAutoencoder(TrainedModule):
         """Reconstruct standardised latents from raw ones."""
         return self.decoder.decode(self.encoder.encode((latents - self.mean) / self.scale))
 
+    def all_stacks(self) -> list[tuple[nn.Parameter, Sequence[int]]]:
+        """Return every parameter with its layers."""
+        return [*self.encoder.stacks(), *self.decoder.stacks()]
+
+    def train_only(self, layers: Sequence[int]) -> None:
+        """Let the other layers leave."""
+        super().train_only(layers)
+        self.encoder.keep(self.trained)
+        self.decoder.keep(self.trained)
+
     def losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
-        """Mean squared error of each layer: of standardised latents, in units of their variance, or of raw ones."""
-        standardised = (latents - self.mean).mul_(self.scale.reciprocal())
+        """Mean squared error of each trained layer: of standardised latents, in units of their variance, or of raw."""
+        mean, scale = (pick_layers(values, self.trained) for values in (self.mean, self.scale))
+        standardised = (latents - mean).mul_(scale.reciprocal())
         reconstructed = self.decoder.decode(self.encoder.encode(standardised))
         return ((reconstructed - standardised) ** 2).mean(dim=(1, 2))
 
@@ -351,13 +451,13 @@ class LayerAutoencoder(TrainedModule):
         of_layers = torch.stack([losses * n for losses, n in self._seen]).sum(0) / n_rows
         self._seen.clear()
         self.loop.log("held_out_loss", of_layers.mean())
-        for k, loss in enumerate(of_layers):
+        for k, loss in zip(self.trained, of_layers, strict=True):
             self.loop.log(f"held_out_loss_{k}", loss)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW with a learning rate per layer."""
         return LayerwiseAdamW(
-            [*self.encoder.stacks(), *self.decoder.stacks()],
+            self.all_stacks(),
             self.n_layers,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
@@ -401,7 +501,7 @@ class Preparation:
                 layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
 
 
-class TokenHead(TrainedModule, ABC):
+class TokenHead(StackedModule, ABC):
     """A linear classifier of words from their latents; `P` independent probes at once.
 
     Args:
@@ -445,6 +545,7 @@ class TokenHead(TrainedModule, ABC):
             raise HeadError(f"dropout is {dropout}; allowed: a share from 0 to below 1.")
         self.n_layers, self.width, self.n_classes = n_layers, width, n_classes
         self.n_probes = 1 if self.is_mixed else n_layers
+        self.trained = tuple(range(self.n_probes))
         self.dropout, self.learning_rate, self.weight_decay = dropout, learning_rate, weight_decay
         self.schedule, self.seed = schedule, seed
         generator = torch.Generator().manual_seed(seed)
@@ -472,9 +573,14 @@ class TokenHead(TrainedModule, ABC):
         self.preparation()(prepared)
         return self.logits(prepared.to(self.weight.device))
 
+    def all_stacks(self) -> list[tuple[nn.Parameter, Sequence[int]]]:
+        """Return every parameter with its probes."""
+        return [(parameter, range(self.n_probes)) for parameter in self.parameters()]
+
     def preparation(self) -> Preparation:
-        """Return what is done to latents before `logits`."""
-        mean, scale = self.mean.detach().cpu(), self.scale.detach().cpu()
+        """Return what is done to latents before `logits`, those of the layers that are trained."""
+        picks = slice(None) if self.is_mixed else list(self.trained)
+        mean, scale = self.mean.detach().cpu()[picks], self.scale.detach().cpu()[picks]
         if not mean.any() and bool((scale == 1).all()):
             return Preparation(None, None, self.is_normed)
         return Preparation(mean, scale.reciprocal(), self.is_normed)
@@ -504,7 +610,8 @@ class TokenHead(TrainedModule, ABC):
             self._noise.bit_generator.state, self._noise_before = self._noise_before, None
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
-        """Save the state of the dropout masks."""
+        """Save the state of the dropout masks too."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["noise"] = self._noise.bit_generator.state
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:

@@ -110,6 +110,42 @@ def test_every_layer_keeps_the_epoch_it_would_keep_alone(tmp_path: Path) -> None
         assert len(alone.history) == min(25, together.best_epochs[k] + 2)
 
 
+def test_layers_that_are_done_leave_and_the_others_go_on_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = write_corpus(tmp_path / "few.h5", n_texts=40)
+    n_computed: list[int] = []
+
+    class Counting(LayerAutoencoder):
+        def losses(self, latents: Tensor) -> Tensor:
+            n_computed.append(len(latents))
+            return super().losses(latents)
+
+    def run() -> tuple[LayerAutoencoder, LayerFit]:
+        torch.manual_seed(0)
+        n_computed.clear()
+        how: dict[str, Any] = {"encoder": "normed-mlp", "dropout": 0.3, "learning_rate": 1e-2}
+        module = Counting(L, WIDTH, bottleneck=CODES, **how)
+        return module, fit(module, TextLatents(few, batch_size=8, held_out=0.3, seed=3), max_epochs=25, patience=2)
+
+    module, result = run()
+    last = [min(25, epoch + 2) for epoch in result.best_epochs]
+    epochs = range(1, len(result.history) + 1)
+    n_steps = len(n_computed) // len(epochs)
+    assert n_computed == [sum(epoch <= end for end in last) for epoch in epochs for _ in range(n_steps)]
+    assert len(set(n_computed)) > 2
+    for epoch, values in zip(epochs, result.history, strict=True):
+        assert {k for k in range(L) if f"held_out_loss_{k}" in values} == {k for k in range(L) if epoch <= last[k]}
+    for owner, name in ((LayerAutoencoder, "train_only"), (TextLatents, "read_only")):
+        monkeypatch.setattr(owner, name, lambda *_: None)
+    together, expected = run()
+    assert set(n_computed) == {L}
+    assert result.best_epochs == expected.best_epochs
+    assert result.held_out_losses == pytest.approx(expected.held_out_losses, abs=1e-6)
+    for found, value in zip(module.state_dict().values(), together.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, value, rtol=0, atol=1e-5)
+
+
 def test_layers_without_a_finite_loss_are_named(corpus: LatentCache) -> None:
     module = build()
     with torch.no_grad():

@@ -157,23 +157,22 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(cache: Pla
 
 
 class Scripted(TagScorer):
-    """Scores the epochs as a script says: a row an epoch, a value a layer."""
+    """Scores the layers that are predicted as a script says, one after the other."""
 
-    script: Sequence[Sequence[float]]
+    script: Sequence[float]
     calls: int
 
     def score(self, ids: np.ndarray) -> float:
         del ids
-        epoch, layer = divmod(self.calls, len(LAYERS))
         object.__setattr__(self, "calls", self.calls + 1)
-        return self.script[epoch][layer]
+        return self.script[self.calls - 1]
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[Sequence[float]]) -> None:
+def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[Sequence[float | None]]) -> None:
     def make(data: WordLatents, split: str, **how: Any) -> TagScorer:
         real = tag_scorer(data, split, **how)
         judge = Scripted(real.gold, real.offsets, real.words, None, real.metric)
-        object.__setattr__(judge, "script", script)
+        object.__setattr__(judge, "script", [score for row in script for score in row if score is not None])
         object.__setattr__(judge, "calls", 0)
         return judge
 
@@ -189,15 +188,18 @@ def test_every_layer_keeps_its_own_best_epoch_and_is_done_by_its_own_patience(
         [0.1, 0.5, 0.3, nan, 0.2],
         [0.2, 0.4, 0.3, 0.1, 0.1],
         [0.3, 0.4, 0.3, 0.2, 0.1],
-        [0.2, 0.9, 0.9, 0.1, 0.9],  # layers 1, 2 and 4 were done before
-        [0.1, 0.9, 0.9, 0.1, 0.9],
+        [0.2, None, None, 0.1, None],  # layers 1, 2 and 4 were done before, and are not even predicted
+        [0.1, None, None, 0.1, None],
         [0.9, 0.9, 0.9, 0.9, 0.9],  # never reached
     ]
     seen: list[torch.Tensor] = []
     shown: list[float] = []
 
+    n_read: list[int] = []
+
     def report(_: int, values: dict[str, float]) -> None:
         seen.append(head.weight.detach().clone())
+        n_read.append(len(data.reading.names))
         shown.append(values["validation_span-f1"])
 
     scripted(monkeypatch, script)
@@ -210,9 +212,12 @@ def test_every_layer_keeps_its_own_best_epoch_and_is_done_by_its_own_patience(
     assert len(result.history) == 5
     told = [[scores[layer] for scores in script[:5]] for layer in range(len(LAYERS))]
     for layer, n_told in enumerate((5, 3, 3, 5, 3)):  # nothing is told of a layer that is done
-        expected = [None if np.isnan(score) else score for score in told[layer][:n_told]] + [None] * (5 - n_told)
+        scores = [score for score in told[layer] if score is not None]
+        assert len(scores) == n_told
+        expected = [None if np.isnan(score) else score for score in scores] + [None] * (5 - n_told)
         assert [step["validation_scores"][layer] for step in result.history] == expected
     assert shown == [0.5, 0.4, 0.4, 0.2, 0.1]
+    assert [len(weight) for weight in seen] == n_read == [5, 5, 5, 2, 2]  # layers that are done leave the computation
     for layer, epoch in enumerate(result.best_epochs):
         assert torch.equal(head.weight[layer], seen[epoch - 1][layer])
 
