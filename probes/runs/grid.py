@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from extract.decoders.decoder_spec import short_name
-from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.errors import ConfigError, IcecoreError, UsageError, unknown_name
 from extract.files import digest_json
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
@@ -26,6 +26,8 @@ PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
+BUDGET = 0.25
+"""Share of a grid's cost that a search may compute, unless another is given."""
 FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
 """Settings that decide a fit, beside latents and rows."""
 Settings = Mapping[str, object]
@@ -303,6 +305,24 @@ def _labels(values: Sequence[object]) -> list[str]:
     if repeated:
         raise ConfigError(f"the value {repeated[0]!r} of an axis is given twice; give it once.")
     return labels
+
+
+def read_search(config: RunConfig, strategy: str = "", budget: float | None = None) -> tuple[str, float]:
+    """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of its file.
+
+    Raises:
+        UsageError: A budget without a search.
+        ConfigError: A budget that is no number.
+    """
+    strategy = strategy or str(config.sweep.get("search") or "")
+    share = config.sweep.get("budget") if budget is None else budget
+    if share is None:
+        return strategy, BUDGET
+    if not strategy:
+        raise UsageError("--budget does nothing by itself; give it with --search, as --search halving.")
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise ConfigError(f"sweep.budget is {str(share)[:60]!r}; allowed: a share of the full grid's cost, as 0.25.")
+    return strategy, float(share)
 
 
 # --- The grid ---
