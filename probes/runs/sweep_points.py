@@ -317,6 +317,8 @@ class Sweep:
         """Score heads of one point on test as well; saved ones are not fitted again."""
         row, kind = self.rows[point.label], KINDS[self.tasks[point.label].kind]
         self.watcher.say(f"{row.label}: reading test")
+        if self.search:  # every head, also that beside them which needs no training
+            return self.evaluate(point, point.config, self.tasks[point.label])
         part = replace(point.config, heads={name: point.config.heads[name] for name in heads})
         tested = self.evaluate(point, part, self.tasks[point.label])
         zero_shot = tested.zero_shot if kind.zero_shot_head in part.heads else row.zero_shot

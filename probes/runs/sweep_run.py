@@ -221,7 +221,7 @@ def search_grid(
         )
     tasks, grown = _load_checked(grid, test), Grown()
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
-    searched = _Searched(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
+    searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
     space = searched.space
     folder = open_sweep_folder(config, grid, SEARCH, search=strategy, budget=budget)
     search = search_points(strategy, space, partial(searched.score, folder=folder), budget=budget)
@@ -248,7 +248,7 @@ def _holds(points: Mapping[str, Point], values: Mapping[str, str]) -> bool:
 
 
 @dataclass
-class _Searched:
+class SearchedGrid:
     """A grid that is searched: what its points cost, and their scores on parts of the rows, test aside."""
 
     config: RunConfig
