@@ -27,7 +27,7 @@ from probes.runs.watcher import Watcher
 
 DECODER = "smollm2-135m-instruct"
 ENCODERS = {
-    "template": {"plain": {}, "prompt-eol": {"extraction.template.name": "prompt-eol"}},
+    "prompt": {"plain": {}, "prompt-eol": {"template": "prompt-eol"}},
     "plan": ["causal", *(f"nosink-bidirectional:{k}" for k in (10, 20, 30)), "bidirectional:30"],
     "poolings": ["mean", "last"],
 }
