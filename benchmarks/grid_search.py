@@ -45,7 +45,9 @@ BUDGETS = (0.2, 0.25, 0.35, 0.5)
 def make_searched(config: Mapping[str, Any], over: Mapping[str, Any], folder: Path) -> SearchedGrid:
     """Make the grid of a configuration, whose caches and heads are below a folder."""
     places = {"caches": str(folder / "caches"), "runs": str(folder / "runs")}
-    record = as_config({"decoder": DECODER, "name": "searched", "bootstrap": 100, **config, **places, "sweep": {"over": dict(over)}})
+    record = as_config(
+        {"decoder": DECODER, "name": "searched", "bootstrap": 100, **config, **places, "sweep": {"over": dict(over)}}
+    )
     grid = grid_of(record).check_heads()
     return SearchedGrid(record, grid, load_tasks(grid), "", slots_of(grid), Watcher(say=print), Grown(), removes=False)
 

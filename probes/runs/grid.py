@@ -99,17 +99,18 @@ class Grid:
         """Return the same grid, the values of heads' options checked at every point."""
         return replace(self, points=tuple(replace(point, config=point.config.check_heads()) for point in self.points))
 
-    def settings(self) -> dict[str, object]:
-        """Return what the configuration does not hold, for config.yaml of the sweep's folder."""
+    def settings(self, **search: object) -> dict[str, object]:
+        """Return what the configuration does not hold, for config.yaml of the folder of a sweep or search."""
         if self.is_of_plans:
-            return {"plans": [point.plan.text for point in self.points]}
+            return {**search, "plans": [point.plan.text for point in self.points]}
         over = {
             axis: {name: dict(settings) for name, settings in values.items()} for axis, values in self.values.items()
         }
         points = [dict(point.values) for point in self.points]
         whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
         listed = {} if points == whole else {"points": points}
-        return {"sweep": {"over": over, **listed, "reference": dict(self.reference), "choose_on": self.choose_on}}
+        wanted = {"reference": dict(self.reference), "choose_on": self.choose_on}
+        return {"sweep": {"over": over, **listed, **wanted, **search}}
 
 
 def digest_fit(config: RunConfig, task_digest: str) -> str:

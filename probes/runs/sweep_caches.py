@@ -28,6 +28,8 @@ from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
 
 Item = TypeVar("Item")
+GROWING = "growing"
+"""Folder, among the caches, of texts that are new in a round, until they are composed with those that were there."""
 
 
 @dataclass
@@ -235,12 +237,20 @@ class _Growth:
         for plan in plans:
             if (path := self._path(plan, self.texts)).exists():
                 with suppress(CacheIncompleteError):
-                    self.latest[plan] = CachePart(LatentCache(path), self.texts)
+                    whole = CachePart(LatentCache(path), self.texts)
+                    self._drop_part(plan)
+                    self.latest[plan] = whole
             alike.setdefault(len(self._held(plan)), []).append(plan)
         for same in alike.values():
             had = set(self._held(same[0]))
             if missing := [text for text in self.texts if text not in had]:
                 self._add(same, missing)
+
+    def _drop_part(self, plan: MaskPlan) -> None:
+        """Remove what was composed already before a kill."""
+        if missing := set(self.texts).difference(self._held(plan)):
+            texts = [text for text in self.texts if text in missing]
+            cache_path(self.folder / GROWING, self._describe(plan, texts)).unlink(missing_ok=True)
 
     def _held(self, plan: MaskPlan) -> list[str]:
         """List the texts that the last cache of a plan holds."""
@@ -248,16 +258,20 @@ class _Growth:
         return [text for text in self.texts if text in had]
 
     def _add(self, plans: Sequence[MaskPlan], missing: Sequence[str]) -> None:
-        new = {path for plan in plans if not (path := self._path(plan, missing)).exists()}
-        made = _compute(self.decoder, missing, plans, self.spec, folder=str(self.folder), progress=self.progress)
+        held = self._held(plans[0])
+        folder = self.folder / GROWING if held else self.folder
+        made = _compute(self.decoder, missing, plans, self.spec, folder=str(folder), progress=self.progress)
         for plan, cache in made.items():
-            held, whole = self._held(plan), cache
+            whole = cache
             if held:
                 parts = [CachePart(self.latest[plan].cache, held), CachePart(cache, missing)]
                 whole = compose_cache(parts, manifest=self._describe(plan, self.texts), folder=self.folder)
-                if cache.path in new:
-                    cache.path.unlink()  # its rows are in the composed one
             self.latest[plan] = CachePart(whole, self.texts)
+        if held:
+            for cache in made.values():
+                cache.path.unlink()  # its rows are in the composed one
+            with suppress(OSError):  # another search may be at work there
+                folder.rmdir()
 
     def _describe(self, plan: MaskPlan, texts: Sequence[str]) -> Manifest:
         return describe_extraction(self.decoder, texts, self.spec.with_plan(plan))

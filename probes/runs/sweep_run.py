@@ -37,6 +37,7 @@ from probes.runs.grid_search import (
     Trial,
     count_texts,
     draw_rows,
+    require_budget,
     require_search,
     rows_of,
     search_points,
@@ -223,7 +224,8 @@ def search_grid(
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
     space = searched.space
-    folder = open_sweep_folder(config, grid, SEARCH, search=strategy, budget=budget)
+    require_budget(strategy, space, budget)
+    folder = open_sweep_folder(config, grid, search=strategy, budget=budget)
     search = search_points(strategy, space, partial(searched.score, folder=folder), budget=budget)
     watcher.say(f"{search.chosen} was found for {search.share:.2f} of what all {len(space.points)} points would cost")
     found = searched.systems[search.chosen]
@@ -397,9 +399,9 @@ def describe_search(search: Search, space: SearchSpace, *, strategy: str, budget
     return SearchCost(strategy, budget, by, len(space.points), n_texts, *cost, tuple(trials))
 
 
-def open_sweep_folder(config: RunConfig, grid: Grid, what: str = SWEEP, **settings: object) -> Path:
+def open_sweep_folder(config: RunConfig, grid: Grid, **search: object) -> Path:
     """Open the folder of a sweep or search, whose config.yaml holds the grid beside the configuration."""
-    name, values = name_sweep(config, what, {**settings, **grid.settings()})
+    name, values = name_sweep(config, SEARCH if search else SWEEP, grid.settings(**search))
     return open_folder(config.runs, name, values, sources=describe_sources(config))
 
 
