@@ -72,9 +72,8 @@ def bits_of(folder: Path) -> dict[str, bytes]:
         cache = LatentCache(path)
         for pooling in cache.poolings:
             for layer in cache.layers:
-                found[f"{path.name} {pooling} {layer}"] = (
-                    cache.layer(layer, pooling).contiguous().view(torch.uint8).numpy().tobytes()
-                )
+                latents = cache.layer(layer, pooling).contiguous()
+                found[f"{path.name} {pooling} {layer}"] = latents.view(torch.uint8).numpy().tobytes()
     return found
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
 from probes.report.scores import label_of
-from probes.runs.config_file import SECTIONS, name_key, with_settings
+from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_presets import PRESETS, fill_shares, names_shares
 
@@ -175,9 +176,17 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
     if name not in PRESETS:
         hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
-        raise unknown_name("axis", name, [*named, *PRESETS], hint=hint)
+        keys = [] if _is_key(name) else _keys_near(name)
+        raise unknown_name("axis", name, [*named, *PRESETS, *keys], hint=hint)
     axis, read = PRESETS[name]
     return Axis(axis, read(config))
+
+
+def _keys_near(name: str) -> list[str]:
+    """List the keys whose names are nearest to a name, written as short as it is."""
+    n_parts = name.count(".") + 1
+    names = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
+    return get_close_matches(name, list(names), n=3)
 
 
 def split_values(text: str) -> list[str]:

@@ -265,10 +265,11 @@ class Sweep:
     def worths(self, name: str) -> NDArray[np.float64]:
         """Return by what each system is chosen for a head: its validation score; -inf without one.
 
-        Where tasks are an axis, that on the task to choose on, or else 1 minus the mean normalised rank over all.
+        Where tasks are an axis, that on the task to choose on, or else from its mean normalised rank over all: 1 where
+        it is the best of every task, 0 where the worst.
         """
         if self.grid.task_axis and not self.chosen_on:
-            return np.asarray(1 - self._ranks(name).mean(axis=1), np.float64)
+            return np.asarray(1 - self._ranks(name).mean(axis=1) / max(1, len(self.parts) - 1), np.float64)
         on = self.chosen_on or next(iter(next(iter(self.parts.values()))))
         return self._selection_scores(name, [points[on] for points in self.parts.values()])
 

@@ -14,8 +14,9 @@ from extract.decoders.decoder_spec import plain_decoder
 from extract.decoders.fetch import is_fetched, remove_fetched
 from extract.errors import ConfigError, HeadError, IcecoreError, first_line, unknown_name
 from extract.files import digest_json
+from extract.inputs.template import DEFAULTS
 from extract.masks.mask_plan import MaskPlan
-from extract.records import to_plain
+from extract.records import given, to_plain
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
 from probes.data.task import Task
@@ -269,7 +270,7 @@ class SearchedGrid:
         """Name what decides."""
         head = next(iter(self.slots))
         is_ranked = self.grid.task_axis and not self.chosen_on
-        return f"{head}, 1 - mean normalised rank over tasks" if is_ranked else head
+        return f"{head}, by normalised ranks over tasks" if is_ranked else head
 
     @cached_property
     def systems(self) -> dict[str, dict[str, Point]]:
@@ -401,7 +402,11 @@ def describe_search(search: Search, space: SearchSpace, *, strategy: str, budget
 
 def open_sweep_folder(config: RunConfig, grid: Grid, **search: object) -> Path:
     """Open the folder of a sweep or search, whose config.yaml holds the grid beside the configuration."""
-    name, values = name_sweep(config, SEARCH if search else SWEEP, grid.settings(**search))
+    settings, template = grid.settings(**search), config.extraction.template
+    typed = {key: getattr(template, key) for key in given(template) if getattr(template, key) == DEFAULTS[key]}
+    if typed and isinstance(section := settings.get("sweep"), dict):  # which no template of a point decides
+        section["typed"] = typed
+    name, values = name_sweep(config, SEARCH if search else SWEEP, settings)
     return open_folder(config.runs, name, values, sources=describe_sources(config))
 
 

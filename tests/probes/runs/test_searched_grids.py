@@ -214,10 +214,10 @@ def test_points_that_fail_are_dropped_and_named(config: RunConfig, tmp_path: Pat
     over = {"decoder.name": [str(decoder_folder), str(broken), str(gone)], "plan": ["causal", "bidirectional:3"]}
     result = sweep(replace(config, name="failing", runs=str(tmp_path)), over, search="halving", budget=0.9)
     assert result.record.grid is not None
-    names = {tuple(failure.point.values()) for failure in result.record.grid.failed}
+    names = {(Path(f.point["decoder.name"]).name, f.point["plan"]) for f in result.record.grid.failed}
     assert names == {(name, plan) for name in ("broken", "gone") for plan in ("causal", "bidirectional:3")}
     assert search_of(result).n_plans == 4  # what is not there is known before anything is priced
-    assert result.record.chosen["layer-cosine"].point["decoder.name"] == decoder_folder.name
+    assert result.record.chosen["layer-cosine"].point["decoder.name"].endswith(decoder_folder.name)
     assert "no score, behind" in (result.folder / "summary.md").read_text(encoding="utf-8")
 
 
@@ -238,10 +238,10 @@ def test_over_tasks_the_one_to_choose_on_is_read_alone_until_the_end(config: Run
     assert [part.name for part in one.record.grid.transfers[0].parts] == ["pairs", "classes"]
     ranked = sweep(replace(config, name="on-all"), over, search="halving", budget=0.8)
     both = search_of(ranked)
-    assert both.by == "head, 1 - mean normalised rank over tasks"
+    assert both.by == "head, by normalised ranks over tasks"
     assert both.n_texts > search.n_texts
     assert both.full_cost == 3 * N_BLOCKS * both.n_texts
-    assert set(both.trials[0].scores.values()) <= {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert all(0 <= score <= 1 for score in both.trials[0].scores.values())  # 1: the best of both tasks
 
 
 @pytest.mark.long
