@@ -247,7 +247,8 @@ def test_over_tasks_the_one_to_choose_on_is_read_alone_until_the_end(config: Run
 @pytest.mark.long
 def test_words_are_paid_for_again_with_more_rows(config: RunConfig) -> None:
     """A text with words is one unit with its windows, of which no part is kept."""
-    task, heads = replace(config.task, name="words-sample", pairs=40), {"token-logistic": {"max_iterations": 5}}
+    task = replace(config.task, name="words-sample", pairs=40)
+    heads: dict[str, dict[str, Any] | None] = {"token-logistic": {"max_iterations": 5}}
     over = {"words.poolings": ["mean", "last"], "plan": ["causal", "bidirectional:3"]}
     result = sweep(replace(config, name="words", task=task, heads=heads), over, search="halving", budget=1.0)
     search = search_of(result)
@@ -301,7 +302,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_is_computed(config: 
 def test_a_found_point_that_fails_on_all_rows_is_an_error(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Callable[..., Any] = sweep_run.obtain_point_caches
+    real: Callable[..., Any] = sweep_caches.obtain_point_caches
 
     def obtain(grid: Any, tasks: Mapping[str, Any], **options: Any) -> Any:
         caches = real(grid, tasks, **options)
