@@ -30,7 +30,7 @@ from extract.store.cache import LatentCache
 AXES: dict[str, tuple[str, ...]] = {
     "extraction.plan": ("causal", *(f"nosink-bidirectional:{k}" for k in (5, 10, 15))),
     "extraction.poolings": ("mean", "last", "first", "max"),
-    "heads.layer-cosine.transform": ("none", "centre", "standardise", "abtt"),
+    "heads.layer-cosine.transform": ("none", "centre", "standardise", "none+centre"),
 }
 CONFIG = ("--task.name", "sts-sample", "--task.pairs", "20", "--heads", "{layer-cosine: {}}", "--bootstrap", "100")
 N_KILLS = 5
