@@ -174,6 +174,7 @@ class ExtractArgs(Configured, Computing):
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
         "sweep configs/stsb-sweep.yaml --over encoders",
+        "sweep configs/stsb-sweep.yaml --over encoders --search halving --budget 0.25",
         "sweep merged.yaml --ratios 0,0.25,0.5,0.75,1",
     ),
 )
@@ -189,7 +190,7 @@ class SweepArgs(Configured, Computing):
     over: tuple[str, ...] = option(
         (),
         "an axis, KEY=VALUE,VALUE, or one that the config names; several span a grid",
-        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--search", "--ratios"),
+        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--ratios"),
     )
     reference: str = option("", "values of the point to compare with, as plan=causal; the first ones when absent")
     choose_on: str = option("", "where tasks are an axis: the task to choose on; all when absent")
@@ -197,7 +198,7 @@ class SweepArgs(Configured, Computing):
     ratios: str = option(
         "",
         "weights of the second part of decoder.merge, as 0,0.5,1: the axis `ratio`",
-        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--search"),
+        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read"),
     )
     plans: str = option(
         "",
@@ -214,9 +215,9 @@ class SweepArgs(Configured, Computing):
     )
     read: str = option("", "blocks r at which windows end", needs=("--windows",))
     search: str = option(
-        "", "score few plans on all rows: halving, or coordinate (--k, --k0)", values=("halving", "coordinate")
+        "", "score few points on all rows: halving, or coordinate (--k, --k0)", values=("halving", "coordinate")
     )
-    budget: float = option(0.25, "with --search: most to compute, as a share of the whole sweep", needs=("--search",))
+    budget: float | None = option(None, "with --search: most to compute, as a share of the whole sweep (0.25)")
     test: str = option(
         "chosen", "points that test is read for: the chosen and the reference, or all", values=("chosen", "all")
     )

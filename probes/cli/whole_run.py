@@ -1,6 +1,7 @@
 """`icecore run` and `icecore sweep`: find what is finished without torch, and compute what is missing."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from extract.errors import ConfigError
@@ -20,9 +21,8 @@ from probes.cli.screen import show, show_run, show_task, watcher_of
 from probes.report.scores import PlansScores, label_of, read_plans
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line, find_finished
-from probes.runs.grid import Grid, grid_of, plan_grid
+from probes.runs.grid import Grid, grid_of, plan_grid, read_search
 from probes.runs.run_config import load_run_task
-from probes.runs.watcher import Watcher
 
 
 def run_command(args: RunArgs) -> int:
@@ -55,47 +55,30 @@ def run_command(args: RunArgs) -> int:
 def sweep_command(args: SweepArgs) -> int:
     """Run a config at every point of a grid, sharing what they have in common, and choose one."""
     watcher = watcher_of(args)
-    if args.search:
-        return _search(args, watcher)
     grid = choose_grid(args)
+    strategy, budget = read_search(args.config, args.search, args.budget)
     if args.dry_run:
         args.config.check_heads()
         sys.stdout.write("".join(f"{point.plan.text if grid.is_of_plans else point.label}\n" for point in grid.points))
         return 0
-    if grid.is_of_plans:
+    if grid.is_of_plans and not strategy:
         finished = find_finished(args.config, [point.plan.text for point in grid.points], test=args.test)
         if finished is not None:
             watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
             _show_plans(finished.path, read_plans(finished.values))
             return 0
     with stop_signals(leave_at_once):
-        from probes.runs.sweep_run import run_grid
+        from probes.runs.sweep_run import run_grid, search_grid
 
-    grid = grid.check_heads()
-    config = args.config.check_heads()
-    removes = args.remove_decoders
-    result = run_grid(config, grid, test=args.test, removes_decoders=removes, watcher=watcher, command=command_line())
-    _show_plans(result.folder, result.record)
-    return 0
-
-
-def _search(args: SweepArgs, watcher: Watcher) -> int:
-    """Search for a plan."""
-    plans = choose_plans(args)
-    if args.test != "chosen":
-        raise ConfigError(
-            f"--test is {args.test!r}, but a search reads test for what it chose and for causal; leave --test or "
-            "--search out."
-        )
-    config = args.config.check_heads()
-    if args.dry_run:
-        sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
-        return 0
-    with stop_signals(leave_at_once):
-        from probes.runs.plan_runs import run_search
-
-    strategy, budget = args.search, args.budget
-    result = run_search(config, plans, strategy=strategy, budget=budget, watcher=watcher, command=command_line())
+    run = partial(search_grid, strategy=strategy, budget=budget) if strategy else run_grid
+    result = run(
+        args.config.check_heads(),
+        grid.check_heads(),
+        test=args.test,
+        removes_decoders=args.remove_decoders,
+        watcher=watcher,
+        command=command_line(),
+    )
     _show_plans(result.folder, result.record)
     return 0
 

@@ -203,19 +203,22 @@ def _draw_grid(axes: Axes, frame: pd.DataFrame) -> None:
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.ORANGE, linewidth=2, clip_on=False))
 
 
-def search_frame(search: SearchCost, chosen: str) -> pd.DataFrame:
-    """List what a search tried: a row per trial and plan, with its place on a (k, k0) grid and whether it was found."""
+def search_frame(search: SearchCost, chosen: str, noun: str = "plan") -> pd.DataFrame:
+    """List what a search tried: a row per trial and point, and whether it was found.
+
+    Plans have their place on a (k, k0) grid; `noun` is the name of the column of points.
+    """
     rows = []
     for number, trial in enumerate(search.trials, start=1):
         size = {"trial": number, "n_rows": trial.n_rows, "share": trial.n_texts / search.n_texts}
         for text, score in trial.scores.items():
-            k, k0 = k_and_k0(parse_plan(text)) or (math.nan, math.nan)
-            rows.append({**size, "plan": text, "k": k, "k0": k0, "score": score, "is_found": text == chosen})
+            k, k0 = (k_and_k0(parse_plan(text)) if noun == "plan" else None) or (math.nan, math.nan)
+            rows.append({**size, noun: text, "k": k, "k0": k0, "score": score, "is_found": text == chosen})
     return pd.DataFrame(rows)
 
 
 def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
-    """Draw what a search tried: over the (k, k0) grid, or the scores of every trial where the plans are no such grid.
+    """Draw what a search tried: over the (k, k0) grid, or the scores of every trial where there is no such grid.
 
     A larger dot was scored on more rows; its colour is the rank of the plan in its last trial, because scores on
     different rows cannot be compared.
@@ -226,7 +229,7 @@ def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
             label = f"{trial['n_rows'].iloc[0]:,} rows per split"
             scores = 100 * trial["score"].sort_values(ascending=False)
             style.draw_line(axes, range(1, len(scores) + 1), scores, colour=colour, label=label)
-        axes.set_xlabel("plans of a trial, best first")
+        axes.set_xlabel(f"{'plans' if 'plan' in frame else 'points'} of a trial, best first")
         axes.set_ylabel("score x 100, validation rows of the trial")
         style.count_in_whole_numbers(axes)
         return
@@ -247,7 +250,8 @@ def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
 def search_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay the trials of a search out side by side."""
     names = [f"trial {trial}, {n_rows:,} rows" for trial, n_rows in zip(frame["trial"], frame["n_rows"], strict=True)]
-    return side_by_side(frame.assign(trial=names, value=frame["score"]), "plan", ("trial",), unit="score x 100")
+    noun = "plan" if "plan" in frame else "point"
+    return side_by_side(frame.assign(trial=names, value=frame["score"]), noun, ("trial",), unit="score x 100")
 
 
 CURVE = ["task", "plan", "decoder", "head", "pooling", "run"]

@@ -510,7 +510,8 @@ def plans_document(scores: PlansScores, report: KindReport) -> Document:
         search.n_plans if search else len(scores.plans),
     )
     question = f"Under which of {n:,} mask plans is {decoder} the best encoder for {task}?"
-    summary, *tables = _search(search) if search else _sweep(scores, report)
+    found = next(iter(scores.chosen.values())).plan.text
+    summary, *tables = search_blocks(search, found, "plan") if search else _sweep(scores, report)
     answer = search_lead(scores, search) if search else sweep_lead(scores)
     blocks = [*opening(header), summary, *_choices(scores), *tables, Heading("What was used"), machine_line(header)]
     return Document(header.name, question, answer, blocks)
@@ -607,24 +608,44 @@ def _sweep(scores: PlansScores, report: KindReport) -> Iterator[Block]:
     yield Table(columns, rows)
 
 
-def _search(search: SearchCost) -> Iterator[Block]:
-    """Say what a search cost, and give every trial."""
+def search_blocks(search: SearchCost, found: str, noun: str = "point") -> Iterator[Block]:
+    """Say what a search cost, and give every trial and what was dropped after it."""
     rows = []
     for number, trial in enumerate(search.trials, start=1):
-        best = max(trial.scores, key=lambda plan: trial.scores[plan])
+        best = max(trial.scores, key=lambda point: np.nan_to_num(trial.scores[point], nan=-np.inf))
         sizes = (str(number), str(len(trial.scores)), f"{trial.n_rows:,}", f"{trial.n_texts:,}")
         rows.append((*sizes, f"{trial.cost / search.full_cost:.3f}", f"`{best}`", percent(trial.scores[best])))
-    plans = dict.fromkeys(plan for trial in search.trials for plan in trial.scores)
-    scores = [(f"`{plan}`", *(percent(trial.scores.get(plan)) for trial in search.trials)) for plan in plans]
+    fates = search_fates(search, found)
+    points = dict.fromkeys(point for trial in search.trials for point in trial.scores)
+    scores = [
+        (f"`{point}`", *(percent(trial.scores.get(point)) for trial in search.trials), fates.get(point, NOTHING))
+        for point in points
+    ]
     yield (
-        f"Strategy `{search.strategy}` over {search.n_plans} plans, by `{search.by}`: {search.cost:,} block passes "
-        f"times texts, {search.share:.3f} of the {search.full_cost:,} that all plans on all {search.n_texts:,} texts "
+        f"Strategy `{search.strategy}` over {search.n_plans} {noun}s, by `{search.by}`: {search.cost:,} block passes "
+        f"times texts, {search.share:.3f} of the {search.full_cost:,} that all {noun}s on all {search.n_texts:,} texts "
         f"of train and validation cost (budget {search.budget:g})."
     )
     yield Heading("Trials")
-    yield Table(("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score"), rows)
+    yield Table(("trial", f"{noun}s", "rows per split, at most", "texts", "cost", "best", "score"), rows)
     yield Heading("Every score, on the validation rows of its trial")
-    yield Table(("plan", *(f"{trial.n_rows:,} rows" for trial in search.trials)), scores)
+    yield Table((noun, *(f"{trial.n_rows:,} rows" for trial in search.trials), "what became of it"), scores)
+
+
+def search_fates(search: SearchCost, found: str) -> dict[str, str]:
+    """Say of every point that halving dropped after which trial and by which scores, and which one was found."""
+    fates = {}
+    for number, trial in enumerate(search.trials, start=1):
+        later = search.trials[number].scores if number < len(search.trials) else {found: 0.0}
+        kept = [point for point in trial.scores if point in later]
+        if search.strategy != "halving" or not kept:  # along coordinates nothing is dropped
+            continue
+        last = min(kept, key=lambda point: trial.scores[point])
+        for point, score in trial.scores.items():
+            if point not in later:
+                why = "no score" if math.isnan(score) else f"{percent(score)}"
+                fates[point] = f"dropped in trial {number}: {why}, behind `{last}` with {percent(trial.scores[last])}"
+    return {**fates, found: "found"}
 
 
 def _choices(scores: PlansScores) -> Iterator[Block]:

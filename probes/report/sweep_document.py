@@ -19,9 +19,18 @@ from probes.report.blocks import (
     percent,
     spread,
 )
-from probes.report.document import EVERY_PLAN, FEW_UNITS, baseline_blocks, machine_line, margin, opening, over_baseline
+from probes.report.document import (
+    EVERY_PLAN,
+    FEW_UNITS,
+    baseline_blocks,
+    machine_line,
+    margin,
+    opening,
+    over_baseline,
+    search_blocks,
+)
 from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
-from probes.report.sweep_frames import axes_of, slots_of
+from probes.report.sweep_frames import axes_of, found_name, slots_of
 
 LEVEL = 0.05
 """A corrected p-value below it is a finding."""
@@ -29,18 +38,21 @@ LEVEL = 0.05
 
 def grid_document(scores: PlansScores) -> Document:
     """Write the report of a sweep over axes."""
-    header, axes = scores.header, axes_of(scores)
+    header, axes, search = scores.header, axes_of(scores), scores.search
+    costs = search_blocks(search, found_name(scores)) if search else _cost(scores)
+    summary = next(costs)
     question = (
         f"At which of {count_points(scores)} ({' x '.join(axes)}) is {header.decoder['name']} the best encoder "
         f"for {task_title(header.task['name'])}?"
     )
     blocks = [
         *opening(header),
-        *_cost(scores),
+        summary,
         *_failures(scores),
         *_choices(scores),
         *_transfers(scores),
         *_every_point(scores),
+        *costs,
     ]
     blocks += [*baseline_blocks(scores.baselines), Heading("What was used"), machine_line(header)]
     return Document(header.name, question, grid_lead(scores), blocks)
@@ -53,6 +65,9 @@ def grid_lead(scores: PlansScores) -> str:
     where = describe_point(result.chosen)
     head = f"the head `{result.name}`" + f" at {where}" * bool(where)
     text = f"The best of {count_points(scores)} is `{label_of(choice.point)}`, with {head}: "
+    if scores.search:
+        share = f"at {scores.search.share:.2f} of the cost of scoring all"
+        text = f"Of {count_points(scores)} the search found `{label_of(choice.point)}` {share}, with {head}: "
     text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {split}, "
     text += f"{_certainty(scores, name, choice)}."
     transfers = scores.grid.transfers if scores.grid else ()
@@ -63,10 +78,9 @@ def grid_lead(scores: PlansScores) -> str:
 def count_points(scores: PlansScores) -> str:
     """Count the points, which tasks do not multiply."""
     axis = scores.grid.task_axis if scores.grid else ""
-    if not axis:
-        return f"{len(scores.plans):,} points"
     systems = {tuple(value for name, value in row.point.items() if name != axis) for row in scores.plans}
-    return f"{len(systems):,} points on {len({row.point[axis] for row in scores.plans})} tasks"
+    n = scores.search.n_plans if scores.search else len(systems)
+    return f"{n:,} points" + (f" on {len({row.point[axis] for row in scores.plans})} tasks" if axis else "")
 
 
 def seen_on(transfer: Transfer) -> str:
@@ -141,11 +155,13 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
 def _cost(scores: PlansScores) -> Iterator[Block]:
     """Say what the sweep computed."""
     cost = scores.cost
-    if cost is not None:
-        yield (
-            f"{count_points(scores)}; the decoder passed texts through {cost.block_passes:,} blocks in all, "
-            f"{cost.ratio:.2f} of the {cost.apart:,} of separate extractions."
-        )
+    passes = (
+        f"; the decoder passed texts through {cost.block_passes:,} blocks in all, {cost.ratio:.2f} of the "
+        f"{cost.apart:,} of separate extractions"
+        if cost
+        else ""
+    )
+    yield f"{count_points(scores)}{passes}."
 
 
 def _failures(scores: PlansScores) -> Iterator[Block]:
@@ -207,7 +223,7 @@ def _every_point(scores: PlansScores) -> Iterator[Block]:
                     f"{gap.p_corrected:.3f}" if gap else NOTHING,
                 )
             )
-        yield Heading(f"Every point: {slot}")
+        yield Heading(f"{'On all rows' if scores.search else 'Every point'}: {slot}")
         yield Table((*axes, "chosen", "validation", "test", f"over the reference, {split}", "p, corrected"), rows)
     if gaps:
         yield Item("Differences from the reference are paired, on the same rows; p-values are corrected by Holm.")

@@ -13,8 +13,9 @@ from matplotlib.image import AxesImage
 from probes.data.task_table import task_title
 from probes.report import style
 from probes.report.blocks import metric_label, score_unit
+from probes.report.comparison_figures import draw_search, search_frame, search_table
 from probes.report.scores import PlansScores, label_of
-from probes.report.sweep_frames import axes_of, gains_frame, layer_scores, points_frame, score_rows
+from probes.report.sweep_frames import axes_of, found_name, gains_frame, layer_scores, points_frame, score_rows
 
 MOST_PANELS = 12
 """Most panels of a figure; further values of the outer axes are in the table alone."""
@@ -27,6 +28,11 @@ ROW, PANEL = 0.27, 2.6
 def draw_grid(album: style.Album, scores: PlansScores) -> None:
     """Draw the figures of a sweep over axes: for every head the layers at every point, and the scores of points."""
     frame, axes = points_frame(scores), axes_of(scores)
+    if scores.search:
+        found = found_name(scores)
+        tried = search_frame(scores.search, found, "point")
+        note = f"{scores.search.by}; a line for each trial; found: {found}"
+        album.add("search", draw_search, tried, title="Search for a point", note=note, table=search_table(tried))
     for slot in scores.chosen:
         metric, stem = scores.chosen[slot].result.metric, slot.replace("-", "_").replace(" ", "_")
         layers = layer_scores(frame, slot, metric)

@@ -52,6 +52,11 @@ def point_of(row: PlanScores) -> Mapping[str, str]:
     return row.point or {PLAN_AXIS: row.plan.text}
 
 
+def found_name(scores: PlansScores) -> str:
+    """Name what a search found as its trials do: the chosen point, without its task where tasks are an axis."""
+    return label_of(_but_task(scores, next(iter(scores.chosen.values())).point))
+
+
 def points_frame(scores: PlansScores) -> pd.DataFrame:
     """List every number of a sweep: a column per axis, then `COLUMNS`.
 

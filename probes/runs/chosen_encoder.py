@@ -142,6 +142,7 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
         return run.spec.with_plan(parse_plan(place.plan)), run.decoder, ""
     config = run.config  # what is on record as its default was not given, so that the point's template decides it
     told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
+    told |= run.settings["sweep"].get("typed", {})
     config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
     over = run.settings["sweep"]["over"]
     settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}

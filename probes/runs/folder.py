@@ -266,7 +266,7 @@ class RunFolder:
         """The content of scores.json; HeadError unless this version wrote it, and nothing changed it afterwards."""
         try:
             values: Values = json.loads(read_file(self.path / SCORES))
-            if (values["schema"], values["what"] in ("run", "sweep", "search")) != (SCORES_SCHEMA, True):
+            if (values["schema"], values["what"] in ("run", SWEEP, SEARCH)) != (SCORES_SCHEMA, True):
                 raise ValueError(
                     f"schema {values['schema']} of a {values['what']}, this version reads schema {SCORES_SCHEMA}; run "
                     "its config again"
@@ -479,7 +479,7 @@ def _head_folders(folder: Path, name: str, seeds: Sequence[Values]) -> tuple[Pat
 # difference counts as a change: then the run goes the whole way, where every part decides by itself what is reused.
 
 
-STAMP, SWEEP = "stamp.json", "sweep"
+STAMP, SWEEP, SEARCH = "stamp.json", "sweep", "search"
 SCHEMA = 1
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Variables that decide which device `auto` stands for."""

@@ -7,18 +7,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
 
 from extract.decoders.decoder_spec import short_name
-from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.errors import ConfigError, IcecoreError, UsageError, unknown_name
 from extract.files import digest_json
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
 from probes.report.scores import label_of
-from probes.runs.config_file import SECTIONS, name_key, with_settings
+from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_presets import PRESETS, fill_shares, names_shares
 
@@ -26,6 +27,8 @@ PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
+BUDGET = 0.25
+"""Share of a grid's cost that a search may compute, unless another is given."""
 FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
 """Settings that decide a fit, beside latents and rows."""
 Settings = Mapping[str, object]
@@ -97,17 +100,18 @@ class Grid:
         """Return the same grid, the values of heads' options checked at every point."""
         return replace(self, points=tuple(replace(point, config=point.config.check_heads()) for point in self.points))
 
-    def settings(self) -> dict[str, object]:
-        """Return what the configuration does not hold, for config.yaml of the sweep's folder."""
+    def settings(self, **search: object) -> dict[str, object]:
+        """Return what the configuration does not hold, for config.yaml of the folder of a sweep or search."""
         if self.is_of_plans:
-            return {"plans": [point.plan.text for point in self.points]}
+            return {**search, "plans": [point.plan.text for point in self.points]}
         over = {
             axis: {name: dict(settings) for name, settings in values.items()} for axis, values in self.values.items()
         }
         points = [dict(point.values) for point in self.points]
         whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
         listed = {} if points == whole else {"points": points}
-        return {"sweep": {"over": over, **listed, "reference": dict(self.reference), "choose_on": self.choose_on}}
+        wanted = {"reference": dict(self.reference), "choose_on": self.choose_on}
+        return {"sweep": {"over": over, **listed, **wanted, **search}}
 
 
 def digest_fit(config: RunConfig, task_digest: str) -> str:
@@ -172,9 +176,17 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
     if name not in PRESETS:
         hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
-        raise unknown_name("axis", name, [*named, *PRESETS], hint=hint)
+        keys = [] if _is_key(name) else _keys_near(name)
+        raise unknown_name("axis", name, [*named, *PRESETS, *keys], hint=hint)
     axis, read = PRESETS[name]
     return Axis(axis, read(config))
+
+
+def _keys_near(name: str) -> list[str]:
+    """List the keys whose names are nearest to a name, written as short as it is."""
+    n_parts = name.count(".") + 1
+    names = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
+    return get_close_matches(name, list(names), n=3)
 
 
 def split_values(text: str) -> list[str]:
@@ -303,6 +315,24 @@ def _labels(values: Sequence[object]) -> list[str]:
     if repeated:
         raise ConfigError(f"the value {repeated[0]!r} of an axis is given twice; give it once.")
     return labels
+
+
+def read_search(config: RunConfig, strategy: str = "", budget: float | None = None) -> tuple[str, float]:
+    """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of its file.
+
+    Raises:
+        UsageError: A budget without a search.
+        ConfigError: A budget that is no number.
+    """
+    strategy = strategy or str(config.sweep.get("search") or "")
+    share = config.sweep.get("budget") if budget is None else budget
+    if share is None:
+        return strategy, BUDGET
+    if not strategy:
+        raise UsageError("--budget does nothing by itself; give it with --search, as --search halving.")
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise ConfigError(f"sweep.budget is {str(share)[:60]!r}; allowed: a share of the full grid's cost, as 0.25.")
+    return strategy, float(share)
 
 
 # --- The grid ---

@@ -1,14 +1,15 @@
 """The caches of the points of a sweep: what points share is computed once, and a decoder is loaded once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.decoders.decoder_spec import plain_decoder, select_layers
+from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
 from extract.decoders.fetch import is_fetched, remove_fetched
-from extract.errors import IcecoreError, first_line
+from extract.errors import CacheIncompleteError, IcecoreError, first_line
 from extract.files import digest_json
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import MaskPlan
@@ -16,8 +17,9 @@ from extract.poolings.pooling_table import AUTO, REBA
 from extract.records import to_plain, with_values
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
-from extract.run.shards import sweep_cost, sweep_latents
-from extract.store.cache import LatentCache, find_cache
+from extract.run.shards import CachePart, compose_cache, sweep_cost, sweep_latents
+from extract.store.cache import LatentCache, cache_path, find_cache
+from extract.store.manifest import Manifest
 from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.runs.grid import Grid, Point
@@ -26,6 +28,8 @@ from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
 
 Item = TypeVar("Item")
+GROWING = "growing"
+"""Folder, among the caches, of texts that are new in a round, until they are composed with those that were there."""
 
 
 @dataclass
@@ -49,8 +53,44 @@ def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]
     return list(groups.values())
 
 
+def find_families(grid: Grid, tasks: Mapping[str, Task]) -> Iterator[tuple[str, list[list[Point]]]]:
+    """Give the digest of every decoder, and the families of its points: of the same passes but for plans."""
+    decoders: dict[str, list[Point]] = {}
+    for point in grid.points:
+        decoders.setdefault(digest_json(plain_decoder(point.config.decoder)), []).append(point)
+    for name, points in decoders.items():
+        yield name, _families(points, tasks)
+
+
+def keeps_rows(spec: ExtractionSpec, task: Task) -> bool:
+    """Whether latents of some texts serve for more of them.
+
+    A text with words is one unit with its windows, and what several templates or views read has no cache of its own.
+    """
+    return not (KINDS[task.kind].reads_words or len(spec.members) > 1 or spec.views)
+
+
+@dataclass
+class Grown:
+    """What a search keeps between rounds on more and more rows: caches, decoders, and what a family of points holds."""
+
+    latest: dict[str, CachePart] = field(default_factory=dict)
+    """The last cache of every point, with its texts."""
+    specs: dict[str, ExtractionSpec] = field(default_factory=dict)
+    """What is extracted for the family of a point, in every round alike."""
+    loaded: dict[str, Decoder] = field(default_factory=dict)
+    """The decoder that was run last, by the digest of what it is."""
+    fetched: list[DecoderSpec] = field(default_factory=list)
+    """Decoders that had to be fetched."""
+
+
 def obtain_point_caches(
-    grid: Grid, tasks: Mapping[str, Task], *, watcher: Watcher, decoder: Decoder | None = None, removes: bool = False
+    grid: Grid,
+    tasks: Mapping[str, Task],
+    *,
+    watcher: Watcher,
+    removes: bool = False,
+    grown: Grown | None = None,
 ) -> PointCaches:
     """Find or extract the cache of every point, which holds all texts of its task.
 
@@ -58,22 +98,26 @@ def obtain_point_caches(
         grid: The points.
         tasks: Their tasks by label.
         watcher: Progress callbacks.
-        decoder: The decoder of the points where it is loaded already.
         removes: Whether decoders that had to be fetched are removed from this computer once their points are extracted.
+        grown: What the earlier rounds of a search have, to which the texts that are new are added; decoders that had to
+            be fetched stay, and are listed in it.
 
     Raises:
         IcecoreError: No point can be extracted. A decoder that cannot be loaded, or a text that cannot be read under a
             template, costs the points that need it alone.
     """
-    caches, groups = PointCaches(), group(grid.points, lambda point: digest_json(plain_decoder(point.config.decoder)))
-    for points in groups:
-        spec = points[0].config.decoder
+    caches = PointCaches()
+    for name, families in find_families(grid, tasks):
+        spec = families[0][0].config.decoder
         was_there = is_fetched(spec.name, spec.revision) if removes else True
-        loaded = decoder
-        for family in _families(points, tasks):
+        loaded = grown.loaded.pop(name, None) if grown else None
+        if grown:
+            grown.loaded.clear()  # frees its memory before the next one
+        for family in families:
             try:
                 loaded = loaded or load_decoder(spec, report=watcher.say)
-                _extract(loaded, family, tasks[family[0].label], caches, watcher, is_of_plans=grid.is_of_plans)
+                task = tasks[family[0].label]
+                _extract(loaded, family, task, caches, watcher, is_of_plans=grid.is_of_plans, grown=grown)
             except (IcecoreError, OSError, RuntimeError) as error:
                 if len(caches.failed) + len(family) == len(grid.points):
                     raise  # nothing is left
@@ -81,15 +125,18 @@ def obtain_point_caches(
                 for point in family:
                     caches.of.pop(point.label, None)
                 watcher.say(f"{family[0].label} failed, and the sweep goes on without it: {first_line(error)}")
+        if grown and loaded is not None:
+            grown.loaded[name] = loaded
         was_loaded, loaded = loaded is not None, None  # frees its memory before the next one
         if was_loaded and not was_there:
-            watcher.say(remove_fetched(spec.name, spec.revision))
+            if grown:
+                grown.fetched.append(spec)
+            else:
+                watcher.say(remove_fetched(spec.name, spec.revision))
     return caches
 
 
-def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> Iterator[list[Point]]:
-    """Group points of one decoder whose latents come from the same passes through it, but for their plans."""
-
+def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> list[list[Point]]:
     def key(point: Point) -> str:
         spec, task = point.config.extraction, tasks[point.label]
         alone = [spec.plan] if _is_alone(spec) else []
@@ -101,7 +148,7 @@ def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> Iterator[li
         words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba)]
         return digest_json([task.digest(), task.name, point.config.caches, alone, held, rest, words_rest])
 
-    return iter(group(points, key))
+    return group(points, key)
 
 
 def _is_alone(spec: ExtractionSpec) -> bool:
@@ -126,7 +173,14 @@ def join_specs(specs: Sequence[ExtractionSpec], n_blocks: int) -> ExtractionSpec
 
 
 def _extract(
-    decoder: Decoder, points: Sequence[Point], task: Task, caches: PointCaches, watcher: Watcher, *, is_of_plans: bool
+    decoder: Decoder,
+    points: Sequence[Point],
+    task: Task,
+    caches: PointCaches,
+    watcher: Watcher,
+    *,
+    is_of_plans: bool,
+    grown: Grown | None,
 ) -> None:
     """Find or extract the caches of points that share passes, and add them."""
     texts, n_blocks, folder = unique_texts(task.texts()), len(decoder.blocks), points[0].config.caches
@@ -141,7 +195,10 @@ def _extract(
     n_texts = 1 if is_of_plans else len(texts) * len(points[0].config.extraction.members)
     caches.block_passes += passes * n_texts
     caches.apart += apart * n_texts
-    title = f"sweeping {task_title(task.name)}"
+    progress = watcher.extraction(f"sweeping {task_title(task.name)}")
+    if grown is not None:
+        _show(_grow(decoder, points, task, grown, progress), points, caches)
+        return
     if is_of_plans:
         watcher.say(
             f"{len(plans)} plans over {len(texts):,} texts: {passes} block passes per batch instead of {apart} "
@@ -152,11 +209,94 @@ def _extract(
         return
     spec = join_specs([point.config.extraction for point in points], n_blocks)  # whatever a killed sweep has left
     plans = list({point.plan: None for point in missing})
-    made = _compute(decoder, texts, plans, spec, folder=folder, progress=watcher.extraction(title))
-    for point in missing:
-        cache = made[point.plan]
-        own = point.config.extraction
+    _show(_compute(decoder, texts, plans, spec, folder=folder, progress=progress), missing, caches)
+
+
+def _show(made: Mapping[MaskPlan, LatentCache], points: Sequence[Point], caches: PointCaches) -> None:
+    """Add what points read of the caches of their plans."""
+    for point in points:
+        cache, own = made[point.plan], point.config.extraction
         caches.of[point.label] = cache if len(own.members) > 1 else show_as(cache, own) or cache
+
+
+@dataclass
+class _Growth:
+    """The caches of points that share passes, over more texts than before."""
+
+    decoder: Decoder
+    spec: ExtractionSpec
+    texts: list[str]
+    folder: Path
+    progress: ExtractionProgress | None
+    latest: dict[MaskPlan, CachePart]
+    """The last cache of every plan."""
+
+    def grow(self, plans: Sequence[MaskPlan]) -> None:
+        """Extract what is missing, together for plans that miss the same texts, and compose it with what is there."""
+        alike: dict[int, list[MaskPlan]] = {}
+        for plan in plans:
+            if (path := self._path(plan, self.texts)).exists():
+                with suppress(CacheIncompleteError):
+                    whole = CachePart(LatentCache(path), self.texts)
+                    self._drop_part(plan)
+                    self.latest[plan] = whole
+            alike.setdefault(len(self._held(plan)), []).append(plan)
+        for same in alike.values():
+            had = set(self._held(same[0]))
+            if missing := [text for text in self.texts if text not in had]:
+                self._add(same, missing)
+
+    def _drop_part(self, plan: MaskPlan) -> None:
+        """Remove what was composed already before a kill."""
+        if missing := set(self.texts).difference(self._held(plan)):
+            texts = [text for text in self.texts if text in missing]
+            cache_path(self.folder / GROWING, self._describe(plan, texts)).unlink(missing_ok=True)
+
+    def _held(self, plan: MaskPlan) -> list[str]:
+        """List the texts that the last cache of a plan holds."""
+        had = set(self.latest[plan].texts) if plan in self.latest else set()
+        return [text for text in self.texts if text in had]
+
+    def _add(self, plans: Sequence[MaskPlan], missing: Sequence[str]) -> None:
+        held = self._held(plans[0])
+        folder = self.folder / GROWING if held else self.folder
+        made = _compute(self.decoder, missing, plans, self.spec, folder=str(folder), progress=self.progress)
+        for plan, cache in made.items():
+            whole = cache
+            if held:
+                parts = [CachePart(self.latest[plan].cache, held), CachePart(cache, missing)]
+                whole = compose_cache(parts, manifest=self._describe(plan, self.texts), folder=self.folder)
+            self.latest[plan] = CachePart(whole, self.texts)
+        if held:
+            for cache in made.values():
+                cache.path.unlink()  # its rows are in the composed one
+            with suppress(OSError):  # another search may be at work there
+                folder.rmdir()
+
+    def _describe(self, plan: MaskPlan, texts: Sequence[str]) -> Manifest:
+        return describe_extraction(self.decoder, texts, self.spec.with_plan(plan))
+
+    def _path(self, plan: MaskPlan, texts: Sequence[str]) -> Path:
+        return cache_path(self.folder, self._describe(plan, texts))
+
+
+def _grow(
+    decoder: Decoder, points: Sequence[Point], task: Task, grown: Grown, progress: ExtractionProgress | None
+) -> dict[MaskPlan, LatentCache]:
+    """Find or extract caches of all texts of a task, usually more than before, for points that share passes."""
+    texts, folder = unique_texts(task.texts()), points[0].config.caches
+    joined = join_specs([point.config.extraction for point in points], len(decoder.blocks))
+    spec = grown.specs.get(points[0].label, joined)  # of all points of the first round, also of those that are dropped
+    grown.specs |= {point.label: spec for point in points}
+    plans = list({point.plan: None for point in points})
+    if not keeps_rows(spec, task):
+        return _compute(decoder, texts, plans, spec, folder=folder, progress=progress)
+    growth = _Growth(decoder, spec, [text for text in texts if isinstance(text, str)], Path(folder), progress, {})
+    held = [(point.plan, grown.latest[point.label]) for point in points if point.label in grown.latest]
+    growth.latest |= dict(sorted(held, key=lambda item: len(item[1].texts)))  # the longest of a plan
+    growth.grow(plans)
+    grown.latest |= {point.label: growth.latest[point.plan] for point in points}
+    return {plan: part.cache for plan, part in growth.latest.items()}
 
 
 def _find(decoder: Decoder, texts: Sequence[str | JoinedText], point: Point, caches: PointCaches) -> bool:

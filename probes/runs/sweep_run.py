@@ -1,66 +1,55 @@
-"""A sweep: every point of a grid is fitted without test, one is chosen on validation, and then test is read."""
+"""A sweep: every point of a grid is fitted without test, one is chosen on validation, and then test is read.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+A search does so for some points alone, on ever more rows.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from extract.decoders.decoder import read_n_blocks
 from extract.decoders.decoder_spec import plain_decoder
-from extract.errors import ConfigError, HeadError, unknown_name
+from extract.decoders.fetch import is_fetched, remove_fetched
+from extract.errors import ConfigError, HeadError, IcecoreError, first_line, unknown_name
 from extract.files import digest_json
+from extract.inputs.template import DEFAULTS
 from extract.masks.mask_plan import MaskPlan
-from extract.records import to_plain
-from extract.registry import describe_own
-from extract.store.cache import LatentCache
+from extract.records import given, to_plain
+from extract.run.shards import sweep_cost
+from extract.wiring.states import route_of
 from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol
-from probes.heads.result import HeadResult
-from probes.metrics.significance import bootstrap_p_value, correct_p_values, normalised_ranks
-from probes.report.document import EVERY_PLAN
 from probes.report.scores import (
-    DecoderInfo,
-    FailedPoint,
-    GridScores,
-    Lead,
-    PartGain,
-    PlanChoice,
-    PlanGain,
-    PlanScores,
     PlansScores,
-    PointGap,
-    SweepCost,
-    Transfer,
-    label_of,
+    SearchCost,
+    SearchTrial,
 )
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
-from probes.runs.folder import SWEEP, describe_inputs, name_sweep, open_folder, write_stamp
-from probes.runs.grid import Grid, Point, digest_fit, grid_of, plan_grid
-from probes.runs.plan_runs import (
-    evaluate_plan,
-    finite_score,
-    headline,
-    heads_folder,
-    refuse_random_decoder,
-    require_unread_test,
-    score_plan_baselines,
+from probes.runs.folder import SEARCH, SWEEP, describe_inputs, name_sweep, open_folder, write_stamp
+from probes.runs.grid import BUDGET, Grid, Point, grid_of, plan_grid, read_search
+from probes.runs.grid_search import (
+    FEWEST_ROWS,
+    Family,
+    Search,
+    SearchSpace,
+    Trial,
+    count_texts,
+    draw_rows,
+    require_budget,
+    require_search,
+    rows_of,
+    search_points,
 )
 from probes.runs.run import (
-    Gaps,
     RunResult,
     check_heads,
-    custom_names,
-    lead_over_plan,
-    make_header,
-    score_gaps,
-    split_rows,
 )
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
-from probes.runs.sweep_caches import PointCaches, obtain_point_caches
-from probes.runs.sweep_gains import LEFT_OUT, make_part, make_transfer, rows_by_source
+from probes.runs.sweep_caches import Grown, PointCaches, find_families, keeps_rows, obtain_point_caches
+from probes.runs.sweep_points import Sweep, headline, refuse_random_decoder, require_unread_test, systems_of
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
 
@@ -75,6 +64,8 @@ def sweep(
     reference: str = "",
     choose_on: str = "",
     test: str = "chosen",
+    search: str = "",
+    budget: float | None = None,
     watcher: Watcher | None = None,
 ) -> RunResult[PlansScores]:
     """Run a configuration at every point of a grid, choose one for each head on validation, and read test.
@@ -87,6 +78,10 @@ def sweep(
         reference: Some values of the point that others are compared with, as `plan=causal`; the first ones when empty.
         choose_on: Where tasks are an axis, the task to choose on; all of them when empty.
         test: Points that test is read for: `chosen` (and the reference), or `all`.
+        search: `halving` scores every point on few rows, and ever fewer points on ever more rows; `coordinate` searches
+            a (k, k0) grid of mask plans. That of the configuration when empty, or else every point on all rows.
+        budget: With a search, the most that choosing may compute, as a share of all points on all rows of train and
+            validation: between 0 and 1, and 0.25 when None.
         watcher: Progress callbacks; by default a bar in a notebook, and nothing elsewhere.
 
     Returns:
@@ -102,10 +97,14 @@ def sweep(
         record = as_config(config, report=shown.say)
         if isinstance(over, Mapping):
             if over:
-                rest = {key: value for key, value in record.sweep.items() if key in ("reference", "choose_on")}
+                axes = ("over", "points", "plans", "ratios")
+                rest = {key: value for key, value in record.sweep.items() if key not in axes}
                 record = replace(record, sweep={**rest, "over": dict(over)})
             over = ()
         grid = grid_of(record, list(over), reference=reference, choose_on=choose_on)
+        strategy, share = read_search(record, search, budget)
+        if strategy:
+            return search_grid(record, grid, strategy=strategy, budget=share, test=test, watcher=shown)
         return run_grid(record, grid, test=test, watcher=shown)
 
 
@@ -144,16 +143,11 @@ def run_grid(
     if test not in TEST_READS:
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the points that test is read for.")
     inputs = describe_inputs(config, SWEEP, test) if grid.is_of_plans else None
-    tasks = load_tasks(grid)
-    for point in grid.points:
-        if test == "chosen":
-            require_unread_test(point.config)
-        refuse_random_decoder(point.config)
-        check_heads(point.config, tasks[point.label], chooses_plan=True)
+    tasks = _load_checked(grid, test)
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     caches = obtain_point_caches(grid, tasks, watcher=watcher, removes=removes_decoders)
     folder = open_sweep_folder(config, grid)
-    sweep = _Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on)
+    sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on)
     scores = sweep.run(reads_all=test == "all", command=command)
     first = tasks[grid.points[0].label]
     write_plans(folder, scores, KINDS[first.kind].report, formats=config.figures)
@@ -162,9 +156,257 @@ def run_grid(
     return RunResult(folder, scores)
 
 
-def open_sweep_folder(config: RunConfig, grid: Grid) -> Path:
-    """Open the folder of a sweep, whose config.yaml holds the grid beside the configuration."""
-    name, values = name_sweep(config, SWEEP, grid.settings())
+def _load_checked(grid: Grid, test: str) -> dict[str, Task]:
+    """Load the tasks of points, and refuse what no sweep can work with."""
+    tasks = load_tasks(grid)
+    for point in grid.points:
+        if test == "chosen":
+            require_unread_test(point.config)
+        refuse_random_decoder(point.config)
+        check_heads(point.config, tasks[point.label], chooses_plan=True)
+    return tasks
+
+
+def run_search(
+    config: RunConfig,
+    plans: Sequence[MaskPlan],
+    *,
+    strategy: str,
+    budget: float = BUDGET,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult[PlansScores]:
+    """Search mask plans: the grid with this one axis; see `search_grid`."""
+    require_search(strategy, budget)
+    grid = plan_grid(config, plans)
+    return search_grid(config, grid, strategy=strategy, budget=budget, watcher=watcher, command=command)
+
+
+def search_grid(
+    config: RunConfig,
+    grid: Grid,
+    *,
+    strategy: str = "halving",
+    budget: float = BUDGET,
+    test: str = "chosen",
+    removes_decoders: bool = False,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult[PlansScores]:
+    """Search a grid for the point that the first head is best with, then fit every head on it and on the reference.
+
+    The unit of cost is one text that passes one block of a decoder; what points share is computed once and counts once.
+
+    Args:
+        config: The configuration of the sweep, which names its folder.
+        grid: Its points.
+        strategy: One of `STRATEGIES`.
+        budget: The most that choosing may compute, as a share of all points on all rows of train and validation. The
+            reference and test, which are read in the end, come on top.
+        test: `chosen`: a search reads test for what it found and for the reference.
+        removes_decoders: Whether decoders that had to be fetched are removed again in the end.
+        watcher: Progress callbacks.
+        command: The command line, for the record.
+
+    Returns:
+        The folder, and the scores: every trial with its cost, and the points that were scored on all rows. What is
+        cached or fitted stays after an error, and the same call goes on from there.
+
+    Raises:
+        IcecoreError: What a sweep refuses, or a budget that is too small to score every point on enough rows.
+    """
+    require_search(strategy, budget)
+    if test != "chosen":
+        raise ConfigError(
+            f"test is {test!r}, but a search reads test for what it found and for the reference; leave test or the "
+            "search out."
+        )
+    tasks, grown = _load_checked(grid, test), Grown()
+    slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
+    searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
+    space = searched.space
+    require_budget(strategy, space, budget)
+    folder = open_sweep_folder(config, grid, search=strategy, budget=budget)
+    search = search_points(strategy, space, partial(searched.score, folder=folder), budget=budget)
+    watcher.say(f"{search.chosen} was found for {search.share:.2f} of what all {len(space.points)} points would cost")
+    found = searched.systems[search.chosen]
+    beside = next((parts for parts in searched.alive.values() if _holds(parts, grid.reference)), found)
+    labels = {point.label for point in (*found.values(), *beside.values())}
+    last = replace(grid, points=tuple(point for point in grid.points if point.label in labels))
+    caches = searched.obtain(last, tasks)
+    if failed := [point.label for point in found.values() if point.label in caches.failed]:
+        raise HeadError(f"{failed[0]!r} was found, but fails on all rows: {caches.failed[failed[0]]}")
+    caches.failed |= searched.failed
+    cost = describe_search(search, space, strategy=strategy, budget=budget, by=searched.by)
+    sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
+    scores = sweep.run(reads_all=False, command=command)
+    write_plans(folder, scores, KINDS[tasks[grid.points[0].label].kind].report, formats=config.figures)
+    for spec in grown.fetched:
+        watcher.say(remove_fetched(spec.name, spec.revision))
+    return RunResult(folder, scores)
+
+
+def _holds(points: Mapping[str, Point], values: Mapping[str, str]) -> bool:
+    return any(point.values == values for point in points.values())
+
+
+@dataclass
+class SearchedGrid:
+    """A grid that is searched: what its points cost, and their scores on parts of the rows, test aside."""
+
+    config: RunConfig
+    grid: Grid
+    tasks: Mapping[str, Task]
+    chosen_on: str
+    slots: Mapping[str, int]
+    watcher: Watcher
+    grown: Grown
+    removes: bool
+    failed: dict[str, str] = field(default_factory=dict)
+    """Label to why a point has no score."""
+
+    @property
+    def by(self) -> str:
+        """Name what decides."""
+        head = next(iter(self.slots))
+        is_ranked = self.grid.task_axis and not self.chosen_on
+        return f"{head}, by normalised ranks over tasks" if is_ranked else head
+
+    @cached_property
+    def systems(self) -> dict[str, dict[str, Point]]:
+        """What is chosen among, by name: points by the value of the axis of tasks."""
+        systems = systems_of(self.grid.points, self.grid.task_axis)
+        if self.grid.is_of_plans:
+            return {points[""].plan.text: points for points in systems.values()}
+        return systems
+
+    @cached_property
+    def scored(self) -> dict[str, str]:
+        """The points that decide, by label, with the name of their system: all, or those of the task to choose on."""
+        return {
+            point.label: name
+            for name, points in self.systems.items()
+            for value, point in points.items()
+            if value == self.chosen_on or not self.chosen_on
+        }
+
+    @property
+    def alive(self) -> dict[str, dict[str, Point]]:
+        """The systems of which no point failed before the search."""
+        return {
+            name: points
+            for name, points in self.systems.items()
+            if not any(point.label in self.failed for point in points.values())
+        }
+
+    @cached_property
+    def judged(self) -> dict[str, Task]:
+        """The tasks of points without test, by label; one object for a task."""
+        aside = {id(task): task.without_test() for task in self.tasks.values()}
+        return {label: aside[id(task)] for label, task in self.tasks.items()}
+
+    def _of(self, labels: Iterable[str]) -> Grid:
+        """Return the grid of some points."""
+        held = set(labels)
+        return replace(self.grid, points=tuple(point for point in self.grid.points if point.label in held))
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The points, their families and the rows they can be scored on; a decoder that is not there costs its own."""
+        judged = self.judged
+        tasks = {id(judged[label]): judged[label] for label in self.scored}
+        n_rows = max(map(rows_of, tasks.values()))
+        fewest = min(n_rows, max(FEWEST_ROWS, *(self._fewest_rows(label) for label in self.scored)))
+        counts = {key: count_texts(task, fewest) for key, task in tasks.items()}
+        families = list[Family]()
+        for _, listed in find_families(self._of(self.scored), judged):
+            spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
+            if self.removes and not is_fetched(spec.name, spec.revision):
+                self.grown.fetched.append(spec)
+            try:
+                n_blocks = read_n_blocks(spec, report=self.watcher.say)
+            except (IcecoreError, OSError, RuntimeError) as error:
+                if len(self.failed) + len(points) == len(self.scored):
+                    raise  # nothing is left
+                self.failed |= dict.fromkeys((point.label for point in points), first_line(error))
+                continue
+            for family in listed:
+                if self.grid.is_of_plans:
+                    sweep_cost([point.plan for point in family], n_blocks)  # refuses those with tails
+                first, task = family[0].config.extraction, judged[family[0].label]
+                routes = {self.scored[point.label]: route_of(point.plan, n_blocks) for point in family}
+                is_kept = keeps_rows(first, task)
+                families.append(Family(routes, counts[id(task)], is_kept, len(first.members)))
+        plans = {name: points[""].plan for name, points in self.alive.items()} if self.grid.is_of_plans else {}
+        return SearchSpace(
+            tuple(self.alive),
+            tuple(families),
+            n_rows,
+            fewest,
+            plans,
+            n_texts=lambda rows: sum(count(rows) for count in counts.values()),
+        )
+
+    def _fewest_rows(self, label: str) -> int:
+        point = next(point for point in self.grid.points if point.label == label)
+        folds = int((next(iter(point.config.heads.values())) or {}).get("folds", 5))
+        return KINDS[self.judged[label].kind].fewest_rows(self.judged[label], folds)
+
+    def obtain(self, grid: Grid, tasks: Mapping[str, Task]) -> PointCaches:
+        """Find or extract caches of points, and keep them for the rounds that follow."""
+        return obtain_point_caches(grid, tasks, watcher=self.watcher, removes=self.removes, grown=self.grown)
+
+    def score(
+        self,
+        trial: Trial,
+        *,
+        folder: Path,
+        obtain: Callable[[Grid, Mapping[str, Task]], PointCaches] | None = None,
+    ) -> list[float]:
+        """Score the points of a trial with the first head, on rows of train and validation."""
+        labels = [label for label, name in self.scored.items() if name in trial.points]
+        grid, name, say = self._of(labels), next(iter(self.slots)), self.watcher.say
+        parts = {id(self.judged[label]): self.judged[label] for label in labels}
+        drawn = {key: draw_rows(task, trial.n_rows) for key, task in parts.items()}
+        tasks = {label: drawn[id(self.judged[label])] for label in labels}
+        n_texts = self.space.n_texts(trial.n_rows)
+        say(f"{len(trial.points)} points on at most {trial.n_rows:,} rows per split ({n_texts:,} texts)")
+        caches = (obtain or self.obtain)(grid, tasks)
+        self.failed |= caches.failed
+        sweep = Sweep(self.config, grid, tasks, caches, folder, {name: 0}, self.watcher, "")
+        for point in sweep.points:
+            first = replace(point.config, heads=dict([next(iter(point.config.heads.items()))]))
+            row = sweep.rows[point.label] = sweep.evaluate(point, first, tasks[point.label])
+            say(f"{row.label}: {headline(row)}")
+        scores = dict.fromkeys(trial.points, math.nan)
+        for points, worth in zip(sweep.parts.values(), sweep.worths(name), strict=True):
+            scores[self.scored[next(iter(points.values())).label]] = worth if math.isfinite(worth) else math.nan
+        return [float(scores[point]) for point in trial.points]
+
+
+def describe_search(search: Search, space: SearchSpace, *, strategy: str, budget: float, by: str) -> SearchCost:
+    """Describe a search, for a record of results."""
+    trials = [
+        SearchTrial(
+            step.trial.n_rows,
+            space.n_texts(step.trial.n_rows),
+            step.cost,
+            dict(zip(step.trial.points, step.scores, strict=True)),
+        )
+        for step in search.steps
+    ]
+    n_texts = space.n_texts(space.n_rows)
+    cost = search.cost, search.full_cost, search.share
+    return SearchCost(strategy, budget, by, len(space.points), n_texts, *cost, tuple(trials))
+
+
+def open_sweep_folder(config: RunConfig, grid: Grid, **search: object) -> Path:
+    """Open the folder of a sweep or search, whose config.yaml holds the grid beside the configuration."""
+    settings, template = grid.settings(**search), config.extraction.template
+    typed = {key: getattr(template, key) for key in given(template) if getattr(template, key) == DEFAULTS[key]}
+    if typed and isinstance(section := settings.get("sweep"), dict):  # which no template of a point decides
+        section["typed"] = typed
+    name, values = name_sweep(config, SEARCH if search else SWEEP, settings)
     return open_folder(config.runs, name, values, sources=describe_sources(config))
 
 
@@ -209,293 +451,3 @@ def slots_of(grid: Grid) -> dict[str, int]:
         label = names.pop() if len(names) == 1 else "head" if n_heads == 1 else f"head {slot + 1}"
         slots[label] = slot
     return slots
-
-
-@dataclass
-class _Sweep:
-    """A sweep whose caches are there."""
-
-    config: RunConfig
-    grid: Grid
-    tasks: Mapping[str, Task]
-    caches: PointCaches
-    folder: Path
-    slots: Mapping[str, int]
-    watcher: Watcher
-    chosen_on: str
-    """The value of the axis of tasks that is chosen on; empty for all."""
-    rows: dict[str, PlanScores] = field(default_factory=dict)
-    """Scores by label of the point."""
-
-    @property
-    def points(self) -> list[Point]:
-        """The points that did not fail."""
-        return [point for point in self.grid.points if point.label in self.caches.of]
-
-    @cached_property
-    def parts(self) -> dict[str, dict[str, Point]]:
-        """The points that did not fail by the values of the other axes, and then by that of the axis of tasks."""
-        axis, parts = self.grid.task_axis, dict[str, dict[str, Point]]()
-        for point in self.points:
-            system = {name: value for name, value in point.values.items() if name != axis}
-            parts.setdefault(label_of(system), {})[point.values.get(axis, "")] = point
-        n_tasks = max(map(len, parts.values()))
-        return {system: points for system, points in parts.items() if len(points) == n_tasks}
-
-    def on_tasks(self, point: Point) -> dict[str, Point]:
-        """Return the points that differ from one in their task alone, by the value of the axis of tasks."""
-        return next(points for points in self.parts.values() if point in points.values())
-
-    def run(self, *, reads_all: bool, command: str) -> PlansScores:
-        """Fit every point, choose, and read test."""
-        for point in self.points:
-            self.rows[point.label] = self._score(point, reads_all=reads_all)
-        reference = self._reference()
-        chosen = {name: self._choose(name) for name in self.slots}
-        test_read = self._read_tests(chosen, reference, reads_all=reads_all)
-        choices = {name: self._choice(name, point, reference) for name, point in chosen.items()}
-        first = next(iter(chosen.values()))
-        task, decoder = self.tasks[first.label], self.caches.of[first.label].manifest.provenance["decoder"]
-        baselines = score_plan_baselines(self.config, task, choices, self.watcher)
-        config = self.config if self.grid.is_of_plans else first.config
-        header = make_header(config, SWEEP, self.folder, command=command, decoder=decoder, task=task.describe())
-        names = [name for point in self.grid.points for name in custom_names(point.config)]
-        header = replace(header, own=describe_own(list(dict.fromkeys(names))))
-        cost = SweepCost(self.caches.block_passes, self.caches.apart, self.caches.block_passes / self.caches.apart)
-        rows, grid = tuple(self.rows.values()), self._grid_scores(chosen, reference, reads_all=reads_all)
-        return PlansScores(header, test_read, rows, choices, cost, baselines=baselines, grid=grid)
-
-    def _grid_scores(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> GridScores | None:
-        if self.grid.is_of_plans:
-            return None
-        failures = self.caches.failed
-        gaps = [
-            gap
-            for name in self.slots
-            for value, beside in self.on_tasks(reference).items()
-            for gap in self._gaps(name, value, beside, reads_all=reads_all)
-        ]
-        transfers = [
-            transfer
-            for name, point in chosen.items()
-            for transfer in (self._over_tasks(name, point, reference), *self._over_sources(name, point, reference))
-            if transfer is not None
-        ]
-        return GridScores(
-            self.grid.axes,
-            reference.values,
-            tuple(gaps),
-            tuple(FailedPoint(p.values, failures[p.label]) for p in self.grid.points if p.label in failures),
-            self.grid.task_axis,
-            tuple(transfers),
-        )
-
-    def _score(self, point: Point, *, reads_all: bool) -> PlanScores:
-        task = self.tasks[point.label]
-        row = self._evaluate(point, point.config, task if reads_all else task.without_test())
-        if self.grid.is_of_plans:
-            for name in point.config.heads:
-                finite_score(row, name)  # refused at the first plan, and not after the last
-        self.watcher.say(f"{row.label}: {headline(row)}")
-        return row
-
-    def _evaluate(self, point: Point, config: RunConfig, task: Task) -> PlanScores:
-        """Fit heads at a point; points with the same latents and heads share the fits."""
-        cache = self.caches.of[point.label]
-        is_of_plans = self.grid.is_of_plans
-        row = evaluate_plan(
-            config, task, point.plan, cache, self._heads_folder(point, cache), adds_zero_shot=is_of_plans
-        )
-        if is_of_plans:
-            return row
-        decoder: DecoderInfo = cache.manifest.provenance["decoder"]
-        return replace(row, point=point.values, task=task.name, decoder=decoder)
-
-    def _heads_folder(self, point: Point, cache: LatentCache) -> Path:
-        """Name where the heads of a point are: by its latents, and by what is fitted where that differs."""
-        folder = heads_folder(self.folder, cache)
-        if self.grid.is_of_plans:
-            return folder
-        return folder.with_name(f"{folder.name}-{digest_fit(point.config, self.tasks[point.label].digest())}")
-
-    def _reference(self) -> Point:
-        """Return the point that others are compared with; the first where it failed."""
-        points = self.points
-        return next((point for point in points if point.values == self.grid.reference), points[0])
-
-    def result(self, point: Point, name: str) -> HeadResult:
-        """Return the result of a head at a point."""
-        return self.rows[point.label].heads[list(point.config.heads)[self.slots[name]]]
-
-    def _choose(self, name: str) -> Point:
-        """Choose the point with the best validation score of a head; of equals the first.
-
-        Where tasks are an axis, that is the score on the task to choose on, or else the mean normalised rank over all.
-        """
-        on = self.chosen_on or next(iter(next(iter(self.parts.values()))))
-        systems = [points[on] for points in self.parts.values() if on in points]
-        if not self.chosen_on and self.grid.task_axis:
-            ranks = self._ranks(name).mean(axis=1)
-            return systems[int(np.argmin(ranks))]
-        scores = self._selection_scores(name, systems)
-        return systems[int(np.argmax(scores))]
-
-    def _selection_scores(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
-        """Return the scores that decide, of points on one task; what has none is last."""
-        results = [self.result(point, name) for point in points]
-        metrics = {result.metric for result in results}
-        if len(metrics) > 1:
-            raise ConfigError(
-                f"points are scored by {' and '.join(sorted(metrics))}, which cannot be compared; give the heads of "
-                "all points one metric."
-            )
-        scores = np.array([result.selection_score for result in results])
-        if not np.isfinite(scores).any():
-            raise HeadError(
-                f"no point has a finite score of head {name!r}, by which one can be chosen; give the task a validation "
-                "split or the head several layers or Cs."
-            )
-        return np.where(np.isfinite(scores), scores, -np.inf)
-
-    def _ranks(self, name: str) -> NDArray[np.float64]:
-        """Return the normalised ranks of systems on every task, 0 the best, by the scores that decide."""
-        systems = list(self.parts.values())
-        columns = [self._selection_scores(name, [points[value] for points in systems]) for value in systems[0]]
-        scores = np.stack(columns, axis=1)
-        return normalised_ranks(scores) if len(systems) > 1 else np.zeros_like(scores)
-
-    def _read_tests(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> str:
-        """Read test for the chosen points and the reference, on every task, and say for which it was read."""
-        if not any("test" in self.tasks[point.label].splits for point in self.points):
-            return "no plan" if self.grid.is_of_plans else "no point"
-        if reads_all:
-            return EVERY_PLAN
-        slots: dict[str, set[int]] = {}
-        for name, slot in self.slots.items():
-            for point in (*self.on_tasks(chosen[name]).values(), *self.on_tasks(reference).values()):
-                slots.setdefault(point.label, set()).add(slot)
-        read = [point for point in self.points if point.label in slots]
-        for point in read:
-            if "test" in self.tasks[point.label].splits:
-                heads = [head for slot, head in enumerate(point.config.heads) if slot in slots[point.label]]
-                self.rows[point.label] = self._read_test(point, heads)
-        return " and ".join(self.rows[point.label].label for point in read)
-
-    def _read_test(self, point: Point, heads: Sequence[str]) -> PlanScores:
-        """Score heads of one point on test as well; saved ones are not fitted again."""
-        row, kind = self.rows[point.label], KINDS[self.tasks[point.label].kind]
-        self.watcher.say(f"{row.label}: reading test")
-        part = replace(point.config, heads={name: point.config.heads[name] for name in heads})
-        tested = self._evaluate(point, part, self.tasks[point.label])
-        zero_shot = tested.zero_shot if kind.zero_shot_head in part.heads else row.zero_shot
-        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: tested.heads[name] for name in heads}})
-
-    def _choice(self, name: str, point: Point, reference: Point) -> PlanChoice:
-        """Describe what was chosen for a head, and what it gained on test over the reference; test decides nothing."""
-        task_of = point.values.get(self.grid.task_axis, "")
-        beside = self.on_tasks(reference)[task_of]
-        best, default = self.result(point, name), self.result(beside, name)
-        where = {} if self.grid.is_of_plans else dict(point.values)
-        if "test" not in best.summary:
-            return PlanChoice(point.plan, best, point=where)
-        over = self.rows[beside.label].label
-        gain = PlanGain(best.metric, over, default.mean("test", best.metric), best.mean("test"))
-        task = self.tasks[point.label]
-        report, n_resamples = KINDS[task.kind].report, self.config.bootstrap
-        lead: Lead | None = None
-        if point.label != beside.label:
-            lead = lead_over_plan(best, default, task=task, report=report, n_resamples=n_resamples)
-        return PlanChoice(point.plan, best, gain, lead, where)
-
-    def _gaps(self, name: str, value: str, reference: Point, *, reads_all: bool) -> Iterable[PointGap]:
-        """Compare a head at every point of a task with the reference, on test where it was read for all points."""
-        default = self.result(reference, name)
-        split = "test" if reads_all and "test" in default.predictions else "validation"
-        of_task = [points[value] for points in self.parts.values()]
-        others = [
-            point
-            for point in of_task
-            if point.label != reference.label and split in self.result(point, name).predictions
-        ]
-        if split not in default.predictions or not others:
-            return
-        task = self.tasks[reference.label]
-        rows = split_rows(task, split, KINDS[task.kind].report)
-        results = [self.result(point, name) for point in others]
-        compared = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
-        p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(compared.gaps, compared.draws, strict=True)]
-        corrected = correct_p_values(p_values)
-        for number, (point, result) in enumerate(zip(others, results, strict=True)):
-            gap = compared.interval(number, around=result.mean(split) - default.mean(split))
-            tests = (p_values[number], float(corrected[number]), compared.n_units)
-            yield PointGap(point.values, name, split, gap.value, gap.low, gap.high, *tests)
-
-    # Gains over tasks, and over the sources of rows.
-
-    def _over_tasks(self, name: str, point: Point, reference: Point) -> Transfer | None:
-        """Compare the chosen system with the reference on every task; None without an axis of tasks."""
-        axis, systems = self.grid.task_axis, list(self.parts.values())
-        if not axis:
-            return None
-        chosen, beside, ranks = self.on_tasks(point), self.on_tasks(reference), self._ranks(name)
-        row = systems.index(chosen)
-        parts, draws = list[PartGain](), list[NDArray[np.float64]]()
-        for column, (value, here) in enumerate(chosen.items()):
-            result, other, task = self.result(here, name), self.result(beside[value], name), self.tasks[here.label]
-            split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
-            if split not in result.predictions or split not in other.predictions:
-                continue
-            rows = split_rows(task, split, KINDS[task.kind].report)
-            compared = score_gaps([result], other, split, rows=rows, n_resamples=self.config.bootstrap)
-            scores = result.mean(split), other.mean(split)
-            gap = compared.interval(0, around=scores[0] - scores[1])
-            parts.append(make_part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column])))
-            draws.append(compared.draws[0] + gap.value - compared.gaps[0])
-        where = f"the task {self.chosen_on}" if self.chosen_on else "all tasks, by the mean normalised rank"
-        return make_transfer(name, "tasks", where, parts, draws)
-
-    def _over_sources(self, name: str, point: Point, reference: Point) -> Iterator[Transfer]:
-        """Compare the chosen point with the reference on each source of rows, then with it left out of the choice."""
-        beside = self.on_tasks(reference)[point.values.get(self.grid.task_axis, "")]
-        task, result, other = self.tasks[point.label], self.result(point, name), self.result(beside, name)
-        split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
-        for over, on in (("sources", split), (LEFT_OUT, "validation")):
-            if on not in result.predictions or on not in other.predictions or result.names.get(on):
-                continue
-            parts, draws = list[PartGain](), list[NDArray[np.float64]]()
-            sources = rows_by_source(task, on)
-            for source, rows in sources.items():
-                chosen = point if over == "sources" else self._choose_without(name, point, sources, source)
-                compared = self._gap_on(name, [chosen], beside, on, rows)
-                gap = compared.interval(0)
-                scores = float(compared.scores[0]), float(compared.scores[0] - compared.gaps[0])
-                parts.append(make_part(source, chosen, result.metric, on, scores, gap))
-                draws.append(compared.draws[0])
-            where = "all sources of validation" if over == "sources" else "the other sources of validation"
-            if (transfer := make_transfer(name, over, where, parts, draws)) is not None:
-                yield transfer
-
-    def _choose_without(self, name: str, point: Point, sources: Mapping[str, Sequence[int]], left_out: str) -> Point:
-        """Choose a point on validation without the rows of one source; each keeps the layer that it has on all."""
-        value = point.values.get(self.grid.task_axis, "")
-        systems = [points[value] for points in self.parts.values()]
-        rows = [row for source, part in sources.items() if source != left_out for row in part]
-        compared = self._gap_on(name, systems, systems[0], "validation", rows, n_resamples=1)
-        return systems[int(np.argmax(np.nan_to_num(compared.scores, nan=-np.inf)))]
-
-    def _gap_on(
-        self,
-        name: str,
-        points: Sequence[Point],
-        beside: Point,
-        split: str,
-        rows: Sequence[int],
-        *,
-        n_resamples: int = 0,
-    ) -> Gaps:
-        """Compare points with another on some rows of a split."""
-        task = self.tasks[beside.label]
-        part = split_rows(task, split, KINDS[task.kind].report, rows)
-        results, other = [self.result(point, name) for point in points], self.result(beside, name)
-        n_resamples = n_resamples or self.config.bootstrap
-        return score_gaps(results, other, split, rows=part, n_resamples=n_resamples, part=rows)

@@ -28,10 +28,12 @@ from probes.runs.predict import read_run_folder
 from tests.extract.tiny_decoders import read_arrays, save_decoder
 from tests.probes.finished_run import write_config
 
+OVER = ["--over", "plan=causal,backward:1", "--over", "poolings=mean,last"]
 COMMANDS: dict[str, list[str]] = {
     "run": [],
     "sweep": ["--plans", "causal; backward:1"],
-    "sweep-over": ["--over", "plan=causal,backward:1", "--over", "poolings=mean,last"],
+    "sweep-over": OVER,
+    "sweep-search": [*OVER, "--search", "halving", "--budget", "0.9"],
 }
 """Arguments behind the configuration, by a name that begins with the command's."""
 UNEQUAL = ("seconds", "command", "commit", "source", "fit_id", "sha256", "config_sha256")

@@ -20,10 +20,9 @@ from probes.fitting.fit_options import find_protocol
 from probes.heads.layer_head import load_head
 from probes.heads.linear_probes import LinearProbe
 from probes.latents.text_latents import join_pair
-from probes.runs.plan_runs import run_search
 from probes.runs.run import check_heads, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
-from probes.runs.sweep_run import run_sweep
+from probes.runs.sweep_run import run_search, run_sweep
 from tests.probes.finished_run import opening, require_opening
 
 

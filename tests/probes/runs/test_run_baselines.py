@@ -12,10 +12,10 @@ from probes.heads.baselines import Baseline
 from probes.metrics.bootstrap import Resampling
 from probes.report.document import over_baseline
 from probes.report.scores import read_run, without_nan
-from probes.runs.plan_runs import load_for_plans
 from probes.runs.results import results
 from probes.runs.run import run, score_baselines
 from probes.runs.run_config import RunConfig
+from probes.runs.sweep_points import refuse_random_decoder
 from tests.probes.report.made_runs import MadeRun, make_run
 
 
@@ -112,4 +112,4 @@ def test_the_best_head_on_random_weights_is_a_baseline_on_request(decoder_folder
     with pytest.raises(ConfigError, match="@random-0' is merged, adapted or random already"):
         RunConfig(**{**settings, "decoder": {"name": "gpt2@random-0"}, "random_decoder": True})
     with pytest.raises(ConfigError, match="a sweep has no such baseline"):
-        load_for_plans(RunConfig(**{**settings, "random_decoder": True}))
+        refuse_random_decoder(RunConfig(**{**settings, "random_decoder": True}))

@@ -17,10 +17,9 @@ from extract.wiring.states import count_blocks
 from probes.cli.main import main
 from probes.data.task_table import load_task
 from probes.heads.class_heads import fewest_rows
-from probes.runs.plan_runs import run_search
-from probes.runs.plan_search import draw_rows, space_of
+from probes.runs.grid_search import FEWEST_ROWS, count_texts, draw_rows, rows_of
 from probes.runs.run_config import RunConfig
-from probes.runs.sweep_run import run_sweep
+from probes.runs.sweep_run import run_search, run_sweep
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
 from tests.probes.worded_classes import write_worded_classes
@@ -177,10 +176,10 @@ def test_what_cannot_be_searched_is_told_before_anything_is_computed(folder: Pat
 def test_rows_are_drawn_nested_and_never_from_test(name: str) -> None:
     judged = load_task(name).without_test()
     assert list(judged.splits) == ["train", "validation"]
-    space = space_of(judged, tuple(plans_over_k(["backward"], range(4))), n_blocks=3)
-    drawn = [set(draw_rows(judged, n).texts()) for n in (20, 40, 100, space.n_rows)]
+    n_texts, n_rows = count_texts(judged, 16), rows_of(judged)
+    drawn = [set(draw_rows(judged, n).texts()) for n in (20, 40, 100, n_rows)]
     assert all(fewer <= more for fewer, more in pairwise(drawn))
-    assert [space.n_texts(n) for n in (20, 40, min(100, space.n_rows), space.n_rows)] == [len(texts) for texts in drawn]
+    assert [n_texts(n) for n in (20, 40, min(100, n_rows), n_rows)] == [len(texts) for texts in drawn]
     assert drawn[-1] == set(judged.texts())
     assert draw_rows(judged, 10**6) is judged
 
@@ -188,7 +187,6 @@ def test_rows_are_drawn_nested_and_never_from_test(name: str) -> None:
 def test_cross_validation_asks_for_rows_of_every_class_in_every_fold() -> None:
     task: Any = load_task("class-sample").without_test()
     alone = type(task)(**{**vars(task), "splits": type(task.splits)({"train": task.splits["train"]})})
-    space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, fewest=fewest_rows(alone, 5))
-    drawn: Any = draw_rows(alone, space.fewest_rows)
+    drawn: Any = draw_rows(alone, max(FEWEST_ROWS, fewest_rows(alone, 5)))
     counts = np.bincount(drawn.labels("train"))
     assert counts.min() >= 5

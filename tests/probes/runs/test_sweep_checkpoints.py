@@ -1,6 +1,7 @@
 """Checkpoints of a training are an axis: a tiny decoder is trained here, and a layer's score rises over its steps."""
 
 import random
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from probes.runs.grid import grid_of
 from probes.runs.run import RunResult
 from probes.runs.run_config import RunConfig, TaskSpec
 from probes.runs.sweep_run import run_grid, sweep
+from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import make_model, make_tokenizer
 
 STEPS = (0, 15, 30, 60, 90, 120)
@@ -166,3 +168,20 @@ def test_only_what_the_hub_cache_holds_is_removed(tmp_path: Path, monkeypatch: p
     assert fetch.is_fetched(str(mine))
     assert fetch.remove_fetched(str(mine)).endswith("nothing to remove")
     assert mine.is_dir()
+
+
+def test_folders_of_the_user_are_never_removed(config: RunConfig, tmp_path: Path, decoder_folder: Path) -> None:
+    """With the real functions: decoders that are folders, one with random weights, stay byte for byte."""
+    folders = [Path(shutil.copytree(decoder_folder, tmp_path / name)) for name in ("a", "b")]
+    before = {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+    names = [*map(str, folders), f"{folders[0]}@random-0"]
+    config = replace(config, name="mine", runs=str(tmp_path / "runs"), caches=str(tmp_path / "caches"))
+    said: list[str] = []
+    over = ["decoder.name=" + ",".join(names)]
+    run_grid(config, grid_of(config, over), removes_decoders=True, watcher=Watcher(say=said.append))
+    assert {path: path.read_bytes() for path in before} == before
+    assert not any("removed" in line for line in said)
+    for name in names:
+        assert fetch.is_fetched(name)
+        assert fetch.remove_fetched(name).endswith("nothing to remove")
+    assert {path: path.read_bytes() for path in before} == before

@@ -15,6 +15,8 @@ import torch
 
 from extract.decoders.decoder import load_decoder
 from extract.errors import ConfigError, IcecoreError
+from extract.inputs.template import InputTemplate
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
@@ -368,3 +370,12 @@ def test_the_encoder_of_a_grid_has_the_transform_of_its_point(values: list[str],
     read_out = ChosenEncoder.of(swept.folder).read_out
     kind = "none" if choice.result.chosen.get("kind") == "raw" else wanted
     assert ("none" if read_out is None else read_out.name) == kind
+
+
+def test_an_option_typed_as_its_default_is_that_of_the_encoder(config: RunConfig) -> None:
+    """A template of a point that says otherwise does not overrule it, and neither does it where the encoder is read."""
+    named = replace(config, name="typed", extraction=ExtractionSpec(template=InputTemplate(eos="auto")))
+    swept = sweep(named, {"template.name": ["echo-document"]})
+    assert ChosenEncoder.of(swept.folder).spec.template.eos == "auto"
+    decided = sweep(replace(config, name="decided"), {"template.name": ["echo-document"]})
+    assert ChosenEncoder.of(decided.folder).spec.template.eos == "force"

@@ -1,0 +1,439 @@
+"""The points of a sweep or search: heads fitted at each, one chosen on validation, all compared with a reference."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.errors import ConfigError, HeadError
+from extract.masks.mask_plan import MaskPlan
+from extract.registry import describe_own
+from extract.store.cache import LatentCache
+from probes.data.task import Task
+from probes.fitting.fit_options import find_protocol
+from probes.heads.result import HeadResult
+from probes.metrics.significance import bootstrap_p_value, correct_p_values, normalised_ranks
+from probes.report.document import EVERY_PLAN
+from probes.report.scores import (
+    BaselineScores,
+    DecoderInfo,
+    FailedPoint,
+    GridScores,
+    Lead,
+    PartGain,
+    PlanChoice,
+    PlanGain,
+    PlanScores,
+    PlansScores,
+    PointGap,
+    SearchCost,
+    SweepCost,
+    Transfer,
+    label_of,
+)
+from probes.runs.folder import SEARCH, SWEEP
+from probes.runs.grid import Grid, Point, digest_fit
+from probes.runs.run import (
+    Gaps,
+    custom_names,
+    evaluate_heads,
+    lead_over_plan,
+    make_context,
+    make_header,
+    score_baselines,
+    score_gaps,
+    split_rows,
+)
+from probes.runs.run_config import RunConfig
+from probes.runs.sweep_caches import PointCaches
+from probes.runs.sweep_gains import LEFT_OUT, make_part, make_transfer, rows_by_source
+from probes.runs.task_kinds import KINDS
+from probes.runs.watcher import Watcher
+
+
+def refuse_random_decoder(config: RunConfig) -> None:
+    """Refuse the baseline that only runs have."""
+    if config.random_decoder:
+        raise ConfigError(
+            "random_decoder is true, but a sweep has no such baseline; leave it out, and run the best plan with it."
+        )
+
+
+def require_unread_test(config: RunConfig) -> None:
+    """Refuse a protocol that fits no head without test, where plans are to be chosen before test is read."""
+    if find_protocol(config.protocol).selection == "test":
+        raise ConfigError(
+            f"protocol {config.protocol!r} chooses epochs on test, which is read for chosen plans alone; use protocol "
+            "icecore, or `icecore sweep --test all`, which reads test for every plan."
+        )
+
+
+def evaluate_plan(
+    config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path, *, adds_zero_shot: bool = True
+) -> PlanScores:
+    """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
+
+    The fitted heads stay in `folder`. Unless `adds_zero_shot` is false, the head of the kind that needs no training is
+    fitted beside them.
+    """
+    kind = KINDS[config.task.kind]
+    beside = kind.zero_shot_head if adds_zero_shot else ""
+    if beside:
+        config = replace(config, heads={**{beside: config.heads.get(beside)}, **config.heads})
+    heads = evaluate_heads(config, make_context(config, task, cache, folder, has_details=False))
+    zero_shot = kind.zero_shot(heads[beside]) if beside else {}
+    return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
+
+
+def heads_folder(folder: Path, cache: LatentCache) -> Path:
+    """Name the folder of the heads that are fitted on a cache."""
+    return folder / "heads" / cache.manifest.short_id
+
+
+def finite_score(row: PlanScores, head: str) -> float:
+    """Return the validation score of a plan; refuse one by which plans cannot be compared.
+
+    It is no number where there was nothing to choose on, or where the head predicts one constant.
+    """
+    score = row.heads[head].selection_score
+    if not math.isfinite(score):
+        raise HeadError(
+            f"the score of head {head!r} under plan {row.plan.text!r} is {score}, by which no plan can be chosen; give "
+            "the task a validation split or the head several layers or Cs; leave the plan out if it alone has no score."
+        )
+    return score
+
+
+def headline(row: PlanScores) -> str:
+    """Return the validation scores of a plan in one line."""
+    parts = [f"{name} {100 * result.selection_score:.1f}" for name, result in row.heads.items()]
+    if row.zero_shot:
+        parts.insert(0, f"zero-shot validation Spearman {100 * row.zero_shot['validation']['spearman']:.1f}")
+    return ", ".join(parts)
+
+
+def score_plan_baselines(
+    config: RunConfig, task: Task, chosen: Mapping[str, PlanChoice], watcher: Watcher
+) -> dict[str, BaselineScores]:
+    """Score the baselines of a task, and the leads of the heads on their chosen plans."""
+    watcher.say("baselines, which need no decoder")
+    kind, heads = KINDS[task.kind], {name: choice.result for name, choice in chosen.items()}
+    return score_baselines(kind.baselines(task), heads, task=task, report=kind.report, n_resamples=config.bootstrap)
+
+
+def systems_of(points: Iterable[Point], task_axis: str) -> dict[str, dict[str, Point]]:
+    """Group points by the values of their other axes, and then by that of the axis of tasks.
+
+    A system that lacks a task is left out.
+    """
+    systems = dict[str, dict[str, Point]]()
+    for point in points:
+        values = {name: value for name, value in point.values.items() if name != task_axis}
+        systems.setdefault(label_of(values), {})[point.values.get(task_axis, "")] = point
+    n_tasks = max(map(len, systems.values()), default=0)
+    return {name: parts for name, parts in systems.items() if len(parts) == n_tasks}
+
+
+@dataclass
+class Sweep:
+    """A sweep whose caches are there."""
+
+    config: RunConfig
+    grid: Grid
+    tasks: Mapping[str, Task]
+    caches: PointCaches
+    folder: Path
+    slots: Mapping[str, int]
+    watcher: Watcher
+    chosen_on: str
+    """The value of the axis of tasks that is chosen on; empty for all."""
+    rows: dict[str, PlanScores] = field(default_factory=dict)
+    """Scores by label of the point."""
+    found: Mapping[str, Point] | None = None
+    """What a search has found, by the value of the axis of tasks."""
+    search: SearchCost | None = None
+
+    @property
+    def points(self) -> list[Point]:
+        """The points that did not fail; what a search has found comes first."""
+        points = [point for point in self.grid.points if point.label in self.caches.of]
+        found = list((self.found or {}).values())
+        return sorted(points, key=lambda point: point not in found)
+
+    @cached_property
+    def parts(self) -> dict[str, dict[str, Point]]:
+        """The points that did not fail by the values of the other axes, and then by that of the axis of tasks."""
+        return systems_of(self.points, self.grid.task_axis)
+
+    def on_tasks(self, point: Point) -> dict[str, Point]:
+        """Return the points that differ from one in their task alone, by the value of the axis of tasks."""
+        return next(points for points in self.parts.values() if point in points.values())
+
+    def run(self, *, reads_all: bool, command: str) -> PlansScores:
+        """Fit every point, choose, and read test."""
+        for point in self.points:
+            self.rows[point.label] = self._score(point, reads_all=reads_all)
+        reference = self._reference()
+        chosen = {name: self._choose(name) for name in self.slots}
+        test_read = self._read_tests(chosen, reference, reads_all=reads_all)
+        choices = {name: self._choice(name, point, reference) for name, point in chosen.items()}
+        first = next(iter(chosen.values()))
+        task, decoder = self.tasks[first.label], self.caches.of[first.label].manifest.provenance["decoder"]
+        baselines = score_plan_baselines(self.config, task, choices, self.watcher)
+        config = self.config if self.grid.is_of_plans else first.config
+        what = SEARCH if self.search else SWEEP
+        header = make_header(config, what, self.folder, command=command, decoder=decoder, task=task.describe())
+        names = [name for point in self.grid.points for name in custom_names(point.config)]
+        header = replace(header, own=describe_own(list(dict.fromkeys(names))))
+        passes, apart = self.caches.block_passes, self.caches.apart
+        cost = None if self.search else SweepCost(passes, apart, passes / apart)
+        rows, grid = tuple(self.rows.values()), self._grid_scores(chosen, reference, reads_all=reads_all)
+        return PlansScores(header, test_read, rows, choices, cost, self.search, baselines, grid)
+
+    def _grid_scores(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> GridScores | None:
+        if self.grid.is_of_plans:
+            return None
+        failures = self.caches.failed
+        gaps = [
+            gap
+            for name in self.slots
+            for value, beside in self.on_tasks(reference).items()
+            for gap in self._gaps(name, value, beside, reads_all=reads_all)
+        ]
+        transfers = [
+            transfer
+            for name, point in chosen.items()
+            for transfer in (self._over_tasks(name, point, reference), *self._over_sources(name, point, reference))
+            if transfer is not None
+        ]
+        return GridScores(
+            self.grid.axes,
+            reference.values,
+            tuple(gaps),
+            tuple(FailedPoint(p.values, failures[p.label]) for p in self.grid.points if p.label in failures),
+            self.grid.task_axis,
+            tuple(transfers),
+        )
+
+    def _score(self, point: Point, *, reads_all: bool) -> PlanScores:
+        task = self.tasks[point.label]
+        row = self.evaluate(point, point.config, task if reads_all else task.without_test())
+        if self.grid.is_of_plans:
+            for name in point.config.heads:
+                finite_score(row, name)  # refused at the first plan, and not after the last
+        self.watcher.say(f"{row.label}: {headline(row)}")
+        return row
+
+    def evaluate(self, point: Point, config: RunConfig, task: Task) -> PlanScores:
+        """Fit heads at a point; points with the same latents and heads share the fits."""
+        cache = self.caches.of[point.label]
+        is_of_plans = self.grid.is_of_plans
+        row = evaluate_plan(
+            config, task, point.plan, cache, self._heads_folder(point, cache), adds_zero_shot=is_of_plans
+        )
+        if is_of_plans:
+            return row
+        decoder: DecoderInfo = cache.manifest.provenance["decoder"]
+        return replace(row, point=point.values, task=task.name, decoder=decoder)
+
+    def _heads_folder(self, point: Point, cache: LatentCache) -> Path:
+        """Name where the heads of a point are: by its latents, and by what is fitted where that differs."""
+        folder = heads_folder(self.folder, cache)
+        if self.grid.is_of_plans:
+            return folder
+        return folder.with_name(f"{folder.name}-{digest_fit(point.config, self.tasks[point.label].digest())}")
+
+    def _reference(self) -> Point:
+        """Return the point that others are compared with; the first where it failed."""
+        points = self.points
+        return next((point for point in points if point.values == self.grid.reference), points[0])
+
+    def result(self, point: Point, name: str) -> HeadResult:
+        """Return the result of a head at a point."""
+        return self.rows[point.label].heads[list(point.config.heads)[self.slots[name]]]
+
+    def _choose(self, name: str) -> Point:
+        """Choose the point that is best on validation, of equals the first; or take what a search has found."""
+        systems = list(self.parts.values())
+        best = self.found or systems[int(np.argmax(self.worths(name)))]
+        return best[self.chosen_on or next(iter(best))]
+
+    def worths(self, name: str) -> NDArray[np.float64]:
+        """Return by what each system is chosen for a head: its validation score; -inf without one.
+
+        Where tasks are an axis, that on the task to choose on, or else from its mean normalised rank over all: 1 where
+        it is the best of every task, 0 where the worst.
+        """
+        if self.grid.task_axis and not self.chosen_on:
+            return np.asarray(1 - self._ranks(name).mean(axis=1) / max(1, len(self.parts) - 1), np.float64)
+        on = self.chosen_on or next(iter(next(iter(self.parts.values()))))
+        return self._selection_scores(name, [points[on] for points in self.parts.values()])
+
+    def _selection_scores(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
+        """Return the scores that decide, of points on one task; what has none is last."""
+        results = [self.result(point, name) for point in points]
+        metrics = {result.metric for result in results}
+        if len(metrics) > 1:
+            raise ConfigError(
+                f"points are scored by {' and '.join(sorted(metrics))}, which cannot be compared; give the heads of "
+                "all points one metric."
+            )
+        scores = np.array([result.selection_score for result in results])
+        if not np.isfinite(scores).any():
+            raise HeadError(
+                f"no point has a finite score of head {name!r}, by which one can be chosen; give the task a validation "
+                "split or the head several layers or Cs."
+            )
+        return np.where(np.isfinite(scores), scores, -np.inf)
+
+    def _ranks(self, name: str) -> NDArray[np.float64]:
+        """Return the normalised ranks of systems on every task, 0 the best, by the scores that decide."""
+        systems = list(self.parts.values())
+        columns = [self._selection_scores(name, [points[value] for points in systems]) for value in systems[0]]
+        scores = np.stack(columns, axis=1)
+        return normalised_ranks(scores) if len(systems) > 1 else np.zeros_like(scores)
+
+    def _read_tests(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> str:
+        """Read test for the chosen points and the reference, on every task, and say for which it was read."""
+        if not any("test" in self.tasks[point.label].splits for point in self.points):
+            return "no plan" if self.grid.is_of_plans else "no point"
+        if reads_all:
+            return EVERY_PLAN
+        slots: dict[str, set[int]] = {}
+        for name, slot in self.slots.items():
+            for point in (*self.on_tasks(chosen[name]).values(), *self.on_tasks(reference).values()):
+                slots.setdefault(point.label, set()).add(slot)
+        read = [point for point in self.points if point.label in slots]
+        for point in read:
+            if "test" in self.tasks[point.label].splits:
+                heads = [head for slot, head in enumerate(point.config.heads) if slot in slots[point.label]]
+                self.rows[point.label] = self._read_test(point, heads)
+        return " and ".join(self.rows[point.label].label for point in read)
+
+    def _read_test(self, point: Point, heads: Sequence[str]) -> PlanScores:
+        """Score heads of one point on test as well; saved ones are not fitted again."""
+        row, kind = self.rows[point.label], KINDS[self.tasks[point.label].kind]
+        self.watcher.say(f"{row.label}: reading test")
+        if self.search:  # every head, also that beside them which needs no training
+            return self.evaluate(point, point.config, self.tasks[point.label])
+        part = replace(point.config, heads={name: point.config.heads[name] for name in heads})
+        tested = self.evaluate(point, part, self.tasks[point.label])
+        zero_shot = tested.zero_shot if kind.zero_shot_head in part.heads else row.zero_shot
+        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: tested.heads[name] for name in heads}})
+
+    def _choice(self, name: str, point: Point, reference: Point) -> PlanChoice:
+        """Describe what was chosen for a head, and what it gained on test over the reference; test decides nothing."""
+        task_of = point.values.get(self.grid.task_axis, "")
+        beside = self.on_tasks(reference)[task_of]
+        best, default = self.result(point, name), self.result(beside, name)
+        where = {} if self.grid.is_of_plans else dict(point.values)
+        if "test" not in best.summary:
+            return PlanChoice(point.plan, best, point=where)
+        over = self.rows[beside.label].label
+        gain = PlanGain(best.metric, over, default.mean("test", best.metric), best.mean("test"))
+        task = self.tasks[point.label]
+        report, n_resamples = KINDS[task.kind].report, self.config.bootstrap
+        lead: Lead | None = None
+        if point.label != beside.label:
+            lead = lead_over_plan(best, default, task=task, report=report, n_resamples=n_resamples)
+        return PlanChoice(point.plan, best, gain, lead, where)
+
+    def _gaps(self, name: str, value: str, reference: Point, *, reads_all: bool) -> Iterable[PointGap]:
+        """Compare a head at every point of a task with the reference, on test where it was read for all points."""
+        default = self.result(reference, name)
+        split = "test" if reads_all and "test" in default.predictions else "validation"
+        of_task = [points[value] for points in self.parts.values()]
+        others = [
+            point
+            for point in of_task
+            if point.label != reference.label and split in self.result(point, name).predictions
+        ]
+        if split not in default.predictions or not others:
+            return
+        task = self.tasks[reference.label]
+        rows = split_rows(task, split, KINDS[task.kind].report)
+        results = [self.result(point, name) for point in others]
+        compared = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
+        p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(compared.gaps, compared.draws, strict=True)]
+        corrected = correct_p_values(p_values)
+        for number, (point, result) in enumerate(zip(others, results, strict=True)):
+            gap = compared.interval(number, around=result.mean(split) - default.mean(split))
+            tests = (p_values[number], float(corrected[number]), compared.n_units)
+            yield PointGap(point.values, name, split, gap.value, gap.low, gap.high, *tests)
+
+    # Gains over tasks, and over the sources of rows.
+
+    def _over_tasks(self, name: str, point: Point, reference: Point) -> Transfer | None:
+        """Compare the chosen system with the reference on every task; None without an axis of tasks."""
+        axis, systems = self.grid.task_axis, list(self.parts.values())
+        if not axis:
+            return None
+        chosen, beside, ranks = self.on_tasks(point), self.on_tasks(reference), self._ranks(name)
+        ranks = np.full_like(ranks, np.nan) if self.search else ranks  # among all points, which were not all scored
+        row = systems.index(chosen)
+        parts, draws = list[PartGain](), list[NDArray[np.float64]]()
+        for column, (value, here) in enumerate(chosen.items()):
+            result, other, task = self.result(here, name), self.result(beside[value], name), self.tasks[here.label]
+            split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
+            if split not in result.predictions or split not in other.predictions:
+                continue
+            rows = split_rows(task, split, KINDS[task.kind].report)
+            compared = score_gaps([result], other, split, rows=rows, n_resamples=self.config.bootstrap)
+            scores = result.mean(split), other.mean(split)
+            gap = compared.interval(0, around=scores[0] - scores[1])
+            parts.append(make_part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column])))
+            draws.append(compared.draws[0] + gap.value - compared.gaps[0])
+        where = f"the task {self.chosen_on}" if self.chosen_on else "all tasks, by the mean normalised rank"
+        return make_transfer(name, "tasks", where, parts, draws)
+
+    def _over_sources(self, name: str, point: Point, reference: Point) -> Iterator[Transfer]:
+        """Compare the chosen point with the reference on each source of rows, then with it left out of the choice."""
+        beside = self.on_tasks(reference)[point.values.get(self.grid.task_axis, "")]
+        task, result, other = self.tasks[point.label], self.result(point, name), self.result(beside, name)
+        split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
+        for over, on in (("sources", split), (LEFT_OUT, "validation")):
+            if on not in result.predictions or on not in other.predictions or result.names.get(on):
+                continue
+            if self.search and over == LEFT_OUT:  # other points are not there to be chosen
+                continue
+            parts, draws = list[PartGain](), list[NDArray[np.float64]]()
+            sources = rows_by_source(task, on)
+            for source, rows in sources.items():
+                chosen = point if over == "sources" else self._choose_without(name, point, sources, source)
+                compared = self._gap_on(name, [chosen], beside, on, rows)
+                gap = compared.interval(0)
+                scores = float(compared.scores[0]), float(compared.scores[0] - compared.gaps[0])
+                parts.append(make_part(source, chosen, result.metric, on, scores, gap))
+                draws.append(compared.draws[0])
+            where = "all sources of validation" if over == "sources" else "the other sources of validation"
+            if (transfer := make_transfer(name, over, where, parts, draws)) is not None:
+                yield transfer
+
+    def _choose_without(self, name: str, point: Point, sources: Mapping[str, Sequence[int]], left_out: str) -> Point:
+        """Choose a point on validation without the rows of one source; each keeps the layer that it has on all."""
+        value = point.values.get(self.grid.task_axis, "")
+        systems = [points[value] for points in self.parts.values()]
+        rows = [row for source, part in sources.items() if source != left_out for row in part]
+        compared = self._gap_on(name, systems, systems[0], "validation", rows, n_resamples=1)
+        return systems[int(np.argmax(np.nan_to_num(compared.scores, nan=-np.inf)))]
+
+    def _gap_on(
+        self,
+        name: str,
+        points: Sequence[Point],
+        beside: Point,
+        split: str,
+        rows: Sequence[int],
+        *,
+        n_resamples: int = 0,
+    ) -> Gaps:
+        """Compare points with another on some rows of a split."""
+        task = self.tasks[beside.label]
+        part = split_rows(task, split, KINDS[task.kind].report, rows)
+        results, other = [self.result(point, name) for point in points], self.result(beside, name)
+        n_resamples = n_resamples or self.config.bootstrap
+        return score_gaps(results, other, split, rows=part, n_resamples=n_resamples, part=rows)
