@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from extract.errors import ConfigError, InputError, TaskError, UnknownNameError, UsageError, first_line, printable
-from extract.files import write_file
+from extract.files import write_csv, write_file
 from extract.records import Values
 from probes.cli.arguments import Watched
 from probes.cli.commands import PredictArgs, ScoreArgs, ServeArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, inner_suffix
 from probes.heads.layer_head import require_probabilities
-from probes.report.safe_csv import write_csv
 from probes.runs.new_rows import TABLES, NewRow, Row, RowReader, count_texts
 from probes.runs.predict import CHUNK_ROWS, Answer, LoadedRun, Scorer, load_run
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from extract.errors import HeadError
 from extract.records import Values
 from probes.heads.result import HeadResult
-from probes.layers.findings import VIEWS, HeadFindings, load_findings
-from probes.layers.layer_predictions import LayerPredictions, load_predictions
+from probes.layers.findings import VIEWS, HeadFindings, LayerPredictions, load_findings, load_predictions
 from probes.metrics.bootstrap import paired_scores
 from probes.metrics.significance import joint_intervals
 from probes.report.blocks import describe_point, metric_label, percent
