@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Shaped
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -17,12 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
-from torch import Tensor
 
 from extract.masks.mask_plan import CAUSAL, MaskPlan, k_and_k0, parse_plan
 from probes.data.task_table import task_title
 from probes.heads.result import HeadResult
-from probes.layers.geometry import MEASURES
 from probes.report import style
 from probes.report.blocks import metric_label, score_unit, side_by_side
 from probes.report.document import KindReport, plan_score_label, plan_scores
@@ -30,7 +27,8 @@ from probes.report.run_figures import baseline_levels, draw_baselines, layer_cur
 from probes.report.scores import PlansScores, SearchCost
 
 if TYPE_CHECKING:
-    pass
+    from jaxtyping import Float, Shaped
+    from torch import Tensor
 
 
 CONVERTED = "k, converted blocks from the top"
@@ -432,7 +430,7 @@ GEOMETRY_NOTE = (
 )
 
 
-def split_series(frame: "pd.DataFrame") -> "dict[str, pd.DataFrame]":
+def split_series(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Divide a frame by what its rows are of; each part is named by the columns that tell it from the others."""
     keys = frame[list(SERIES)].drop_duplicates()
     telling = [name for name in SERIES[:-1] if keys[name].nunique() > 1]
@@ -445,7 +443,7 @@ def split_series(frame: "pd.DataFrame") -> "dict[str, pd.DataFrame]":
     }
 
 
-def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled: bool = True) -> Axes:
+def draw_measure(axes: Axes, frame: pd.DataFrame, measure: str, *, is_labelled: bool = True) -> Axes:
     """Draw one measure over the layers, a line per decoder, plan and pooling, with intervals as bands.
 
     For `norm-median` the band holds nine rows in ten. Layers of different decoders are drawn by relative depth.
@@ -470,8 +468,10 @@ def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled
     return axes
 
 
-def draw_geometry(figure: Figure, frame: "pd.DataFrame") -> None:
+def draw_geometry(figure: Figure, frame: pd.DataFrame) -> None:
     """Draw the measures `SHOWN` that a frame has, and correlations with gold, in two columns."""
+    from probes.layers.geometry import MEASURES  # it loads torch, which figures of runs do without
+
     every = list(dict.fromkeys(frame["measure"]))
     measures = [name for name in every if name in SHOWN or name not in MEASURES] or every
     if len(measures) % 2 and SPARE in measures:
@@ -489,7 +489,7 @@ def draw_geometry(figure: Figure, frame: "pd.DataFrame") -> None:
         axes.remove()
 
 
-def draw_similarity(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -> Axes:
+def draw_similarity(axes: Axes, frame: pd.DataFrame, *, has_key: bool = True) -> Axes:
     """Draw debiased linear CKA of every two layers as a heat map from 0 to 1; grey where a layer does not vary."""
     sides = [tuple(dict.fromkeys(frame[name])) for name in ("layer", "other_layer")]
     table = frame.pivot(index="layer", columns="other_layer", values="value").loc[list(sides[0]), list(sides[1])]
@@ -509,7 +509,7 @@ def draw_similarity(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) 
     return axes
 
 
-def _apart(frame: "pd.DataFrame") -> tuple[str, str]:
+def _apart(frame: pd.DataFrame) -> tuple[str, str]:
     """Say in which of the columns `SERIES` the two sides of a comparison differ; empty where they do not."""
     first = frame.iloc[0]
     telling = [name for name in SERIES[:-1] if first[name] != first[f"other_{name}"]]
@@ -520,6 +520,8 @@ def _apart(frame: "pd.DataFrame") -> tuple[str, str]:
 
 def _describe(measure: str) -> tuple[str, str, bool]:
     """Return what a measure is called, its unit, and whether its scale is logarithmic."""
+    from probes.layers.geometry import MEASURES
+
     if measure not in MEASURES:
         metric = metric_label(measure.removeprefix("gold-"))
         return "cosine of pairs against gold", f"{metric} correlation", False
@@ -532,7 +534,7 @@ MOST_PANELS = 12  # panels at most
 
 def draw_maps(
     figure: Figure,
-    maps: Shaped[Tensor, "N T T"],
+    maps: "Shaped[Tensor, 'N T T']",
     names: Sequence[str],
     *,
     label: str = "attention, shade by square root",
@@ -563,7 +565,7 @@ def draw_maps(
         )
 
 
-def draw_sink_mass(figure: Figure, sink_mass: Float[Tensor, "L 4"]) -> None:
+def draw_sink_mass(figure: Figure, sink_mass: "Float[Tensor, 'L 4']") -> None:
     """Draw the attention on each of the first four tokens, block by block (LBW Figure 9)."""
     axes = style.panel(figure)
     for position, (mass, colour) in enumerate(zip(sink_mass.T.tolist(), style.COLOURS, strict=False), start=1):
@@ -578,7 +580,7 @@ NAMES = {"block": "both", "attention": "attention", "mlp": "MLP"}
 """Parts of a block, and what the figure calls them."""
 
 
-def draw_weights(axes: Axes, frame: "pd.DataFrame") -> None:
+def draw_weights(axes: Axes, frame: pd.DataFrame) -> None:
     """Draw the cosine of two checkpoints over the blocks, a line for attention, MLP, and both together."""
     blocks = frame[frame["layer"] != "embedding"]
     layers = list(dict.fromkeys(blocks["layer"]))
@@ -589,7 +591,7 @@ def draw_weights(axes: Axes, frame: "pd.DataFrame") -> None:
     axes.set_ylabel("cosine of the weights")
 
 
-def draw_scores(figure: Figure, frame: "pd.DataFrame") -> None:
+def draw_scores(figure: Figure, frame: pd.DataFrame) -> None:
     """Draw the score of every layer, a line per task, split, plan and pooling; names only what tells them apart."""
     axes = style.panel(figure)
     keys = ["task", "split", "plan", "pooling"]
