@@ -27,10 +27,8 @@ from extract.wiring.certificate import check_batch_invariance, check_influence, 
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import attention_maps
 from probes.adaptation.abilities import ROWS, SCORES, compare_scores, score_screen, verdicts, write_measured
-from probes.adaptation.adapt import adapt
 from probes.adaptation.infilling import DrawnSpans
 from probes.adaptation.measuring import AbilityOptions, measure_abilities
-from probes.adaptation.training import StepReport, ignore_step
 from probes.cli.commands import (
     AdaptArgs,
     AttentionArgs,
@@ -57,7 +55,7 @@ from probes.layers.study import PARTS, StudyOptions
 from probes.report.blocks import NOTHING
 from probes.report.comparison_figures import (
     GEOMETRY_NOTE,
-    NAMES,
+    PARTS_OF_BLOCK,
     draw_geometry,
     draw_maps,
     draw_similarity,
@@ -80,6 +78,7 @@ from probes.runs.watcher import short_time
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probes.adaptation.training import StepReport
     from probes.layers.findings import HeadFindings
 
 
@@ -158,11 +157,11 @@ def weights_command(args: WeightsArgs) -> int:
     described = (decoder.description for decoder in (one, other))
     names = " and ".join(f"{about.name}{'+' * bool(about.adapter)}{about.adapter}" for about in described)
     table = Table(title=printable(f"cosine of the weights of {names}"), box=SIMPLE)
-    for column in ("layer", *NAMES.values(), "distance"):
+    for column in ("layer", *PARTS_OF_BLOCK.values(), "distance"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer, rows in frame.groupby("layer", sort=False):
         by_part = rows.set_index("part")
-        cosines = (f"{by_part['cosine'][part]:.4f}" if part in by_part.index else "-" for part in NAMES)
+        cosines = (f"{by_part['cosine'][part]:.4f}" if part in by_part.index else "-" for part in PARTS_OF_BLOCK)
         table.add_row(str(layer), *cosines, f"{by_part['distance']['block']:.4f}")
     Console(markup=False).print(table)
     show("distance: length of the difference of all weights over that of the first")
@@ -525,6 +524,9 @@ SECONDS = 30.0
 
 def adapt_command(args: AdaptArgs) -> int:
     """Adapt a decoder, and say where the adapter is and how to probe it."""
+    from probes.adaptation.adapt import adapt  # which loads Lightning
+    from probes.adaptation.training import ignore_step
+
     report = ignore_step if args.quiet else _report(Console(stderr=True), is_verbose=args.verbose)
     adapted = adapt(args.config, say=watcher_of(args).say, report=report)
     show_written(adapted.folder, ("adapter_model.safetensors", "adaptation.json", "losses.csv", "held_out.csv"))
@@ -536,11 +538,11 @@ def adapt_command(args: AdaptArgs) -> int:
     return 0
 
 
-def _report(console: Console, *, is_verbose: bool) -> Callable[[StepReport], None]:
+def _report(console: Console, *, is_verbose: bool) -> "Callable[[StepReport], None]":
     shown = 0.0
     is_line = console.is_terminal and not is_verbose
 
-    def report(step: StepReport) -> None:
+    def report(step: "StepReport") -> None:
         nonlocal shown
         now = time.monotonic()
         parts = [f"step {step.step} of {step.steps}", *(f"{name} {loss:.3f}" for name, loss in step.losses.items())]
@@ -556,9 +558,6 @@ def _report(console: Console, *, is_verbose: bool) -> Callable[[StepReport], Non
             shown = now
 
     return report
-
-
-# The command infill.
 
 
 def infill_command(args: InfillArgs) -> int:

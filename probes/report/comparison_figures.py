@@ -576,7 +576,7 @@ def draw_sink_mass(figure: Figure, sink_mass: "Float[Tensor, 'L 4']") -> None:
     axes.set_ylabel("attention of the tokens after it")
 
 
-NAMES = {"block": "both", "attention": "attention", "mlp": "MLP"}
+PARTS_OF_BLOCK = {"block": "both", "attention": "attention", "mlp": "MLP"}
 """Parts of a block, and what the figure calls them."""
 
 
@@ -584,7 +584,7 @@ def draw_weights(axes: Axes, frame: pd.DataFrame) -> None:
     """Draw the cosine of two checkpoints over the blocks, a line for attention, MLP, and both together."""
     blocks = frame[frame["layer"] != "embedding"]
     layers = list(dict.fromkeys(blocks["layer"]))
-    for (part, name), colour in style.coloured(NAMES.items()):
+    for (part, name), colour in style.coloured(PARTS_OF_BLOCK.items()):
         values = blocks[blocks["part"] == part].set_index("layer")["cosine"].reindex(layers)
         style.draw_line(axes, range(len(layers)), values.to_numpy(), colour=colour, label=name)
     style.mark_layers(axes, layers)
