@@ -26,17 +26,8 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.heads.result import HeadResult
-from probes.runs.plan_runs import (
-    STRATEGIES,
-    PlanSpace,
-    Search,
-    Trial,
-    draw_rows,
-    evaluate_plan,
-    heads_folder,
-    search_plans,
-    space_of,
-)
+from probes.runs.plan_runs import evaluate_plan, heads_folder
+from probes.runs.plan_search import STRATEGIES, PlanSpace, Search, Trial, draw_rows, search_plans, space_of
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec, load_run_task
 
 

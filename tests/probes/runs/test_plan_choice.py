@@ -13,7 +13,8 @@ from extract.masks.mask_plan import plans_over_k_and_k0
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
-from probes.runs.plan_runs import draw_rows, run_search
+from probes.runs.plan_runs import run_search
+from probes.runs.plan_search import draw_rows
 from probes.runs.run import evaluate_heads, make_context
 from probes.runs.run_config import RunConfig, TaskSpec
 from probes.runs.sweep_run import run_sweep

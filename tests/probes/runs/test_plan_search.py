@@ -10,7 +10,7 @@ import pytest
 from extract.errors import ConfigError, UnknownNameError
 from extract.masks.mask_plan import MaskPlan, plans_over_k, plans_over_k_and_k0
 from extract.wiring.states import count_blocks
-from probes.runs.plan_runs import STRATEGIES, Ledger, PlanSpace, Search, Trial, search_plans
+from probes.runs.plan_search import STRATEGIES, Ledger, PlanSpace, Search, Trial, search_plans
 
 N_BLOCKS, N_ROWS = 12, 400
 Surface = Callable[[int, int], float]

@@ -17,7 +17,8 @@ from extract.wiring.states import count_blocks
 from probes.cli.main import main
 from probes.data.task_table import load_task
 from probes.heads.class_heads import fewest_rows
-from probes.runs.plan_runs import draw_rows, run_search, space_of
+from probes.runs.plan_runs import run_search
+from probes.runs.plan_search import draw_rows, space_of
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_run import run_sweep
 from tests.extract.tiny_decoders import save_decoder
