@@ -78,7 +78,7 @@ from probes.runs.watcher import short_time
 if TYPE_CHECKING:
     import pandas as pd
 
-    from probes.adaptation.training import StepReport
+    from probes.adaptation.adapt import StepReport
     from probes.layers.findings import HeadFindings
 
 
@@ -524,8 +524,10 @@ SECONDS = 30.0
 
 def adapt_command(args: AdaptArgs) -> int:
     """Adapt a decoder, and say where the adapter is and how to probe it."""
-    from probes.adaptation.adapt import adapt  # which loads Lightning
-    from probes.adaptation.training import ignore_step
+    from probes.adaptation.adapt import (
+        adapt,  # which loads Lightning
+        ignore_step,
+    )
 
     report = ignore_step if args.quiet else _report(Console(stderr=True), is_verbose=args.verbose)
     adapted = adapt(args.config, say=watcher_of(args).say, report=report)
