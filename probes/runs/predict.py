@@ -75,7 +75,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Scorer:
+class RowScorer:
     """Scores rows with one head of a run, the mean of its seeds: a score, a class or a number, or a tag per word."""
 
     kind: str
@@ -259,7 +259,7 @@ def load_scorer(
     decoder: Decoder | DecoderSource | None = None,
     trust_remote_code: bool = False,
     allow_code: str | Iterable[str] = (),
-) -> Scorer:
+) -> RowScorer:
     """Load a saved run to score new rows.
 
     A run folder may come from anybody: nothing in it is run, no code that comes with its decoder unless
@@ -289,7 +289,7 @@ def load_scorer(
 
 def _open_scorer(
     folder: RunFolder, head: str, decoder: Decoder | DecoderSource | None, *, trust_remote_code: bool = False
-) -> Scorer:
+) -> RowScorer:
     name = head or folder.best
     if name not in folder.heads:
         raise unknown_name("head of this run", name, folder.heads)
@@ -302,7 +302,7 @@ def _open_scorer(
     seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
     kind = folder.scores.header.kind
     spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-    return Scorer(kind, name, seeds, decoder, spec, _gold_range(folder))
+    return RowScorer(kind, name, seeds, decoder, spec, _gold_range(folder))
 
 
 def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
@@ -460,7 +460,7 @@ class LoadedRun:
         with gate.allow_code(self._allows):  # a folder that this process has just written is read as it is
             self._run = folder if isinstance(folder, RunFolder) else read_run_folder(folder)
         self._decoder, self._trusts = decoder, trust_remote_code
-        self._scorers: dict[str, Scorer] = {}
+        self._scorers: dict[str, RowScorer] = {}
         self.folder, scores = self._run.path, self._run.scores
         self.name, self.kind = scores.header.name, scores.header.kind
         self.plan: str = scores.cache["plan"]
@@ -518,7 +518,7 @@ class LoadedRun:
 
         return ShownPage(write_report(self.folder).read_text(encoding="utf-8"), height)
 
-    def scorer(self, head: str = "") -> Scorer:
+    def scorer(self, head: str = "") -> RowScorer:
         """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""
         name = head or self.best
         if name not in self._scorers:
@@ -566,7 +566,7 @@ class LoadedRun:
         """Predict rows: a score per pair of texts, a class or a number per text, a list of tags per sentence.
 
         Args:
-            rows: Pairs of texts, texts, or sentences as `Scorer.score` takes them; a frame's column works too.
+            rows: Pairs of texts, texts, or sentences as `RowScorer.score` takes them; a frame's column works too.
             head: A head of the run; the best one if empty.
 
         Raises:

@@ -73,14 +73,14 @@ def test_the_summary_is_of_seeds_and_its_interval_of_sentences(metric: str) -> N
     assert found.std == pytest.approx(np.std(scores, ddof=1))
     assert found.low < found.mean < found.high
     documents = ["b", "b", "a"]
-    by_document = replace(judge, documents=documents).summarise(both, n_resamples=7)
+    by_document = replace(judge, documents=documents).summarise(both, n_resamples=5)
     counts = np.stack([judge.count(row).by_sentence() for row in both])
     if metric == "accuracy":
         right = np.add.reduceat(both == judge.gold.ids, judge.offsets[:-1], axis=1)
         counts = np.stack([right, np.broadcast_to(np.diff(judge.offsets), right.shape)], axis=2)
     counts = np.stack([counts[:, 2], counts[:, :2].sum(1)], axis=1)  # documents by their names
     means = []
-    for drawn in np.random.default_rng(0).integers(2, size=(7, 2)):
+    for drawn in np.random.default_rng(0).integers(2, size=(5, 2)):
         sums = counts[:, drawn].sum(1)
         of_seeds = sums[:, 0] / sums[:, 1] if metric == "accuracy" else 2 * sums[:, 0] / (sums[:, 1] + sums[:, 2])
         means.append(of_seeds.mean())
