@@ -69,11 +69,11 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.export.mteb import as_mteb_encoder as as_mteb_encoder
     from probes.export.mteb import fill_task as fill_task
     from probes.export.mteb import run_mteb as run_mteb
-    from probes.export.recipe import push_run as push_run
-    from probes.export.recipe import stage_run as stage_run
     from probes.export.sentence_transformers import PairScorer as PairScorer
     from probes.export.sentence_transformers import export_sentence_transformer as export_sentence_transformer
     from probes.export.sentence_transformers import load_sentence_transformer as load_sentence_transformer
+    from probes.export.sentence_transformers import push_run as push_run
+    from probes.export.sentence_transformers import stage_run as stage_run
     from probes.fitting.fit_options import EpochOptions as EpochOptions
     from probes.heads.head_table import HeadEntry as HeadEntry
     from probes.heads.head_table import pair_head as pair_head
@@ -86,8 +86,8 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.layers.study import StudyOptions as StudyOptions
     from probes.logistic.estimator import LogisticProbe as LogisticProbe
     from probes.networks.pair_networks import CosineLinear as CosineLinear
-    from probes.report.decoder_figures import draw_measure as draw_measure
-    from probes.report.decoder_figures import draw_similarity as draw_similarity
+    from probes.report.comparison_figures import draw_measure as draw_measure
+    from probes.report.comparison_figures import draw_similarity as draw_similarity
     from probes.report.layer_figures import draw_alone as draw_alone
     from probes.report.layer_figures import draw_view as draw_view
     from probes.report.sweep_figures import draw_layer_maps as draw_layer_maps
@@ -96,6 +96,7 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import compare as compare
     from probes.runs.compare import paired_tests as paired_tests
+    from probes.runs.compare import write_report as write_report
     from probes.runs.layer_studies import LayerStudy as LayerStudy
     from probes.runs.layer_studies import compare_at_layers as compare_at_layers
     from probes.runs.layer_studies import compare_layers as compare_layers
@@ -113,7 +114,6 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.runs.run_config import PretrainingSpec as PretrainingSpec
     from probes.runs.run_config import RunConfig as RunConfig
     from probes.runs.run_config import TaskSpec as TaskSpec
-    from probes.runs.run_pages import write_report as write_report
     from probes.runs.sweep_run import sweep as sweep
 
 __all__ = sorted([*extract.__all__, *probes.__all__])  # noqa: PLE0605

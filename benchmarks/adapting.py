@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.timing import Comparison, compare
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plan_in_force
+from probes.adaptation.adapt import Objectives, StepPart, add_lora
 from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
 from probes.adaptation.objectives import (
     LanguageModel,
@@ -23,7 +24,6 @@ from probes.adaptation.objectives import (
     load_language_model,
     mark_rows,
 )
-from probes.adaptation.training import Objectives, StepPart, add_lora
 
 ROWS, TOKENS = 4, 128
 DRIFT = 1e-3

@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 import icecore
 from extract.wiring.states import attention_maps
 from icecore import InputTemplate, TaskSpec, parse_plan
-from probes.report.decoder_figures import draw_maps, draw_sink_mass
+from probes.report.comparison_figures import draw_maps, draw_sink_mass
 from probes.report.style import Album
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))

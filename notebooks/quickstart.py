@@ -26,7 +26,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 import icecore
 from extract.wiring.states import attention_maps
 from icecore import InputTemplate, Probe, TaskSpec, parse_plan
-from probes.report.decoder_figures import draw_sink_mass
+from probes.report.comparison_figures import draw_sink_mass
 from probes.report.style import Album
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))

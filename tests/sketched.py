@@ -36,5 +36,6 @@ def sketched() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for place, sketch in ((SAVED, blank(SAVED)), (ON_PAGE, blank(ON_PAGE)), (RENDERED, lambda _: None)):
             patch.setattr(place, sketch)
-        patch.setattr("probes.report.drawn.digest_code", lambda: "sketched")  # so that figures are drawn after all
+        # so that figures are drawn after all
+        patch.setattr("probes.report.predictions.digest_code", lambda: "sketched")
         yield

@@ -15,7 +15,7 @@ from rich.box import SIMPLE
 from rich.table import Table as ScreenTable
 
 from extract.errors import HeadError, first_line, printable
-from extract.files import digest_bytes, read_file, write_file
+from extract.files import digest_bytes, read_csv, read_file, write_csv, write_file
 from extract.records import Values
 from probes.metrics.bootstrap import (
     DEFAULT,
@@ -33,7 +33,6 @@ from probes.report import style
 from probes.report.blocks import NOTHING, Block, Heading, Table, cell, markdown, number
 from probes.report.document import FEW_UNITS
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
-from probes.report.safe_csv import read_csv, write_csv
 from probes.report.scores import Plain, seal_scores, without_nan
 from probes.report.style import Album
 from probes.runs.compare import LEVEL, unique_names

@@ -2,37 +2,551 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import lightning
+import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from extract.decoders.decoder import Decoder
-from extract.errors import CertificateError, ConfigError
+from extract.decoders.decoder import Decoder, quiet_peft
+from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, first_line
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
 from extract.masks.mask_plan import parse_plan
 from extract.records import from_plain
 from extract.wiring.certificate import check_influence
-from extract.wiring.plan_wiring import plan_in_force
-from probes.adaptation.adapt_config import AdaptConfig, SscOptions, plain_config, read_adapt_config
+from extract.wiring.plan_wiring import plan_in_force, states_with_gradients
+from probes.adaptation.adapt_config import (
+    AdaptConfig,
+    LoraSpec,
+    MntpOptions,
+    MsgOptions,
+    SscOptions,
+    plain_config,
+    read_adapt_config,
+)
 from probes.adaptation.infilling import require_no_leak
 from probes.adaptation.objectives import (
+    Contrast,
+    ContrastBatch,
     Excluded,
     LanguageModel,
+    MaskedTokens,
+    MissingSpans,
+    TextRows,
+    TokenBatch,
+    TokenObjective,
+    TokenRows,
+    find_mask_id,
     load_language_model,
+    mark_rows,
     read_excluded,
     read_rows,
     read_text_rows,
 )
-from probes.adaptation.training import Lora, Objectives, StepReport, Texts, Trained, add_lora, ignore_step, train
-from probes.fitting.saved_fits import UNFINISHED
+from probes.fitting.fit import KeepBest, Look
+from probes.fitting.loop import run_trainer
+from probes.fitting.saved_fits import UNFINISHED, Unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# --- Training: LoRA in place, objectives on a decoder under a plan, the best step kept ---
+
+
+UNUSED = 1e-9
+"""Dropout of updates that have none, so that an objective may set one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lora:
+    """The updates of a language model, in place and trainable; everything else of it is frozen."""
+
+    tuned: Any
+    """peft's model around it."""
+    weights: tuple[nn.Parameter, ...]
+    """The matrices of all updates."""
+    dropouts: tuple[nn.Dropout, ...]
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that are trained."""
+        return sum(weight.numel() for weight in self.weights)
+
+    @contextmanager
+    def training(self, dropout: float) -> Iterator[None]:
+        """Let dropout act on what enters the updates until the `with` block ends; the decoder itself has none."""
+        before = [layer.p for layer in self.dropouts]
+        try:
+            for layer in self.dropouts:
+                layer.p = dropout
+                layer.train()
+            yield
+        finally:
+            for layer, p in zip(self.dropouts, before, strict=True):
+                layer.p = p
+                layer.eval()
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter as peft does, for `decoder.adapter` and any other program that reads adapters."""
+        self.tuned.save_pretrained(folder)
+
+    def remove(self) -> None:
+        """Take the updates away for good; what is left is the language model as it was."""
+        self.tuned.unload()
+
+
+def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
+    """Put updates in place, which change nothing yet: one matrix of each is zero, the other is drawn from the seed.
+
+    Raises:
+        DecoderError: peft is missing, or no module has a name of `lora.targets`.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+        from peft.tuners.lora import LoraLayer
+    except ImportError as error:
+        raise DecoderError(
+            "icecore adapt needs the extra package peft; install it with: pip install peft accelerate."
+        ) from error
+    targets: str | list[str] = "all-linear" if spec.targets == ("all-linear",) else list(spec.targets)
+    config = LoraConfig(
+        r=spec.rank,
+        lora_alpha=spec.alpha,  # type: ignore[arg-type]
+        lora_dropout=spec.dropout or UNUSED,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(), quiet_peft():
+        torch.manual_seed(seed)
+        try:
+            tuned = get_peft_model(language.model, config)
+        except ValueError as error:
+            raise DecoderError(
+                f"lora.targets {', '.join(spec.targets)!r} cannot be adapted ({first_line(error)}); allowed: "
+                "all-linear, or names of linear modules in the blocks of this decoder."
+            ) from error
+    layers = [module for module in tuned.modules() if isinstance(module, LoraLayer)]
+    dropouts = [part for layer in layers for part in layer.lora_dropout.values() if isinstance(part, nn.Dropout)]
+    weights = tuple(parameter for parameter in tuned.parameters() if parameter.requires_grad)
+    config.lora_dropout = spec.dropout
+    tuned.eval()
+    for layer in dropouts:
+        layer.p = spec.dropout
+    return Lora(tuned, weights, tuple(dropouts))
+
+
+TOKEN_OBJECTIVES = ("msg", "mntp", "mtp")
+"""In the order in which they mark rows: spans first, then their context."""
+WINDOW = 20
+"""Steps over which tokens per second are averaged."""
+HELD_OUT_SEED = 7
+"""Decides what is hidden of the rows held out: always the same."""
+
+Losses = list[dict[str, float]]
+"""What is noted of each step, or of each look at the rows held out, by name."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """How far a training is."""
+
+    step: int
+    """Steps done."""
+    steps: int
+    losses: dict[str, float]
+    """By objective, and `loss` as they are weighed."""
+    tokens_per_second: float
+    seconds_left: float
+    held_out: float
+    """Held-out loss at the last look; NaN before the first."""
+
+
+def ignore_step(step: StepReport) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """All rows of an adaptation."""
+
+    tokens: TokenRows | None
+    held_out_tokens: TokenRows | None
+    contrast: TextRows | None
+    held_out_contrast: TextRows | None
+
+
+@dataclass(frozen=True, eq=False)
+class StepPart:
+    """What is computed at once: a part of a step, or some of the rows held out."""
+
+    step: int
+    tokens: TokenBatch | None = None
+    contrast: ContrastBatch | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the decoder reads."""
+        return sum(part.n_tokens for part in (self.tokens, self.contrast) if part is not None)
+
+
+class Objectives:
+    """The objectives of an adaptation on its decoder."""
+
+    def __init__(self, config: AdaptConfig, language: LanguageModel) -> None:
+        self.config, self.language = config, language
+        self.marking = [self._make(name) for name in TOKEN_OBJECTIVES if name in config.used]
+        options = config.options("sscl") if "sscl" in config.used else None
+        self.contrast = Contrast(language.decoder, options) if isinstance(options, SscOptions) else None
+
+    def _make(self, name: str) -> TokenObjective:
+        options = self.config.options(name)
+        if isinstance(options, MsgOptions):
+            return MissingSpans(options)
+        assert isinstance(options, MntpOptions)
+        tokenizer = self.language.decoder.tokenizer
+        mask_id = find_mask_id(tokenizer, options.mask_token)
+        return MaskedTokens(name, options, mask_id, min(len(tokenizer), self.language.vocabulary))
+
+    def marking_at(self, step: int) -> list[TokenObjective]:
+        """Return the objectives that mark rows at a step: those with a weight."""
+        weights = self.config.weights_at(step)
+        return [objective for objective in self.marking if weights.get(objective.name)]
+
+    def losses(self, part: StepPart) -> dict[str, Tensor]:
+        """Compute the loss of every objective of a part: the mean over its targets, or over its rows."""
+        losses: dict[str, Tensor] = {}
+        if part.tokens is not None:
+            decoder = self.language.decoder
+            final = states_with_gradients(decoder, part.tokens.batch)[len(decoder.blocks) + 1]
+            states = final.reshape(-1, final.shape[-1])
+            for name, (tokens, places) in part.tokens.targets.items():
+                if len(tokens):  # a row may have no span
+                    wanted = states[places.to(states.device)]
+                    losses[name] = self.language.losses(wanted, tokens.to(states.device)).mean()
+        if part.contrast is not None and self.contrast is not None:
+            losses["sscl"] = self.contrast.loss(part.contrast)
+        return losses
+
+
+class StepData(lightning.LightningDataModule):
+    """The parts of every step, made when they are needed; each depends on the seed and its own number alone."""
+
+    def __init__(self, config: AdaptConfig, texts: Texts, objectives: Objectives) -> None:
+        super().__init__()
+        self.config, self.texts, self.objectives = config, texts, objectives
+        options = config.training
+        self.order = np.zeros(0, np.int64)
+        if texts.tokens is not None:
+            self.order = texts.tokens.draw(config.steps * options.batch, seed=config.seed)
+        self.contrast_batch = 0
+        self.contrast_order = np.zeros(0, np.int64)
+        if texts.contrast is not None and objectives.contrast is not None:
+            self.contrast_batch = objectives.contrast.options.batch
+            self.contrast_order = texts.contrast.draw(config.steps * self.contrast_batch, seed=config.seed)
+
+    def part(self, step: int, number: int) -> StepPart:
+        """Make a part of a step; the contrast of all rows of a step is in its first part."""
+        config, weights = self.config, self.config.weights_at(step)
+        tokens = contrast = None
+        marking = self.objectives.marking_at(step)
+        if marking and self.texts.tokens is not None:
+            n = config.training.batch // config.training.accumulate
+            first = step * config.training.batch + number * n
+            rows = [self.texts.tokens.rows[i] for i in self.order[first : first + n]]
+            generator = np.random.default_rng([config.seed, 3, step, number])
+            tokens = mark_rows(rows, marking, generator, has_bos=self.texts.tokens.has_bos)
+        if weights.get("sscl") and number == 0 and self.texts.contrast is not None:
+            first = step * self.contrast_batch
+            some = self.contrast_order[first : first + self.contrast_batch]
+            contrast = self._gather([self.texts.contrast.rows[i] for i in some])
+        return StepPart(step, tokens, contrast)
+
+    def transfer_batch_to_device(self, batch: StepPart, device: torch.device, dataloader_idx: int) -> StepPart:
+        """Leave a part where it is: the decoder sends what it needs."""
+        del device, dataloader_idx
+        return batch
+
+    def _gather(self, rows: Sequence[tuple[str, ...]]) -> ContrastBatch:
+        assert self.objectives.contrast is not None
+        return self.objectives.contrast.gather(rows)
+
+    def train_dataloader(self) -> DataLoader[StepPart]:
+        """Give the parts of the steps of one epoch, which ends at a look at the held-out loss."""
+        options = self.config.training
+        epoch = self.trainer.current_epoch if self.trainer else 0
+        first = epoch * options.check_every
+        steps = range(first, min(first + options.check_every, self.config.steps))
+        parts = [(step, number) for step in steps for number in range(options.accumulate)]
+        return _loader([partial(self.part, *at) for at in parts])
+
+    def val_dataloader(self) -> DataLoader[StepPart]:
+        """Give the rows that are held out."""
+        return _loader([*self._held_out()])
+
+    def _held_out(self) -> Iterator[Callable[[], StepPart]]:
+        last, options = self.config.steps, self.config.training
+        held = self.texts.held_out_tokens
+        if self.objectives.marking and held is not None:
+            n = options.batch // options.accumulate
+            rows = held.rows[: options.held_out]
+            for first in range(0, len(rows), n):
+                yield partial(self._hidden, rows[first : first + n], first, has_bos=held.has_bos)
+        if self.objectives.contrast is not None and self.texts.held_out_contrast is not None:
+            texts = self.texts.held_out_contrast.rows
+            for first in range(0, len(texts) - 1, self.contrast_batch):
+                some = texts[first : first + self.contrast_batch]
+                yield lambda some=some: StepPart(last, contrast=self._gather(some))  # type: ignore[misc]
+
+    def _hidden(self, rows: Sequence[NDArray[np.int64]], first: int, *, has_bos: bool) -> StepPart:
+        generator = np.random.default_rng([HELD_OUT_SEED, first])
+        return StepPart(self.config.steps, mark_rows(rows, self.objectives.marking, generator, has_bos=has_bos))
+
+
+def _loader(makers: Sequence[Callable[[], StepPart]]) -> DataLoader[StepPart]:
+    """Make a loader, which must not draw a number of the generator that dropout uses: a resumed training would not."""
+    return DataLoader(_Made(makers), batch_size=None, generator=torch.Generator())
+
+
+class _Made(torch.utils.data.Dataset[StepPart]):
+    """Items that are made when they are asked for."""
+
+    def __init__(self, makers: Sequence[Callable[[], StepPart]]) -> None:
+        self.makers = makers
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    def __getitem__(self, index: int) -> StepPart:
+        return self.makers[index]()
+
+
+class Adaptation(lightning.LightningModule):
+    """The updates as a module; the decoder that they are in stays outside, so that no checkpoint holds it."""
+
+    def __init__(self, config: AdaptConfig, objectives: Objectives, lora: Lora) -> None:
+        super().__init__()
+        self.config, self.objectives, self.lora = config, objectives, lora
+        self.weights = torch.nn.ParameterList(lora.weights)
+        self.held_out: dict[str, list[tuple[float, int]]] = {}
+        self.steps: Losses = []
+        self.looks: Losses = []
+        self._sums: dict[str, float] = {}
+
+    def training_step(self, part: StepPart) -> Tensor:
+        """Compute the weighed loss of a part of a step."""
+        weights, losses = self.config.weights_at(part.step), dict[str, Tensor]()
+        contrast = self.objectives.contrast
+        if part.tokens is not None:
+            with self.lora.training(self.config.lora.dropout):
+                losses |= self.objectives.losses(replace(part, contrast=None))
+        if part.contrast is not None and contrast is not None:
+            with self.lora.training(contrast.options.dropout):
+                losses |= self.objectives.losses(replace(part, tokens=None))
+        nothing = 0.0 * self.weights[0].sum()  # of rows that are too short for any target
+        total = sum((weights[name] * loss for name, loss in losses.items()), nothing)
+        share = 1 / self.config.training.accumulate
+        for name, loss in {**losses, "loss": total}.items():
+            scale = 1.0 if name == "sscl" else share
+            self._sums[name] = self._sums.get(name, 0.0) + scale * float(loss.detach())
+        self._sums["n_tokens"] = self._sums.get("n_tokens", 0) + part.n_tokens
+        if "sscl" in losses:  # it is in one part alone, and Lightning divides by the number of parts
+            total = total + (self.config.training.accumulate - 1) * weights["sscl"] * losses["sscl"]
+        return total
+
+    def end_step(self, step: int) -> dict[str, float]:
+        """Note the losses of a step whose parts are all computed."""
+        values, self._sums = {"step": float(step), **self._sums}, {}
+        self.steps.append(values)
+        return values
+
+    def validation_step(self, part: StepPart) -> None:
+        """Add the losses of rows held out; no gradients, no dropout."""
+        for name, loss in self.objectives.losses(part).items():
+            n = len(part.tokens.targets[name][0]) if part.tokens is not None else 1
+            self.held_out.setdefault(name, []).append((float(loss), n))
+
+    def on_validation_epoch_end(self) -> None:
+        """Average the losses, and weigh them as the last phase does."""
+        means = {
+            name: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs) for name, pairs in self.held_out.items()
+        }
+        self.held_out.clear()
+        weights = self.config.phases[-1].weights
+        total = sum(weights.get(name, 0.0) * loss for name, loss in means.items())
+        self.looks.append({"step": float(len(self.steps)), **means, "loss": total})
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Make AdamW, and the learning rate's rise and fall."""
+        options, steps = self.config.training, self.config.steps
+        optimiser = torch.optim.AdamW(
+            self.weights.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(self.config, step, steps))
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Keep the losses of the steps done."""
+        checkpoint["steps"], checkpoint["looks"] = self.steps, self.looks
+
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Go on after the steps done."""
+        self.steps, self.looks = (list(cast("Losses", checkpoint[key])) for key in ("steps", "looks"))
+
+
+def rate_at(config: AdaptConfig, step: int, steps: int) -> float:
+    """Return the learning rate at a step, from 0, as a share of the largest.
+
+    Example:
+        >>> from probes.adaptation.adapt_config import CorpusPart, TrainingSpec
+        >>> config = AdaptConfig(corpus=(CorpusPart("a.txt"),), training=TrainingSpec(warmup=0.1))
+        >>> [rate_at(config, step, 100) for step in (0, 9, 10, 55, 100)]
+        [0.1, 1.0, 1.0, 0.5, 0.0]
+    """
+    options = config.training
+    warm = round(options.warmup * steps)
+    if step < warm:
+        return (step + 1) / warm
+    done = (step - warm) / max(1, steps - warm)
+    if options.schedule == "constant":
+        return 1.0
+    return max(0.0, 1 - done) if options.schedule == "linear" else 0.5 * (1 + float(np.cos(np.pi * min(1.0, done))))
+
+
+class _Steps(Callback):
+    """Ends every step, and reports it."""
+
+    def __init__(self, config: AdaptConfig, report: Callable[[StepReport], None]) -> None:
+        self.config, self.report = config, report
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._began = 0.0
+
+    def on_train_batch_start(self, trainer: object, pl_module: object, batch: StepPart, batch_idx: int) -> None:
+        """Start the clock of a step."""
+        del trainer, pl_module, batch
+        if batch_idx % self.config.training.accumulate == 0:
+            self._began = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: object, pl_module: lightning.LightningModule, outputs: object, batch: StepPart, batch_idx: int
+    ) -> None:
+        """Report a step when its last part is computed."""
+        del trainer, outputs, batch
+        assert isinstance(pl_module, Adaptation)
+        if (batch_idx + 1) % self.config.training.accumulate:
+            return
+        values = pl_module.end_step(len(pl_module.steps) + 1)
+        values["seconds"] = time.monotonic() - self._began
+        self._recent.append((values["n_tokens"], values["seconds"]))
+        tokens, seconds = (sum(column) for column in zip(*self._recent, strict=True))
+        left = (self.config.steps - len(pl_module.steps)) * seconds / len(self._recent)
+        held_out = pl_module.looks[-1]["loss"] if pl_module.looks else float("nan")
+        losses = {name: value for name, value in values.items() if name not in ("step", "n_tokens", "seconds")}
+        report = StepReport(len(pl_module.steps), self.config.steps, losses, tokens / seconds, left, held_out)
+        self.report(report)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A training that has ended; the updates hold the weights of the best look."""
+
+    best_step: int
+    """Step of the look with the lowest held-out loss; 0 where no step was taken."""
+    steps: Losses
+    """Losses, tokens and seconds of every step."""
+    looks: Losses
+    """Held-out losses at every look, the first of them before any step."""
+    seconds: float
+
+
+def train(
+    config: AdaptConfig,
+    objectives: Objectives,
+    texts: Texts,
+    lora: Lora,
+    *,
+    folder: Path,
+    fit_id: str,
+    report: Callable[[StepReport], None] = ignore_step,
+) -> Trained:
+    """Train updates that are in place, resuming what a killed training left in the folder."""
+    data, module = StepData(config, texts, objectives), Adaptation(config, objectives, lora)
+    device = objectives.language.decoder.device
+    options = config.training
+    unfinished = Unfinished(folder, fit_id)
+    started = time.monotonic()
+    if unfinished.find() is None:
+        look_once(module, data)
+
+    def look(epoch: int, *_: object) -> Look:
+        del epoch
+        values = module.looks[-1]
+        return Look(np.array([-values["loss"]]), dict(values), dict(values))
+
+    if config.steps:
+        n_looks = -(-config.steps // options.check_every)
+        keeper = KeepBest(
+            1,
+            parts=lambda: ((weight, None) for weight in module.weights),
+            look=look,
+            patience=options.patience or n_looks + 1,
+        )
+        run_trainer(
+            module,
+            data,
+            seed=config.seed,
+            device=str(device),
+            hooks=[_Steps(config, report), keeper],
+            unfinished=unfinished,
+            max_epochs=n_looks,
+            reload_dataloaders_every_n_epochs=1,
+            accumulate_grad_batches=options.accumulate,
+            gradient_clip_val=options.clip or None,
+            inference_mode=False,  # masks that validation makes are used in training
+            precision="bf16-mixed" if is_bfloat16(options.precision, device) else "32-true",
+        )
+        [best] = keeper.best_epochs.tolist()
+        if not best:
+            raise HeadError(
+                f"no held-out loss was finite (the last is {module.looks[-1]['loss']:g}); lower training.learning_rate."
+            )
+        module.to(device)
+        keeper.restore()
+        best_step = min(best * options.check_every, config.steps)
+    else:
+        best_step = 0
+    seconds = time.monotonic() - started + unfinished.seconds_before
+    return Trained(best_step, module.steps, module.looks, seconds)
+
+
+def is_bfloat16(precision: str, device: torch.device) -> bool:
+    """Whether to compute in bfloat16."""
+    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return precision == "bfloat16" or (precision == "auto" and has_it)
+
+
+@torch.no_grad()
+def look_once(module: Adaptation, data: StepData) -> None:
+    """Look at the held-out loss before any step."""
+    for part in data.val_dataloader():
+        module.validation_step(part)
+    module.on_validation_epoch_end()
+
+
+# --- From texts to an adapter ---
 
 
 RECORD = "adaptation.json"

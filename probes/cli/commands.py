@@ -225,7 +225,7 @@ class SweepArgs(Configured, Computing):
 
 
 @command(
-    "adapt_commands",
+    "decoder_commands",
     examples=(
         "adapt configs/adapt/demo.yaml",
         "adapt configs/adapt/demo.yaml --name other --seed 1",
@@ -573,7 +573,7 @@ class WeightsArgs(Args):
 
 
 @command(
-    "adapt_commands",
+    "decoder_commands",
     examples=(
         "infill smollm2-135m-instruct --rows 50",
         "infill smollm2-135m-instruct --adapter my-adapter --out infilling",

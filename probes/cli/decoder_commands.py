@@ -1,7 +1,8 @@
-"""Commands that look inside: plans on a decoder, its weights, layers of runs, geometry, and caches."""
+"""Commands that look inside (plans on a decoder, its weights, layers of runs, geometry, caches) and that adapt one."""
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,16 +17,29 @@ from rich.table import Table as ScreenTable
 from extract.decoders.decoder import compare_weights, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import CacheError, IcecoreError, UsageError, first_line, printable, unknown_name
-from extract.files import write_file
+from extract.files import write_file, write_frame
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_plan import parse_plan
 from extract.masks.mask_rules import draw
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence, look_at_blocks
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import attention_maps
-from probes.cli.commands import AttentionArgs, GeometryArgs, InspectArgs, LayersArgs, VerifyArgs, WeightsArgs
-from probes.cli.screen import open_output, read_lines, show, show_written, watcher_of
+from probes.adaptation.abilities import ROWS, SCORES, compare_scores, score_screen, verdicts, write_measured
+from probes.adaptation.infilling import DrawnSpans
+from probes.adaptation.measuring import AbilityOptions, measure_abilities
+from probes.cli.commands import (
+    AdaptArgs,
+    AttentionArgs,
+    GeometryArgs,
+    InfillArgs,
+    InspectArgs,
+    LayersArgs,
+    VerifyArgs,
+    WeightsArgs,
+)
+from probes.cli.screen import fit_line, open_output, read_lines, show, show_written, watcher_of
 from probes.data.pair_task import PairTask
 from probes.layers.findings import load_findings
 from probes.layers.geometry import (
@@ -39,9 +53,9 @@ from probes.layers.geometry import (
 )
 from probes.layers.study import PARTS, StudyOptions
 from probes.report.blocks import NOTHING
-from probes.report.decoder_figures import (
+from probes.report.comparison_figures import (
     GEOMETRY_NOTE,
-    NAMES,
+    PARTS_OF_BLOCK,
     draw_geometry,
     draw_maps,
     draw_similarity,
@@ -50,19 +64,21 @@ from probes.report.decoder_figures import (
     split_series,
 )
 from probes.report.layer_figures import curve_caption, write_curve
-from probes.report.safe_csv import write_frame
+from probes.report.page import PAGE
 from probes.report.style import WIDE, Album, on_panel
+from probes.runs.compare import write_report
 from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
 from probes.runs.layer_studies import ALL, compare_layers
 from probes.runs.results import open_runs
 from probes.runs.run_caches import is_run, open_named
 from probes.runs.run_config import figure_formats, load_run_task
-from probes.runs.run_pages import write_report
+from probes.runs.watcher import short_time
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probes.adaptation.adapt import StepReport
     from probes.layers.findings import HeadFindings
 
 
@@ -141,11 +157,11 @@ def weights_command(args: WeightsArgs) -> int:
     described = (decoder.description for decoder in (one, other))
     names = " and ".join(f"{about.name}{'+' * bool(about.adapter)}{about.adapter}" for about in described)
     table = Table(title=printable(f"cosine of the weights of {names}"), box=SIMPLE)
-    for column in ("layer", *NAMES.values(), "distance"):
+    for column in ("layer", *PARTS_OF_BLOCK.values(), "distance"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer, rows in frame.groupby("layer", sort=False):
         by_part = rows.set_index("part")
-        cosines = (f"{by_part['cosine'][part]:.4f}" if part in by_part.index else "-" for part in NAMES)
+        cosines = (f"{by_part['cosine'][part]:.4f}" if part in by_part.index else "-" for part in PARTS_OF_BLOCK)
         table.add_row(str(layer), *cosines, f"{by_part['distance']['block']:.4f}")
     Console(markup=False).print(table)
     show("distance: length of the difference of all weights over that of the first")
@@ -497,3 +513,80 @@ def _certificate_text(cache: LatentCache) -> str:
         f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
         "weights bit-identical"
     )
+
+
+# --- Adaptation ---
+
+
+SECONDS = 30.0
+"""Between two lines on a screen that is no terminal."""
+
+
+def adapt_command(args: AdaptArgs) -> int:
+    """Adapt a decoder, and say where the adapter is and how to probe it."""
+    from probes.adaptation.adapt import (
+        adapt,  # which loads Lightning
+        ignore_step,
+    )
+
+    report = ignore_step if args.quiet else _report(Console(stderr=True), is_verbose=args.verbose)
+    adapted = adapt(args.config, say=watcher_of(args).say, report=report)
+    show_written(adapted.folder, ("adapter_model.safetensors", "adaptation.json", "losses.csv", "held_out.csv"))
+    show(adapted.verdict)
+    adapters = ",".join((*args.config.decoder.adapters, str(adapted.folder)))  # those that it was trained upon first
+    needs_spans = any(segment.kind.needs_spans for segment in parse_plan(args.config.plan).segments)
+    plan = "bidirectional" if needs_spans else args.config.plan  # which hybrid is where there are no spans
+    show(f"probe it with: icecore run CONFIG --decoder.adapter {adapters} --extraction.plan {plan}")
+    return 0
+
+
+def _report(console: Console, *, is_verbose: bool) -> "Callable[[StepReport], None]":
+    shown = 0.0
+    is_line = console.is_terminal and not is_verbose
+
+    def report(step: "StepReport") -> None:
+        nonlocal shown
+        now = time.monotonic()
+        parts = [f"step {step.step} of {step.steps}", *(f"{name} {loss:.3f}" for name, loss in step.losses.items())]
+        parts += [f"held-out {step.held_out:.3f}"] * (step.held_out == step.held_out)
+        parts += [f"{step.tokens_per_second:,.0f} tokens/s", f"{short_time(step.seconds_left)} left"]
+        text = ", ".join(parts)
+        if is_line:
+            console.print(
+                fit_line(text, max(console.width, 40) - 1), end="\r", highlight=False, soft_wrap=True, markup=False
+            )
+        elif is_verbose or step.step in (1, step.steps) or now - shown > SECONDS:
+            console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
+            shown = now
+
+    return report
+
+
+def infill_command(args: InfillArgs) -> int:
+    """Measure what a decoder can do with text, print it, and write it where a folder is named."""
+    shortest, longest = map(int, args.span_tokens.split("-"))
+    options = AbilityOptions(
+        plans=args.plans,
+        texts=args.texts,
+        column=args.column or "text",
+        split=args.split,
+        rows=args.rows,
+        spans=DrawnSpans(args.spans, shortest, longest, args.seed),
+        choices=args.choices,
+        infillings=args.infillings,
+        window=args.window,
+        continuations=args.continuations,
+        new_tokens=args.new_tokens,
+        bos=args.bos,
+        max_tokens=args.max_tokens,
+    )
+    folder = open_output(args.out) if args.out else None
+    decoder = DecoderSpec(args.decoder, adapter=args.adapter or None, device=args.device)
+    measured = measure_abilities(decoder, options, watcher=watcher_of(args))
+    compared = compare_scores([measured.scores], [measured.scores.name])
+    Console(markup=False).print(score_screen(compared))
+    show("\n".join([*measured.scores.notes, *(f"{sentence}." for sentence in verdicts(compared))]))
+    if folder is not None:
+        drawn = write_measured(folder, measured, formats=args.figures)
+        show_written(folder, (PAGE, "summary.md", SCORES, ROWS), drawn)
+    return 0

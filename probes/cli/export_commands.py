@@ -10,7 +10,7 @@ from rich.table import Table
 from extract.decoders.decoder import load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, UsageError, printable
-from extract.files import write_file
+from extract.files import write_file, write_frame
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import parse_plan
 from extract.registry import require_extra
@@ -20,15 +20,12 @@ from probes.cli.run_commands import column_of
 from probes.cli.screen import read_lines, show, show_written, watcher_of
 from probes.data.task import read_texts
 from probes.export.mteb import fill_task, find_tasks, mean_scores, read_instructions, run_mteb, split_tasks
-from probes.export.recipe import push_run, stage_run, why_not_stock
-from probes.export.sentence_transformers import export_sentence_transformer
-from probes.report.decoder_figures import draw_scores
-from probes.report.safe_csv import write_frame
+from probes.export.sentence_transformers import export_sentence_transformer, push_run, stage_run, why_not_stock
+from probes.report.comparison_figures import draw_scores
 from probes.report.style import Album
-from probes.runs.chosen_encoder import ChosenEncoder, relative_cost
 from probes.runs.config_file import read_config
 from probes.runs.folder import CONFIG
-from probes.runs.predict import read_run_folder
+from probes.runs.predict import ChosenEncoder, read_run_folder, relative_cost
 from probes.runs.run_caches import open_named
 from probes.runs.run_config import load_run_task
 from probes.runs.task_kinds import KINDS

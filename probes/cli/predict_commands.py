@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from extract.errors import ConfigError, InputError, TaskError, UnknownNameError, UsageError, first_line, printable
-from extract.files import write_file
+from extract.files import write_csv, write_file
 from extract.records import Values
 from probes.cli.arguments import Watched
 from probes.cli.commands import PredictArgs, ScoreArgs, ServeArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, inner_suffix
 from probes.heads.layer_head import require_probabilities
-from probes.report.safe_csv import write_csv
 from probes.runs.new_rows import TABLES, NewRow, Row, RowReader, count_texts
-from probes.runs.predict import CHUNK_ROWS, Answer, LoadedRun, Scorer, load_run
+from probes.runs.predict import CHUNK_ROWS, Answer, LoadedRun, RowScorer, load_run
 
 # --- Scores of new rows ---
 
@@ -98,7 +97,7 @@ def _cell(value: str | float | None) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
 
 
-def _one_row(texts: Sequence[str], scorer: Scorer) -> Row:
+def _one_row(texts: Sequence[str], scorer: RowScorer) -> Row:
     if len(texts) != scorer.n_texts:
         raise InputError(
             f"{len(texts)} texts were given; allowed: {count_texts(scorer.n_texts)} for a run on {scorer.kind}, or a "
@@ -151,7 +150,7 @@ def _format_of(out: str) -> str:
     return "csv"
 
 
-def _say(scorer: Scorer, args: Watched, more: str = "") -> None:
+def _say(scorer: RowScorer, args: Watched, more: str = "") -> None:
     watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds{more}")
 
 
@@ -169,7 +168,7 @@ def _csv_cell(value: object) -> object:
     return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
 
 
-def _serve(scorer: Scorer, reader: RowReader, columns: tuple[str, ...], args: PredictArgs) -> int:
+def _serve(scorer: RowScorer, reader: RowReader, columns: tuple[str, ...], args: PredictArgs) -> int:
     """Answer every line of standard input with one line; a line that cannot be read is answered with its error."""
     for number, line in enumerate(_read_bounded(sys.stdin.buffer), start=1):
         where = f"line {number}"

@@ -10,19 +10,17 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 from extract.errors import HeadError, UsageError, printable
-from extract.files import write_file
+from extract.files import write_file, write_frame
 from probes.adaptation.abilities import compare_abilities, holds_abilities, score_screen, verdicts, write_compared
 from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
 from probes.report.blocks import Block, Table, cell, metric_label, number, percent
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
-from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
-from probes.report.safe_csv import write_frame
+from probes.report.predictions import digest_source, is_drawn, note_drawn
 from probes.report.style import Album
-from probes.runs.compare import Comparison, compare, note_on_settings
+from probes.runs.compare import Comparison, compare, note_on_settings, write_comparison, write_report
 from probes.runs.results import centres_of_gravity, layers_across, open_runs, rank_systems
-from probes.runs.run_pages import write_comparison, write_report
 
 if TYPE_CHECKING:
     import pandas as pd

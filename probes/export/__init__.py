@@ -12,9 +12,9 @@ _HOMES = {
     "export_sentence_transformer": "probes.export.sentence_transformers",
     "fill_task": "probes.export.mteb",
     "load_sentence_transformer": "probes.export.sentence_transformers",
-    "push_run": "probes.export.recipe",
+    "push_run": "probes.export.sentence_transformers",
     "run_mteb": "probes.export.mteb",
-    "stage_run": "probes.export.recipe",
+    "stage_run": "probes.export.sentence_transformers",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

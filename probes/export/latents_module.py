@@ -9,7 +9,7 @@ from sentence_transformers.base.modules import InputModule
 from extract.decoders.decoder import Decoder
 from extract.run.embed import embed_texts
 from extract.wiring.states import layer_widths
-from probes.export.recipe import Recipe, save_decoder_files
+from probes.export.sentence_transformers import Recipe, save_decoder_files
 
 
 class DecoderLatents(InputModule):

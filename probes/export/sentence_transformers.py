@@ -1,30 +1,455 @@
-"""Folders that sentence-transformers encodes with, equal to the latents of a cache."""
+"""Folders that sentence-transformers encodes with, equal to the latents of a cache, and how they go to the hub."""
 
 import json
+import os
+import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import yaml
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder, load_decoder, quiet_loading
-from extract.decoders.decoder_spec import DecoderSpec
+from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM, KNOWN_DECODERS, DecoderSpec, select_layers
 from extract.decoders.fetch import working_folder
 from extract.errors import CodeError, ConfigError, HeadError, first_line
-from extract.registry import require_extra
+from extract.inputs.template import InputTemplate
+from extract.registry import later, require_extra
 from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec, require_one_reading
-from probes.export.recipe import MODULES, Recipe, why_not_stock, write_custom, write_stock
-from probes.runs.folder import UNREADABLE
-from probes.runs.predict import load_scorer
+from probes.latents.text_latents import Transform
+from probes.report.scores import seal_scores
+from probes.runs.folder import UNREADABLE, RunFolder, read_spec
+from probes.runs.predict import load_scorer, read_run_folder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from probes.latents.text_latents import Transform
 
+# --- The recipe ---
+
+
+STOCK_POOLINGS = {"last": "lasttoken", "mean": "mean", "max": "max", "first": "cls"}
+"""Poolings to what sentence-transformers calls them; its weighted mean counts on from the tokens of a prompt."""
+MODULES = {
+    "transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "normalize": "sentence_transformers.base.modules.normalize.Normalize",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How texts become vectors: one layer and pooling of an extraction.
+
+    Attributes:
+        spec: The extraction, of this layer and pooling alone.
+        normalise: Whether vectors are divided by their length.
+        decoder: `name`, `weight_digest` and `tokenizer_digest` of the decoder.
+        is_stock: Whether sentence-transformers' own modules read it, or the module of this project.
+        read_out: What is done to the latents, fitted on other texts; None where nothing is.
+    """
+
+    spec: ExtractionSpec
+    normalise: bool
+    decoder: Mapping[str, str]
+    is_stock: bool = False
+    read_out: Transform | None = None
+    FILE: ClassVar[str] = "icecore.json"
+    TENSORS: ClassVar[str] = "icecore.safetensors"
+    SCHEMA: ClassVar[int] = 1
+
+    @classmethod
+    def of(
+        cls,
+        decoder: Decoder,
+        spec: ExtractionSpec,
+        *,
+        layer: str,
+        pooling: str,
+        normalise: bool,
+        read_out: Transform | None = None,
+    ) -> "Recipe":
+        """Narrow an extraction to one layer and pooling."""
+        layers = select_layers(layer, len(decoder.blocks))
+        if len(layers) != 1:
+            raise ConfigError(f"the layer is {layer!r}, which are {len(layers)}; allowed: one, as block_12, 12 or -1.")
+        if spec.template.spans and not spec.template.spans.startswith("random:"):
+            raise ConfigError(
+                f"template.spans is the file {Path(spec.template.spans).name!r}, which new texts are not in; allowed: "
+                "none, or 'random:SEED'."
+            )
+        described = decoder.description
+        names = {key: getattr(described, key) for key in ("name", "weight_digest", "tokenizer_digest")}
+        narrow = replace(spec, layers=layers, poolings=(pooling,), batch_tokens=None)
+        return cls(narrow, normalise, names, read_out=read_out)
+
+    @property
+    def layer(self) -> str:
+        """The layer."""
+        return self.spec.layers[0]
+
+    @property
+    def pooling(self) -> str:
+        """The pooling."""
+        return self.spec.poolings[0]
+
+    def with_instruction(self, instruction: str) -> ExtractionSpec:
+        """Return the extraction with another instruction before the text."""
+        return replace(self.spec, template=replace(self.spec.template, name="", instruction=instruction))
+
+    def vectors(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
+        """Return what becomes of latents, before they are divided by their lengths."""
+        return latents if self.read_out is None else self.read_out(latents[None])[0]
+
+    def save(self, folder: Path) -> None:
+        """Write the recipe to a folder, and what is done to latents beside it."""
+        if self.read_out is not None:
+            tensors = {key: getattr(self.read_out, key).contiguous() for key in ("mean", "scale", "basis")}
+            (folder / self.TENSORS).write_bytes(save(tensors))
+        (folder / self.FILE).write_text(json.dumps(self.to_dict(), indent=2) + "\n", "utf-8")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the recipe as plain values."""
+        extraction = {key: value for key, value in asdict(self.spec).items() if key not in ("store_texts", "views")}
+        return {
+            **({} if self.read_out is None else {"read_out": self.read_out.name}),
+            "schema": self.SCHEMA,
+            "is_stock": self.is_stock,
+            "normalise": self.normalise,
+            "decoder": dict(self.decoder),
+            "extraction": json.loads(json.dumps(extraction)),
+        }
+
+    @classmethod
+    def read(cls, folder: Path) -> "Recipe":
+        """Read the recipe of a folder; HeadError where it has none that can be read."""
+        try:
+            values = json.loads((folder / cls.FILE).read_text("utf-8"))
+            if values["schema"] != cls.SCHEMA:
+                raise ValueError(f"its schema is {values['schema']}, this version reads {cls.SCHEMA}")
+            spec = read_spec(values["extraction"])
+            read_out = None
+            if "read_out" in values:
+                read_out = Transform(str(values["read_out"]), **load((folder / cls.TENSORS).read_bytes()))
+            return cls(spec, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]), read_out)
+        except (*UNREADABLE, SafetensorError) as error:
+            raise HeadError(
+                f"folder {str(folder)!r} holds no {cls.FILE} that can be read ({first_line(error)}); allowed: a folder "
+                "made by icecore export sentence-transformers."
+            ) from error
+
+    def require_decoder(self, decoder: Decoder, folder: Path) -> None:
+        """Refuse a decoder or tokenizer that is not the one the folder was made with."""
+        for key in ("weight_digest", "tokenizer_digest"):
+            if getattr(decoder.description, key) != self.decoder[key]:
+                part = "decoder" if key == "weight_digest" else "tokenizer"
+                raise HeadError(
+                    f"the {part} in {str(folder)!r} is not the one it was exported with: its digest differs; export "
+                    "the folder again."
+                )
+
+
+def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
+    """Say why the modules of sentence-transformers cannot read what a recipe asks for; empty where they can."""
+    spec, pooling = recipe.spec, recipe.pooling
+    special = decoder.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    reasons = {
+        f"latents are transformed ({recipe.read_out and recipe.read_out.name})": recipe.read_out is not None,
+        f"the plan is {spec.plan!r}, and a stock folder is causal": not spec.mask_plan.is_untouched,
+        "its template is not that of the tokenizer alone": replace(spec.template, max_tokens=None) != InputTemplate(),
+        f"{recipe.layer} is inside a block": recipe.layer not in decoder.layers,
+        f"transformers hands out {recipe.layer} only after the final norm": recipe.layer == decoder.layers[-2],
+        f"its pooling is {pooling!r}; stock ones are {', '.join(STOCK_POOLINGS)}": pooling not in STOCK_POOLINGS,
+        f"the tokenizer adds special tokens, which a stock {pooling} would pool": pooling != "last" and any(special),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def save_decoder_files(decoder: Decoder, folder: Path, *, max_tokens: int | None = None) -> None:
+    """Write a decoder and its tokenizer in hub layout; texts are padded on the right."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer: Any = copy(decoder.tokenizer)
+    if max_tokens is not None:
+        tokenizer.padding_side, tokenizer.model_max_length = "right", max_tokens
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token  # masked, so any token will do
+    with quiet_loading():
+        tokenizer.save_pretrained(folder)
+        decoder.module.save_pretrained(folder)
+
+
+def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
+    """Write a folder of stock modules: Transformer, Pooling and perhaps Normalize."""
+    window = decoder.description.window
+    save_decoder_files(decoder, folder, max_tokens=min(window, recipe.spec.template.max_tokens or window))
+    number = {EMBEDDING: 0, FINAL_NORM: len(decoder.blocks)}.get(recipe.layer, decoder.layers.index(recipe.layer))
+    output = {"method": "forward", "method_output_name": ["hidden_states", number]}
+    parts = [("transformer", ""), ("pooling", "1_Pooling"), *[("normalize", "2_Normalize")] * recipe.normalise]
+    pooling = {
+        "embedding_dimension": decoder.description.width,
+        "pooling_mode": STOCK_POOLINGS[recipe.pooling],
+        "include_prompt": False,
+    }
+    files = {
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": output},
+            "module_output_name": "token_embeddings",
+        },
+        "1_Pooling/config.json": pooling,
+        "modules.json": _modules([(MODULES[name], path) for name, path in parts]),
+        "config_sentence_transformers.json": _model_config(),
+        Recipe.FILE: replace(recipe, is_stock=True).to_dict(),
+    }
+    _write(files, folder, [path for _, path in parts])
+
+
+def write_custom(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
+    """Write a folder that the module of this project reads."""
+    save_decoder_files(decoder, folder)
+    parts = [(DECODER_LATENTS.place.replace(":", "."), "")]
+    parts += [(MODULES["normalize"], "1_Normalize")] * recipe.normalise
+    files = {
+        "modules.json": _modules(parts),
+        "config_sentence_transformers.json": _model_config(),
+    }
+    _write(files, folder, [path for _, path in parts])
+    recipe.save(folder)
+
+
+def _write(files: Mapping[str, object], folder: Path, parts: list[str]) -> None:
+    for path in filter(None, parts):
+        (folder / path).mkdir(exist_ok=True)
+    for name, values in files.items():
+        (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+
+
+def _modules(parts: list[tuple[str, str]]) -> list[dict[str, object]]:
+    return [
+        {"idx": number, "name": str(number), "path": path, "type": kind} for number, (kind, path) in enumerate(parts)
+    ]
+
+
+def _model_config() -> dict[str, object]:
+    return {
+        "model_type": "SentenceTransformer",
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    }
+
+
+# A finished run on the hub: heads, scores, report, cache and a card.
+
+
+TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
+"""Suffixes of files that are searched for what nobody else should read."""
+REST = r"/[^\s\"'<>;,)]*[^\s\"'<>;,).]"
+PATH = re.compile(r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var|data)" + REST)
+CLIMBING = re.compile(r"(?<![\w.~:/-])(?:\.\./)+(?:root|home|Users|tmp|var)" + REST)
+"""Relative paths that pass the root of the disk."""
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
+SEALED = ("heads", "manifests", "config.yaml")
+"""Files of a run, or folders of them, that cannot be changed without breaking their digests."""
+REASONS = {
+    401: "the hub does not know you; log in with: hf auth login",
+    403: "your token may not write there; make one with write access",
+    404: "there is no such owner, or your token may not see it",
+}
+"""Answers of the hub, and what to do."""
+
+
+def stage_run(
+    run: str | Path,
+    folder: str | Path,
+    *,
+    repo: str = "OWNER/NAME",
+    has_cache: bool = True,
+    caches: str | Path = "",
+) -> list[Path]:
+    """Write to a folder what `push_run` uploads: the run folder, its cache under `caches/`, and a card, README.md.
+
+    Files are linked where the disk allows it, and copied otherwise. Absolute paths are shortened to their last part.
+
+    Args:
+        run: A finished run.
+        folder: A new or empty folder.
+        repo: The name of the repository, for the card.
+        has_cache: Send the cache too, which may be large.
+        caches: Folder of the caches; the one that the run names when empty.
+
+    Returns:
+        The files, relative to the folder.
+
+    Raises:
+        HeadError: No finished run there.
+        CacheError: Its cache is gone; `has_cache=False` sends the rest.
+        ConfigError: The folder holds something, or a file has a token of the hub in it; names the file.
+    """
+    source, target = read_run_folder(run), Path(folder)
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
+    files = {path.relative_to(source.path): path for path in _plain_files(source.path)}
+    if has_cache:
+        cache = source.cache(caches)
+        files |= {Path("caches", path.relative_to(cache.path.parent)): path for path in cache.files}
+    changed = _without_private(files)
+    for name, path in files.items():
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if name in changed:
+            copy.write_text(changed[name], "utf-8")
+            continue
+        try:
+            os.link(path, copy)
+        except OSError:
+            shutil.copyfile(path, copy)
+    card = target / "README.md"
+    card.unlink(missing_ok=True)  # it may be a link to a file of the run
+    card.write_text(_shortened(write_card(source, repo, has_cache=has_cache)), "utf-8")
+    return sorted({*files, Path("README.md")})
+
+
+def _plain_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a run; drafts, links and hidden files are left out."""
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not path.is_symlink() and not is_hidden:
+            yield path
+
+
+def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
+    """Return the texts of files that name absolute paths, shortened to their last parts; scores are sealed again."""
+    texts = {name: path.read_text("utf-8", errors="replace") for name, path in files.items() if path.suffix in TEXTS}
+    changed = {}
+    for name, text in texts.items():
+        if TOKEN.search(text):
+            raise ConfigError(
+                f"{str(name)!r} has a token of the hub in it; take it out before the run is sent to others."
+            )
+        is_sealed = name.parts[0] in SEALED
+        if is_sealed and (match := PATH.search(text)):
+            raise ConfigError(
+                f"{str(name)!r} has the absolute path {match[0][:60]!r} in it, and a digest that forbids to change "
+                "it; run again with a path relative to the working folder."
+            )
+        shortened = _shortened(text)
+        if shortened != text and not is_sealed:  # a config keeps its relative paths
+            changed[name] = shortened
+    scores = Path("scores.json")
+    if scores in changed:
+        values = json.loads(changed[scores])
+        seal = seal_scores(values)
+        changed = {
+            name: changed.get(name, text).replace(values["sha256"], seal)
+            for name, text in texts.items()
+            if name in changed or values["sha256"] in text
+        }
+    return changed
+
+
+def _shortened(text: str) -> str:
+    """Return a text with the last parts of its absolute paths, and of those that pass the root of the disk."""
+    for pattern in (PATH, CLIMBING):
+        text = pattern.sub(lambda match: Path(match[0]).name, text)
+    return text
+
+
+def write_card(run: RunFolder, repo: str, *, has_cache: bool) -> str:
+    """Write the card of a run: metadata, how to load it, and the summary of its report."""
+    scores, decoder = run.scores, run.scores.header.decoder
+    known = KNOWN_DECODERS.get(str(decoder["name"]).lower())
+    base = known.hub_id if known else decoder["name"] if "/" in str(decoder["name"]) else None
+    metadata: dict[str, object] = {
+        "library_name": "icecore",
+        **({"base_model": base} if base else {}),
+        "tags": ["icecore", "probing", "frozen-features", scores.header.kind],
+    }
+    summary = run.path / "summary.md"
+    cache = "\nThe latents of every layer are in `caches/`: `icecore.LatentCache(path)`.\n" if has_cache else ""
+    return f"""---
+{yaml.safe_dump(metadata, sort_keys=False).strip()}
+---
+
+Heads on the frozen latents of {decoder["name"]}, on the task {scores.header.task["name"]} ({scores.header.kind}), under
+the mask plan `{scores.cache["plan"]}`. Made with icecore. To use the best head, `{run.best}`:
+
+```python
+import icecore
+from huggingface_hub import snapshot_download
+
+run = icecore.load_run(snapshot_download("{repo}"))
+```
+{cache}
+{summary.read_text("utf-8") if summary.is_file() else ""}"""
+
+
+def push_run(
+    run: str | Path,
+    repo: str,
+    *,
+    is_public: bool = False,
+    has_cache: bool = True,
+    caches: str | Path = "",
+    report: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Upload a finished run to a repository of the hub, which is made where it is missing; see `stage_run`.
+
+    Args:
+        run: A finished run.
+        repo: `OWNER/NAME`.
+        is_public: Make a new repository public; one that is there stays as it is.
+        has_cache: Send the cache too.
+        caches: Folder of the caches; the one that the run names when empty.
+        report: Receives one-line remarks.
+
+    Returns:
+        The address of the upload.
+
+    Raises:
+        ConfigError: A repository without an owner, or the hub refuses or cannot be reached; and as `stage_run`.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise ConfigError(f"the repository is {repo!r}; allowed: OWNER/NAME.")
+    from huggingface_hub import HfApi
+
+    path = Path(run).resolve()
+    with TemporaryDirectory(prefix=".push-", dir=path.parent) as draft:
+        files = stage_run(run, draft, repo=repo, has_cache=has_cache, caches=caches)
+        size = sum((Path(draft) / file).stat().st_size for file in files)
+        report(f"uploading {len(files)} files, {size / 1e6:,.1f} MB, to {repo}")
+        api = HfApi()
+        try:
+            api.create_repo(repo, private=not is_public, exist_ok=True)
+            message = f"Upload the run {path.name} of icecore"
+            commit = api.upload_folder(repo_id=repo, folder_path=draft, commit_message=message)
+        except Exception as error:  # the client, its HTTP layer and the system raise unrelated types
+            raise _refusal(repo, error) from error
+    return str(commit.commit_url)
+
+
+def _refusal(repo: str, error: Exception) -> ConfigError:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    reason = REASONS.get(status or 0, first_line(error).rstrip("."))
+    answer = f" (HTTP {status})" if status else ""
+    return ConfigError(f"the run was not uploaded to {repo!r}: {reason}{answer}. Nothing here has changed; try again.")
+
+
+# --- Folders ---
+
+
+DECODER_LATENTS = later("probes.export.latents_module:DecoderLatents")
+"""The module of a folder; importing it needs the extra."""
 TOLERANCE = 1e-4
 """Largest difference to a cache, relative to the largest value of a vector."""
 TRIALS = (
@@ -151,12 +576,10 @@ def load_sentence_transformer(
         return model
     from sentence_transformers.base.modules import Normalize
 
-    from probes.export.latents_module import DecoderLatents
-
     spec: Any = DecoderSpec(str(folder), dtype=dtype, device=device, trust_remote_code=trust_remote_code)  # type: ignore[arg-type]
     decoder = load_decoder(spec)
     recipe.require_decoder(decoder, Path(folder))
-    modules = [DecoderLatents(decoder, recipe), *[Normalize()] * recipe.normalise]
+    modules = [DECODER_LATENTS(decoder, recipe), *[Normalize()] * recipe.normalise]
     model = package.SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
     return model
 

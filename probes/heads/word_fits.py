@@ -4,7 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -29,9 +29,7 @@ from probes.metrics.bootstrap import (
     UnitScorer,
     add_up,
     number_units,
-    right_scorer,
-    summarise_accuracy,
-    summarise_span_f1,
+    share_of_sums,
 )
 from probes.metrics.prediction_metrics import (
     DECODINGS,
@@ -297,12 +295,7 @@ class TagScorer:
 
     def summarise(self, ids: Int[np.ndarray, "S W"], *, n_resamples: int) -> SeedSummary:
         """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together."""
-        resampling = Resampling(n_resamples)
-        if self.metric == "accuracy":
-            right = np.stack([self._pick(row) == self._gold for row in ids])
-            return summarise_accuracy(right, offsets=self._offsets, documents=self.documents, resampling=resampling)
-        counts = np.stack([self.count(row).by_sentence() for row in ids])
-        return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
+        return self.unit_scorer(is_sorted=True).summarise(ids, Resampling(n_resamples))
 
     def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[Values]:
         """Return the table of conlleval (without spans, of each tag) of all seeds added up; `n_gold` is of one seed."""
@@ -353,30 +346,31 @@ class TagScorer:
 
     def sentence_scores(self, ids: Int[np.ndarray, " W"]) -> Float[np.ndarray, " N"]:
         """Score every sentence by itself, for paired tests: its share of right words; NaN where it has none."""
+        n_right, n_words = self._count_right(ids).T
+        return np.where(n_words > 0, n_right / np.maximum(n_words, 1), np.nan)
+
+    def _count_right(self, ids: Int[np.ndarray, " W"]) -> Int[np.ndarray, "N 2"]:
+        """Count the right words and all words of every sentence."""
         right = np.concatenate([[0], np.cumsum(self._pick(ids) == self._gold)])
-        sizes = np.diff(self._offsets)
-        return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
+        return np.stack([np.diff(right[self._offsets]), np.diff(self._offsets)], axis=-1)
 
-    def unit_scorer(self) -> UnitScorer:
-        """Return how predictions `(M, W)` of the split are scored and resampled."""
-        sizes = np.diff(self._offsets)
-        n_sentences = len(sizes)
-        names = self.documents if self.documents is not None else [str(k) for k in range(n_sentences)]
-        units = number_units(names, n_sentences)
-        if self.metric == "accuracy":
-            picked = slice(None) if self.scored is None else self.scored
-            right = right_scorer(self._gold, np.repeat(units, sizes), unit=self.unit)
-            return replace(
-                right,
-                count=lambda ids: right.count(_rows(ids)[:, picked]),
-                quick=lambda ids: np.asarray((_rows(ids)[:, picked] == self._gold).mean(-1)),
-            )
+    def unit_scorer(self, *, is_sorted: bool = False) -> UnitScorer:
+        """Return how predictions `(M, W)` of the split are scored and resampled; `is_sorted` as in `number_units`."""
+        units = number_units(self.documents, len(self._offsets) - 1, is_sorted=is_sorted)
+        n_units, is_accuracy = int(units.max(initial=-1)) + 1, self.metric == "accuracy"
 
-        def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U 3"]:
-            counts = np.stack([self.count(row).by_sentence() for row in _rows(ids)]).astype(np.float64)
-            return add_up(counts, units, int(units.max()) + 1)
+        def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U C"]:
+            rows = np.asarray(ids, np.int64)
+            counts = [self._count_right(row) if is_accuracy else self.count(row).by_sentence() for row in rows]
+            return add_up(np.stack(counts).astype(np.float64), units, n_units)
 
-        return UnitScorer(self.metric, self.unit, int(units.max()) + 1, 3, count, f1_of_counts)
+        def quick(ids: NDArray[np.generic]) -> NDArray[np.float64]:
+            return np.array([self.score(row) for row in np.asarray(ids, np.int64)])
+
+        n_counts, of_sums = (2, share_of_sums) if is_accuracy else (3, f1_of_counts)
+        return UnitScorer(
+            self.metric, self.unit, n_units, n_counts, count, of_sums, quick=quick if is_accuracy else None
+        )
 
     @cached_property
     def _labels(self) -> SpanLabels:
@@ -392,10 +386,6 @@ class TagScorer:
 
     def _pick(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return ids if self.scored is None else ids[self.scored]
-
-
-def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
-    return np.asarray(ids, np.int64)
 
 
 def tag_scorer(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> TagScorer:

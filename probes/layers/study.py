@@ -16,10 +16,9 @@ from extract.errors import HeadError, InputError, TaskError, unknown_name
 from extract.linear import estimated_products
 from extract.poolings.pooling_table import JOIN
 from probes.data.task import Same, Task
-from probes.heads.head_table import HEADS, HeadOptions
+from probes.heads.head_table import HEADS, HeadOptions, TaskKind
 from probes.heads.layer_head import FitContext, HeadParts, Reporter, Together, take_apart
 from probes.heads.result import HeadResult
-from probes.heads.task_kind import TaskKind
 from probes.latents.text_latents import channels_of
 from probes.layers.findings import VIEWS, Agreement, HeadFindings, Resampled, ViewCurve
 from probes.layers.views import LayerRows, Readout, learn_mix, measure_information, predict_sets

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
@@ -246,43 +246,6 @@ def summarise_class_seeds(
     return class_scorer(gold, metric=metric, groups=groups).summarise(predicted, resampling)
 
 
-def summarise_span_f1(
-    counts: Int[np.ndarray, "S N 3"], *, documents: Sequence[str] | None = None, resampling: Resampling = DEFAULT
-) -> SeedSummary:
-    """Summarise the micro F1 of spans over seeds, with an interval over sentences or over named documents.
-
-    Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
-    """
-    from probes.metrics.prediction_metrics import f1_of_counts
-
-    return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
-
-
-def summarise_accuracy(
-    right: Bool[np.ndarray, "S W"],
-    *,
-    offsets: Int[np.ndarray, " N_1"],
-    documents: Sequence[str] | None = None,
-    resampling: Resampling = DEFAULT,
-) -> SeedSummary:
-    """Summarise the accuracy of words over seeds, with an interval over sentences or documents, as `summarise_span_f1`.
-
-    Sentences start at `offsets`, whose last entry is the number of words; no prediction is not right.
-    """
-    sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
-    n_right = np.diff(sums[:, offsets], axis=1)
-    counts = np.stack([n_right, np.broadcast_to(np.diff(offsets), n_right.shape)], axis=2)
-    return summarise_counts(_by_unit(counts, documents), _share_of_sums, resampling=resampling)
-
-
-def _by_unit(counts: Int[np.ndarray, "S N C"], documents: Sequence[str] | None) -> Int[np.ndarray, "S U C"]:
-    """Add up the counts of the sentences of each document."""
-    if documents is None:
-        return counts
-    units = number_units([str(name) for name in documents], counts.shape[1], is_sorted=True)
-    return add_up(counts, units, int(units.max(initial=-1)) + 1)
-
-
 AT_ONCE = 1 << 24
 """Counts in memory at once."""
 TINY = 1e-12
@@ -475,11 +438,12 @@ def mean_scorer(
         return add_up(np.stack([scores, np.ones_like(scores)], axis=-1), units, n_units)
 
     return UnitScorer(
-        metric, unit, n_units, 2, count, _share_of_sums, quick=lambda predicted: np.asarray(score(predicted).mean(-1))
+        metric, unit, n_units, 2, count, share_of_sums, quick=lambda predicted: np.asarray(score(predicted).mean(-1))
     )
 
 
-def _share_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+def share_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide the first of two sums by the second."""
     return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1))
 
 

@@ -14,11 +14,12 @@ from extract.errors import HeadError, unknown_name
 from extract.linear import affine_layers, multiply_layers
 from extract.records import Values
 from probes.latents.text_latents import Standardiser
-from probes.latents.word_latents import WordBatch
 from probes.networks.network_options import Widths, code_widths
 
 if TYPE_CHECKING:
     from lightning.pytorch.utilities.types import OptimizerLRScheduler
+
+    from probes.latents.word_latents import WordBatch
 
 
 ENCODERS = {
@@ -618,7 +619,7 @@ class TokenHead(StackedModule, ABC):
         """Let the next fit continue from there."""
         self._noise_before = cast("Mapping[str, object]", checkpoint["noise"])
 
-    def training_step(self, batch: WordBatch, _: int) -> Tensor:
+    def training_step(self, batch: "WordBatch", _: int) -> Tensor:
         """Compute the sum of the probes' losses: none of them moves the weights of another."""
         if batch.labels is None:
             raise HeadError("a batch without labels cannot be trained on; use the training loader.")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from extract.errors import HeadError
 from extract.records import Values
 from probes.heads.result import HeadResult
-from probes.layers.findings import VIEWS, HeadFindings, load_findings
-from probes.layers.layer_predictions import LayerPredictions, load_predictions
+from probes.layers import FINDINGS, PREDICTED
+from probes.layers.findings import VIEWS, HeadFindings, LayerPredictions, load_findings, load_predictions
 from probes.metrics.bootstrap import paired_scores
 from probes.metrics.significance import joint_intervals
 from probes.report.blocks import describe_point, metric_label, percent
@@ -161,7 +161,7 @@ class Exploration:
 def explore_run(context: Context, folder: Path) -> Exploration:
     """Gather what the page of a run shows of its layers and rows, from its scores and what lies in its folder."""
     try:
-        findings = {found.head: found for found in load_findings(folder)}
+        findings = {head.head: head for head in load_findings(folder)} if (folder / FINDINGS).exists() else {}
     except HeadError:  # the page warns of it
         findings = {}
     tables: dict[str, RowTable] = {}
@@ -324,6 +324,8 @@ def _short(text: object) -> str:
 
 def _with_layers(source: Source, folder: Path, table: RowTable) -> Source:
     """Add what every layer predicts of the listed rows, where the folder has it."""
+    if not (folder / PREDICTED).is_dir():
+        return source
     try:
         read = load_predictions(folder, source.head)
     except HeadError as error:

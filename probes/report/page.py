@@ -17,9 +17,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.style import context
 
 from extract.errors import HeadError, printable
@@ -75,8 +73,6 @@ DARK = {
     "#56b4e9": ("sky", "#a5dbfa"),
 }
 """Colour of a figure to its name on a page and what it is there when the page is dark."""
-MOST_DOTS = 300
-"""Drawn as shapes; more are drawn as a picture, which keeps the page small."""
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 """Of the same width as what the figure was laid out with."""
@@ -313,7 +309,7 @@ def anchor(title: str) -> str:
 
 def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict[str, str]) -> str:
     """Write a figure as an SVG element of a page."""
-    for dots in figure.findobj(_has_many_dots):
+    for dots in figure.findobj(lambda artist: artist.get_gid() == style.MANY_DOTS):
         dots.set_rasterized(True)
     content = BytesIO()
     with context(["default", {**style.THEME, "svg.fonttype": "none"}]):
@@ -352,15 +348,6 @@ def colour_sheet() -> tuple[str, str]:
     """Write the colours of figures as variables, for a light page and for a dark one."""
     light = "".join(f"--{name}:{colour};" for colour, (name, _) in DARK.items())
     return light, "".join(f"--{name}:{dark};" for name, dark in DARK.values())
-
-
-def _has_many_dots(artist: object) -> bool:
-    dots: Any = ()
-    if isinstance(artist, PathCollection):
-        dots = artist.get_offsets()
-    elif isinstance(artist, Line2D) and artist.get_linestyle() == "None":
-        dots = artist.get_xdata()
-    return len(dots) > MOST_DOTS
 
 
 def _simplify(element: ElementTree.Element, classes: dict[str, str]) -> None:

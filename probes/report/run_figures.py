@@ -442,14 +442,7 @@ def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
     histogram.hist(residuals, bins=_n_bins(residuals), color=style.BLUE)
     _label(histogram, "predicted - gold", "rows")
     style.count_in_whole_numbers(histogram, "y")
-    dots: dict[str, Any] = {
-        "color": style.BLUE,
-        "linestyle": "",
-        "marker": ".",
-        "alpha": 0.5,
-        "markersize": 4 if len(frame) < 200 else 2,
-        "rasterized": len(frame) > 2000,
-    }
+    dots: dict[str, Any] = {"color": style.BLUE, "alpha": 0.5, **style.dots(len(frame))}
     (theoretical, ordered), (slope, intercept, _) = probplot(residuals)
     quantiles.plot(theoretical, ordered, **dots)
     quantiles.plot(theoretical, slope * theoretical + intercept, color=style.ORANGE)

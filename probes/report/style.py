@@ -79,6 +79,8 @@ same width in every format, so that one layout fits all."""
 UNDATED = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Metadata by format: a figure that is drawn again has the same bytes."""
 END = "label of an end"
+MANY_DOTS, MOST_DOTS = "many dots", 300
+"""Mark of dots that a page draws as a picture, which keeps it small, and how many are still drawn as shapes."""
 DEPTH = "relative depth, from the embedding to the top"
 ENDS = {"embedding": "emb", "final_norm": "norm"}
 """How layers that are no blocks are written under an axis."""
@@ -225,6 +227,17 @@ def draw_level(axes: Axes, value: float, label: str) -> None:
     """Draw a horizontal line that is there to compare with, as chance or a baseline, with its label."""
     axes.axhline(value, color=GREY, linestyle=(0, (4, 2)), linewidth=0.9, zorder=1, label=label)
     label_end(axes, label, float("inf"), value, colour=GREY)
+
+
+def dots(n: int) -> dict[str, Any]:
+    """Return the options of `Axes.plot` for a number of dots without a line."""
+    return {
+        "linestyle": "",
+        "marker": ".",
+        "markersize": 4 if n < 200 else 2,
+        "rasterized": n > 2000,
+        "gid": MANY_DOTS if n > MOST_DOTS else None,
+    }
 
 
 def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:

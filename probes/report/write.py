@@ -6,24 +6,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from extract.errors import IcecoreError
-from extract.files import read_file, write_file
+from extract.files import read_file, write_file, write_frame
 from probes.data.task import Task
-from probes.report.answer import checks, plain_answer
 from probes.report.blocks import Document
 from probes.report.document import (
     Context,
     KindReport,
+    checks,
+    plain_answer,
     plans_document,
     pretraining_document,
     run_document,
     summary_text,
 )
-from probes.report.drawn import digest_source, is_drawn, note_drawn
 from probes.report.exploring import explore_plans, explore_run
 from probes.report.page import PAGE, Page, Pictures, run_page, write_page
-from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
+from probes.report.predictions import (
+    PREDICTIONS,
+    SCORED,
+    digest_source,
+    is_drawn,
+    note_drawn,
+    write_predictions,
+    write_scored,
+)
 from probes.report.run_figures import draw_autoencoders, draw_figures
-from probes.report.safe_csv import write_frame
 from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores, without_nan
 from probes.report.style import Album
 

@@ -30,7 +30,7 @@ from probes.data.task import ROW, Task
 from probes.heads.head_table import HeadOptions, find_head
 from probes.heads.result import HeadResult
 from probes.report.document import best_result
-from probes.report.drawn import digest_code, package_versions
+from probes.report.predictions import digest_code, package_versions
 from probes.report.scores import (
     SCORES_SCHEMA,
     BaselineScores,

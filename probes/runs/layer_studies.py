@@ -18,8 +18,14 @@ from extract.records import to_plain
 from probes.data.task import Task
 from probes.heads.layer_head import FitContext, HeadParts, take_apart
 from probes.layers import FINDINGS
-from probes.layers.findings import FINDINGS_SCHEMA, VIEWS, HeadFindings, load_findings
-from probes.layers.layer_predictions import LayerPredictions, save_predictions
+from probes.layers.findings import (
+    FINDINGS_SCHEMA,
+    VIEWS,
+    HeadFindings,
+    LayerPredictions,
+    load_findings,
+    save_predictions,
+)
 from probes.layers.study import StudyOptions, require_controls, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals

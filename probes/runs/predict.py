@@ -1,5 +1,7 @@
-"""A finished run in Python: its results, and its heads on new rows."""
+"""A finished run in Python: its results, its heads on new rows, and the encoder that it ends with."""
 
+import json
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from extract import registry as gate
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.decoders.decoder_spec import DecoderSource, as_decoder_spec
+from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, as_decoder_spec
 from extract.errors import (
     CacheIdentityError,
     DecoderError,
@@ -24,25 +26,34 @@ from extract.errors import (
 )
 from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
+from extract.inputs.template import DEFAULTS, InputTemplate
+from extract.masks.mask_plan import parse_plan
 from extract.poolings.pooling_table import select_poolings, select_word_poolings
+from extract.records import with_values
 from extract.registry import import_own, require_own, require_recorded
+from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
-from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen
-from probes.heads.task_kind import TaskKind
+from probes.heads.head_table import TaskKind
+from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
+from probes.latents.text_latents import Transform
 from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
-from probes.report.scores import RunScores
+from probes.report.scores import RunScores, label_of, read_plans
+from probes.runs.config_file import with_settings
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
+from probes.runs.grid import digest_fit
 from probes.runs.new_rows import NewRow, Row, RowReader, row_reader
 from probes.runs.task_kinds import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probes.heads.result import HeadResult
     from probes.report.page import ShownPage
+
 
 CHUNK_ROWS = 4096
 """Rows predicted at a time; bounds memory."""
@@ -64,7 +75,7 @@ class Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Scorer:
+class RowScorer:
     """Scores rows with one head of a run, the mean of its seeds: a score, a class or a number, or a tag per word."""
 
     kind: str
@@ -248,7 +259,7 @@ def load_scorer(
     decoder: Decoder | DecoderSource | None = None,
     trust_remote_code: bool = False,
     allow_code: str | Iterable[str] = (),
-) -> Scorer:
+) -> RowScorer:
     """Load a saved run to score new rows.
 
     A run folder may come from anybody: nothing in it is run, no code that comes with its decoder unless
@@ -278,7 +289,7 @@ def load_scorer(
 
 def _open_scorer(
     folder: RunFolder, head: str, decoder: Decoder | DecoderSource | None, *, trust_remote_code: bool = False
-) -> Scorer:
+) -> RowScorer:
     name = head or folder.best
     if name not in folder.heads:
         raise unknown_name("head of this run", name, folder.heads)
@@ -291,7 +302,7 @@ def _open_scorer(
     seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
     kind = folder.scores.header.kind
     spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-    return Scorer(kind, name, seeds, decoder, spec, _gold_range(folder))
+    return RowScorer(kind, name, seeds, decoder, spec, _gold_range(folder))
 
 
 def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
@@ -449,7 +460,7 @@ class LoadedRun:
         with gate.allow_code(self._allows):  # a folder that this process has just written is read as it is
             self._run = folder if isinstance(folder, RunFolder) else read_run_folder(folder)
         self._decoder, self._trusts = decoder, trust_remote_code
-        self._scorers: dict[str, Scorer] = {}
+        self._scorers: dict[str, RowScorer] = {}
         self.folder, scores = self._run.path, self._run.scores
         self.name, self.kind = scores.header.name, scores.header.kind
         self.plan: str = scores.cache["plan"]
@@ -503,11 +514,11 @@ class LoadedRun:
             >>> load_run("runs/demo").show()  # doctest: +SKIP
         """
         from probes.report.page import ShownPage
-        from probes.runs.run_pages import write_report
+        from probes.runs.compare import write_report
 
         return ShownPage(write_report(self.folder).read_text(encoding="utf-8"), height)
 
-    def scorer(self, head: str = "") -> Scorer:
+    def scorer(self, head: str = "") -> RowScorer:
         """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""
         name = head or self.best
         if name not in self._scorers:
@@ -555,7 +566,7 @@ class LoadedRun:
         """Predict rows: a score per pair of texts, a class or a number per text, a list of tags per sentence.
 
         Args:
-            rows: Pairs of texts, texts, or sentences as `Scorer.score` takes them; a frame's column works too.
+            rows: Pairs of texts, texts, or sentences as `RowScorer.score` takes them; a frame's column works too.
             head: A head of the run; the best one if empty.
 
         Raises:
@@ -632,3 +643,164 @@ def load_run(
         >>> [score] = load_run("runs/demo").predict([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
     return LoadedRun(folder, decoder=decoder, trust_remote_code=trust_remote_code, allow_code=allow_code)
+
+
+# --- The encoder that a run ends with ---
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenEncoder:
+    """How texts become vectors.
+
+    Attributes:
+        head: The head whose choice it is.
+        decoder: The decoder.
+        spec: The extraction, of one layer and one pooling; of the view that was chosen where there are views.
+        read_out: What is done to the latents, fitted on train; None where nothing is.
+    """
+
+    head: str
+    decoder: DecoderSpec
+    spec: ExtractionSpec
+    read_out: Transform | None
+
+    @property
+    def layer(self) -> str:
+        """The layer."""
+        return self.spec.layers[0]
+
+    @classmethod
+    def of(cls, folder: str | Path, *, head: str = "", allow_code: str | Iterable[str] = ()) -> "ChosenEncoder":
+        """Read what a head of a finished run, sweep or search chose; the best of those that read one layer if empty.
+
+        Raises:
+            HeadError: No such folder, a run on words, or a head that reads several layers together.
+            UnknownNameError: No such head in it.
+        """
+        with gate.allow_code(allow_code):
+            run = RunFolder(Path(folder))
+            if run.values["what"] == "run":
+                read_run_folder(run)
+            else:
+                _import_code(run)
+            try:
+                return cls._read(run, head)
+            except UNREADABLE as error:
+                raise no_run(run.path, error) from error
+
+    @classmethod
+    def _read(cls, run: RunFolder, head: str) -> "ChosenEncoder":
+        if KINDS[run.values["kind"]].reads_words:
+            raise HeadError(
+                f"{str(run.path)!r} is on words, and an encoder reads whole texts; give a run or sweep on those."
+            )
+        choices = dict(_choices(run))
+        if head and head not in choices:
+            raise unknown_name("head", head, choices)
+        of_one = {name: choice for name, choice in choices.items() if choice[1].chosen.get("layer")}
+        name = head or max(of_one, key=lambda name: of_one[name][1].selection_score, default="")
+        if name not in of_one:
+            allowed = ", ".join(of_one) or "none of its heads; run one that chooses a layer, as layer-cosine"
+            raise HeadError(
+                f"head {name or next(iter(choices))!r} of {str(run.path)!r} reads several layers together, which are "
+                f"no vector of a text; allowed: {allowed}."
+            )
+        place, result = of_one[name]
+        spec, decoder, fitted = _find_point(run, place)
+        saved = only_chosen(_find_head(run, result, place, spec, fitted), result.chosen)
+        [(pooling, layer)] = saved_channels(saved.record)
+        if spec.views:
+            spec = spec.readings[pooling]
+            pooling = spec.poolings[0]
+        spec = replace(spec, layers=(layer,), poolings=(pooling,), batch_tokens=None)
+        give = getattr(saved.head, "read_out", None)  # what compares texts transforms them first
+        read_out: Transform | None = None if give is None else give()
+        return cls(name, decoder, spec, None if read_out is None or read_out.name == "none" else read_out)
+
+
+COST_TEXTS = tuple("The river rose above the lower bridge overnight. " * n for n in (1, 2, 3))
+COST_TRIALS = 3
+
+
+def relative_cost(decoder: Decoder, spec: ExtractionSpec) -> float:
+    """Measure how much longer texts take than as the plain mean of the final norm: the best of a few trials each."""
+    seconds = []
+    for one in (ExtractionSpec(layers=("final_norm",)), spec):
+        times = []
+        for _ in range(COST_TRIALS + 1):  # the first one warms up
+            started = time.perf_counter()
+            embed_texts(decoder, COST_TEXTS, spec=one)
+            times.append(time.perf_counter() - started)
+        seconds.append(min(times[1:]))
+    return seconds[1] / seconds[0]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a choice was made: a plan, and of a sweep over axes the whole point."""
+
+    plan: str
+    point: Mapping[str, str] = field(default_factory=dict)
+
+
+def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[_Place, HeadResult]]]":
+    """Give the place and the result of every head, where it was chosen."""
+    if run.values["what"] == "run":
+        return [(result.name, (_Place(plan), result)) for plan, result in run.results]
+    chosen = read_plans(run.values).chosen
+    return [(slot, (_Place(choice.plan.text, choice.point), choice.result)) for slot, choice in chosen.items()]
+
+
+def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderSpec, str]:
+    """Find what was extracted at a place, of which decoder, and of a sweep over axes the digest of what was fitted."""
+    if run.values["what"] == "run":
+        return run.spec, run.decoder, ""
+    if not place.point:
+        return run.spec.with_plan(parse_plan(place.plan)), run.decoder, ""
+    config = run.config  # what is on record as its default was not given, so that the point's template decides it
+    told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
+    told |= run.settings["sweep"].get("typed", {})
+    config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
+    over = run.settings["sweep"]["over"]
+    settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
+    at = with_settings(config, settings, "sweep")
+    return at.extraction, at.decoder, digest_fit(at.check_heads(), run.values["task"]["digest"])
+
+
+def _find_head(
+    run: RunFolder, result: "HeadResult", place: _Place, spec: ExtractionSpec, fitted: str
+) -> "SavedHead[FittedModule]":
+    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one.
+
+    Points of a sweep over axes may differ in what is fitted alone, which the name of the folder of their heads tells.
+    """
+    if run.values["what"] == "run":
+        return load_head(run.heads[result.name][0])
+    at = f"*-{fitted}" if fitted else "*"
+    paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
+    heads = [load_head(path.parent) for path in paths]
+    matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
+    if place.point:
+        matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
+    if not matches:
+        where = f"at the point {label_of(place.point)!r}" if place.point else f"under the plan {place.plan!r}"
+        raise HeadError(
+            f"head {result.name!r} {where} is not among the saved heads of {str(run.path)!r}; run it again."
+        )
+    return matches[-1]
+
+
+def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
+    """Whether a head was fitted on latents of the template of an extraction."""
+    recorded = {key: value for key, value in saved.record.latents["template"].items() if key != "window"}
+    return bool(recorded == json.loads(json.dumps(spec.template.to_dict())))
+
+
+def _import_code(run: RunFolder) -> None:
+    """Import the custom code that a sweep or search recorded, and no other that it names."""
+    try:
+        custom = run.values.get("own", {})
+        require_recorded(custom, list_code(run))
+        import_own(custom, folder=run.path)
+    except UNREADABLE as error:
+        raise no_run(run.path, error) from error

@@ -270,7 +270,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
             >>> Encoder.from_sweep("runs/demo-sweep").encode(["Ice is cold."]).shape  # doctest: +SKIP
             (1, 576)
         """
-        from probes.runs.chosen_encoder import ChosenEncoder
+        from probes.runs.predict import ChosenEncoder
 
         chosen = ChosenEncoder.of(folder, head=head, allow_code=allow_code)
         spec = {key: value for key, value in to_plain(chosen.spec).items() if key not in ("views", "store_texts")}

@@ -11,11 +11,11 @@ from scipy.stats import t
 
 from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, unknown_name
+from extract.files import safe_text, write_csv, write_frame
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.significance import centre_of_gravity, expected_maximum, normalised_ranks
 from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.report.document import best_result
-from probes.report.safe_csv import safe_text, write_csv, write_frame
 from probes.report.scores import baseline_rows, tidy_rows
 from probes.runs.folder import RunFolder
 

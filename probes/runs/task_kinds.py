@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from extract.errors import ConfigError, HeadError
 from probes.data.task_table import TASKS
-from probes.heads.head_table import HEADS, HeadOptions
-from probes.heads.task_kind import TaskKind
+from probes.heads.head_table import HEADS, HeadOptions, TaskKind
 
 if TYPE_CHECKING:  # importing this module loads no torch
     from extract.decoders.decoder import Decoder

@@ -27,7 +27,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError, UsageError, first_line
 from probes.heads.head_table import HEADS
 from probes.runs.new_rows import NewRow, RowReader
-from probes.runs.predict import Answer, LoadedRun, Scorer, read_run_folder
+from probes.runs.predict import Answer, LoadedRun, RowScorer, read_run_folder
 from probes.runs.task_kinds import KINDS
 
 
@@ -37,7 +37,7 @@ class ServedRun:
 
     name: str
     """Its part of the address."""
-    scorer: Scorer
+    scorer: RowScorer
     reader: RowReader
 
     @property
@@ -195,7 +195,7 @@ class QueueFullError(Exception):
 class Job:
     """The rows of one request, and what they are answered with."""
 
-    scorer: Scorer
+    scorer: RowScorer
     rows: Sequence[NewRow]
     with_probabilities: bool = False
     is_clipped: bool = False

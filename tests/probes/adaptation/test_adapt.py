@@ -15,11 +15,9 @@ from extract.errors import ConfigError
 from extract.files import digest_module
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import plain_batch, plan_in_force, states_with_gradients
-from probes.adaptation import training
-from probes.adaptation.adapt import adapt
+from probes.adaptation.adapt import Objectives, StepData, StepReport, Texts, adapt, add_lora, rate_at
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec
 from probes.adaptation.objectives import load_language_model, read_excluded, read_rows
-from probes.adaptation.training import Objectives, StepData, StepReport, Texts, add_lora
 from probes.fitting import saved_fits
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_model, make_tokenizer, save_decoder
 from tests.probes.adaptation.tiny_adapt import N_SYMBOLS, pair_config, pair_language, pair_tokenizer
@@ -153,7 +151,7 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path) -> None:
             model = get_peft_model(language.model, peft_config)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(weights, lr=0.01, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: training.rate_at(config, step, 10))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(config, step, 10))
     losses = []
     for step in range(10):
         part = data.part(step, 0)

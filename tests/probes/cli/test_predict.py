@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from extract.files import plain_text
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.report.safe_csv import plain_text
 from tests.probes.finished_run import Finished
 from tests.probes.scored_runs import predicted
 

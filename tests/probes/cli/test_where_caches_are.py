@@ -7,7 +7,7 @@ import pytest
 
 from probes.cli.commands import COMMANDS
 from probes.cli.main import main
-from probes.export.recipe import stage_run
+from probes.export.sentence_transformers import stage_run
 from probes.runs.folder import RunFolder
 from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished, edit_config

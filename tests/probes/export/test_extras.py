@@ -13,8 +13,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.export.mteb import as_mteb_encoder
-from probes.export.recipe import Recipe, why_not_stock
-from probes.export.sentence_transformers import export_sentence_transformer
+from probes.export.sentence_transformers import Recipe, export_sentence_transformer, why_not_stock
 from tests.extract.tiny_decoders import make_decoder
 from tests.probes.finished_run import Finished
 

@@ -14,8 +14,7 @@ import yaml
 from extract.errors import CacheError, ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.export.recipe import push_run, stage_run
-from probes.export.sentence_transformers import PairScorer
+from probes.export.sentence_transformers import PairScorer, push_run, stage_run
 from probes.runs.folder import RunFolder
 from probes.runs.predict import load_run
 from tests.probes.finished_run import Finished

@@ -11,8 +11,7 @@ from extract.errors import CacheError, HeadError, InputError, UnknownNameError
 from extract.records import to_plain
 from probes.heads.layer_head import take_apart
 from probes.layers import FINDINGS
-from probes.layers.findings import OF_TEXTS, VIEWS, describe_layers, load_findings, read_findings
-from probes.layers.layer_predictions import load_predictions
+from probes.layers.findings import OF_TEXTS, VIEWS, describe_layers, load_findings, load_predictions, read_findings
 from probes.layers.study import StudyOptions
 from probes.metrics.prediction_metrics import pearson
 from probes.report.predictions import read_predictions

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from probes.data.word_task import to_iob2
 from probes.heads.word_fits import TagScorer
 from probes.latents.word_latents import GoldTags
-from probes.metrics.bootstrap import Resampling, summarise_span_f1
 from probes.metrics.prediction_metrics import count_tag_spans, score_spans
 from tests.probes.metrics.conlleval_oracle import conlleval
 
@@ -91,8 +90,7 @@ def test_reports_and_intervals_show_the_published_numbers_too() -> None:
     rows = {row["type"]: percent(row["precision"], row["recall"], row["f1"]) for row in judge.by_type(guessed[None])}
     assert rows == {kind: shares for kind, (_, shares) in PUBLISHED.items()}
     assert percent(judge.score(guessed)) == OVERALL[-1:]
-    counts = judge.count(guessed).by_sentence()[None]
-    assert percent(summarise_span_f1(counts, resampling=Resampling(20)).mean) == OVERALL[-1:]
+    assert percent(judge.summarise(guessed[None], n_resamples=20).mean) == OVERALL[-1:]
 
 
 # Word, gold tag, guessed tag, as conlleval reads them.

@@ -6,7 +6,10 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError
-from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
+from probes.heads.word_fits import TagScorer
+from probes.latents.word_latents import GoldTags
+from probes.metrics.bootstrap import DEFAULT, Resampling, SeedSummary, UnitScorer, add_up, number_units
+from probes.metrics.prediction_metrics import f1_of_counts
 
 
 def draw(n_rows: int, *, n_seeds: int = 1, seed: int = 0) -> NDArray[np.int64]:
@@ -15,6 +18,16 @@ def draw(n_rows: int, *, n_seeds: int = 1, seed: int = 0) -> NDArray[np.int64]:
     n_gold = np.broadcast_to(rng.integers(0, 4, n_rows), (n_seeds, n_rows))
     n_correct = rng.binomial(n_gold, 0.8)
     return np.stack([n_correct, n_correct + (rng.random((n_seeds, n_rows)) < 0.25), n_gold], axis=2)
+
+
+def summarise_span_f1(
+    counts: NDArray[Any], *, documents: list[str] | None = None, resampling: Resampling = DEFAULT
+) -> SeedSummary:
+    """Summarise the F1 of counts of sentences, by document where they are named."""
+    units = number_units(documents, counts.shape[1], is_sorted=True)
+    summed = add_up(counts.astype(np.float64), units, int(units.max()) + 1)
+    scorer = UnitScorer("span-f1", "units", summed.shape[1], 3, lambda seeds: summed[seeds], f1_of_counts)
+    return scorer.summarise(np.arange(len(counts)), resampling)
 
 
 def f1(counts: NDArray[Any]) -> Any:
@@ -91,7 +104,9 @@ def test_equal_seeds_draw_equal_resamples() -> None:
 
 def test_accuracy_by_sentence() -> None:
     right = np.array([[True, True, False, True, True], [True, False, False, True, True]])
-    found = summarise_accuracy(right, offsets=np.array([0, 2, 2, 5]), resampling=Resampling(100))
+    gold = GoldTags(("A", "B"), np.ones(5, np.int64))
+    scorer = TagScorer(gold, np.array([0, 2, 2, 5]), ["w"] * 5, None, "accuracy")
+    found = scorer.summarise(right.astype(np.int64), n_resamples=100)
     assert found.values == (0.8, 0.6)
     assert found.mean == pytest.approx(0.7)
     rows = np.random.default_rng(0).integers(3, size=(100, 3))

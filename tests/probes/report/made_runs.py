@@ -7,10 +7,9 @@ from typing import Any
 from extract.store.cache import LatentCache
 from probes.data.task import Task
 from probes.fitting.fit_options import ignore_epoch
-from probes.heads.head_table import HEADS, resolve_head
+from probes.heads.head_table import HEADS, TaskKind, resolve_head
 from probes.heads.layer_head import FitContext
 from probes.heads.result import HeadResult
-from probes.heads.task_kind import TaskKind
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.runs.folder import describe_cache

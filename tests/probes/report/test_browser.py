@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.layers.layer_predictions import LayerPredictions, save_predictions
+from probes.layers.findings import LayerPredictions, save_predictions
 from probes.report.document import SplitRows
 from probes.report.exploring import Source, list_rows, pack_predictions
 from probes.report.page import Page, Part, ShownPage, page_text
 from probes.report.write import write_plans
-from probes.runs.run_pages import write_report
+from probes.runs.compare import write_report
 from probes.runs.task_kinds import KINDS
 from tests.probes.report.made_findings import BEST, LAYERS, make_findings, write_findings
 from tests.probes.report.made_grid import make_grid

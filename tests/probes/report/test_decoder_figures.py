@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from probes.report.decoder_figures import (
+from probes.report.comparison_figures import (
     MOST_PANELS,
     draw_geometry,
     draw_maps,

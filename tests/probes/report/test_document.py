@@ -16,7 +16,6 @@ from rich.console import Console
 
 from extract.masks.mask_plan import parse_plan
 from probes.metrics.bootstrap import Resampling, difference, paired_scores
-from probes.report.answer import HEADS
 from probes.report.blocks import (
     Caution,
     Document,
@@ -32,6 +31,7 @@ from probes.report.blocks import (
 from probes.report.document import (
     EVERY_PLAN,
     FEW_UNITS,
+    HEAD_WORDS,
     Context,
     KindReport,
     best_result,
@@ -494,7 +494,11 @@ def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: Made
             name, extras={}, baselines={}, seeds=({"seed": 0},), options={}, row_scores={}, curves=(), chosen={}
         )
         page, document = page_of_run(tmp_path, Album(tmp_path / name, ("png",)), Pictures(), context(bare))
-        assert f"`{name}`" in page.answers[0] or HEADS.get(name, name) in page.answers[0] or len(made.scores.heads) > 1
+        assert (
+            f"`{name}`" in page.answers[0]
+            or HEAD_WORDS.get(name, name) in page.answers[0]
+            or len(made.scores.heads) > 1
+        )
         assert f"`{name}`" in document.answer or len(made.scores.heads) > 1
         assert any(name in row[0] for block in document.blocks if isinstance(block, Table) for row in block.rows)
 

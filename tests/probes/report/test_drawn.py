@@ -11,11 +11,11 @@ import pytest
 from extract.registry import ADDED, Own
 from probes.cli.main import main
 from probes.layers import PREDICTED
-from probes.report import drawn
-from probes.report.drawn import digest_source
+from probes.report import predictions
 from probes.report.page import PAGE
+from probes.report.predictions import digest_source
 from probes.report.write import write_plans
-from probes.runs.run_pages import write_report
+from probes.runs.compare import write_report
 from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import Finished, stamps
 from tests.probes.report.made_plans import OVER_K, make_plans
@@ -76,7 +76,7 @@ def test_other_numbers_and_code_and_formats_and_code_of_a_users_own_draw_again(
     write(tmp_path)  # other numbers than those
     assert stamps(tmp_path)[str(tmp_path / PAGE)] != before[str(tmp_path / PAGE)]
     before = stamps(tmp_path)
-    monkeypatch.setattr(drawn, "digest_code", lambda: "other")
+    monkeypatch.setattr(predictions, "digest_code", lambda: "other")
     write(tmp_path)
     by_other_code = stamps(tmp_path)
     assert by_other_code[str(tmp_path / PAGE)] != before[str(tmp_path / PAGE)]

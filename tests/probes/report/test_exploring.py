@@ -14,11 +14,10 @@ from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import FitContext, take_apart
 from probes.layers import PREDICTED
-from probes.layers.layer_predictions import LayerPredictions, load_predictions, save_predictions
+from probes.layers.findings import LayerPredictions, load_predictions, save_predictions
 from probes.metrics.bootstrap import SeedSummary
 from probes.report import exploring
-from probes.report.answer import checks, head_in_words, plain_answer
-from probes.report.document import Context, SplitRows, predicted_texts
+from probes.report.document import Context, SplitRows, checks, head_in_words, plain_answer, predicted_texts
 from probes.report.exploring import (
     VALIDATION,
     explore_run,

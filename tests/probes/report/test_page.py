@@ -225,7 +225,7 @@ def draw_lines(figure: Figure) -> None:
 
 
 def draw_dots(figure: Figure, n: int) -> None:
-    style.panel(figure).plot(range(n), range(n), ".", linestyle="")
+    style.panel(figure).plot(range(n), range(n), **style.dots(n))
 
 
 def test_lines_and_texts_have_colours_that_turn_with_the_page() -> None:
@@ -263,8 +263,8 @@ def test_texts_are_texts_and_the_figure_says_what_it_is() -> None:
 
 
 def test_very_many_dots_are_a_picture() -> None:
-    few, many = svg_of(draw_dots, 200), svg_of(draw_dots, 3000)
-    assert few.count("<use") >= 200
+    few, many = svg_of(draw_dots, 300), svg_of(draw_dots, 301)
+    assert few.count("<use") >= 300
     assert "data:image/png" not in few
     assert many.count("<use") < 60
     assert "data:image/png" in many

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from probes.report import style
-from probes.report.decoder_figures import draw_sink_mass
+from probes.report.comparison_figures import draw_sink_mass
 from probes.report.document import Context
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.style import Album, draw_line, make_figure, mark_layers, panel, shorten

@@ -14,10 +14,9 @@ from extract.inputs.template import InputTemplate
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
 from probes.data.task_table import load_task
-from probes.runs import chosen_encoder
-from probes.runs.chosen_encoder import ChosenEncoder, relative_cost
+from probes.runs import predict
 from probes.runs.config_file import as_config
-from probes.runs.predict import LoadedRun, load_run
+from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, relative_cost
 from probes.runs.probe import Encoder
 from probes.runs.run import run
 
@@ -138,8 +137,8 @@ def test_the_cost_is_the_best_of_trials_after_a_warm_up(viewed: LoadedRun, monke
         specs.append(spec)
         clock[0] += next(seconds)
 
-    monkeypatch.setattr(chosen_encoder, "embed_texts", embed)
-    monkeypatch.setattr("probes.runs.chosen_encoder.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(predict, "embed_texts", embed)
+    monkeypatch.setattr("probes.runs.predict.time.perf_counter", lambda: clock[0])
     repeated = ExtractionSpec(template=InputTemplate(repeat=6), poolings=("echo-mean",))
     assert relative_cost(viewed.scorer().decoder, repeated) == 3
     assert [spec is repeated for spec in specs] == [False] * 4 + [True] * 4

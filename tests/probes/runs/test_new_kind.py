@@ -14,10 +14,9 @@ from torch import Tensor
 from probes.cli.main import main
 from probes.data.task import GradedTask
 from probes.data.task_table import TASKS, TaskEntry, load_task
-from probes.heads.head_table import HEADS, layer_head
+from probes.heads.head_table import HEADS, TaskKind, layer_head
 from probes.heads.layer_head import embed_once, only_channel, read_channels
 from probes.heads.linear_probes import RidgeHead, RidgeOptions, RidgeProbe
-from probes.heads.task_kind import TaskKind
 from probes.report.document import KindReport
 from probes.report.kind_reports import NumberReport
 from probes.runs.predict import load_run

@@ -13,7 +13,7 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import HeadError, InputError, UnknownNameError
 from probes.cli.main import main
 from probes.runs.new_rows import NewRow, RowReader
-from probes.runs.predict import LoadedRun, Scorer, load_run
+from probes.runs.predict import LoadedRun, RowScorer, load_run
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.scored_runs import run_words
@@ -109,16 +109,16 @@ def test_a_bad_row_gets_a_reason_and_the_file_goes_on(numbers: LoadedRun, form: 
 
 def test_a_row_that_only_the_decoder_refuses_is_isolated(numbers: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     scorer, n_calls = numbers.scorer(), 0
-    predict = Scorer.predict
+    predict = RowScorer.predict
 
-    def refuse(self: Scorer, rows: Sequence[Any], **more: Any) -> list[Any]:
+    def refuse(self: RowScorer, rows: Sequence[Any], **more: Any) -> list[Any]:
         nonlocal n_calls
         n_calls += 1
         if "bad" in rows:
             raise InputError("text 0 is bad.") if n_calls % 2 else RuntimeError("no memory")
         return predict(self, rows, **more)
 
-    monkeypatch.setattr(Scorer, "predict", refuse)
+    monkeypatch.setattr(RowScorer, "predict", refuse)
     rows = [NewRow("bad" if k in (3, 11) else f"Eis {k}", where=f"row {k}") for k in range(16)]
     answers = scorer.answer(rows)
     assert [k for k, answer in enumerate(answers) if answer.error] == [3, 11]

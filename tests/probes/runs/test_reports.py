@@ -17,8 +17,8 @@ from probes.report import run_figures as heads
 from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans, without_nan
 from probes.report.write import write_plans
+from probes.runs.compare import page_of, write_report
 from probes.runs.folder import RunFolder
-from probes.runs.run_pages import page_of, write_report
 from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings

@@ -15,7 +15,7 @@ import yaml
 
 from extract import registry
 from probes.cli.main import main
-from probes.report.drawn import digest_code
+from probes.report.predictions import digest_code
 from probes.runs import folder as run_stamp
 from probes.runs.config_file import read_config
 from probes.runs.folder import STAMP, describe_inputs, find_finished

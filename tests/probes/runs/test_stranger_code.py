@@ -21,8 +21,7 @@ from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from extract.registry import ADDED, digest_source
 from extract.store.manifest import CacheIdentity, Manifest
 from probes.cli.main import main
-from probes.export.recipe import stage_run
-from probes.export.sentence_transformers import PairScorer
+from probes.export.sentence_transformers import PairScorer, stage_run
 from probes.heads.head_table import HEADS
 from probes.runs.folder import RunFolder
 from tests.probes.finished_run import Finished, edit_config, edit_scores

@@ -25,9 +25,9 @@ from probes.metrics.prediction_metrics import pearson
 from probes.report.scores import PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows
 from probes.runs import sweep_caches, sweep_run
-from probes.runs.chosen_encoder import ChosenEncoder
 from probes.runs.folder import RunFolder
 from probes.runs.grid import grid_of
+from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
 from probes.runs.results import results
 from probes.runs.run import RunResult, run

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from probes.runs.new_rows import NewRow
-from probes.runs.predict import Answer, Scorer
+from probes.runs.predict import Answer, RowScorer
 from probes.service.app import Batcher, Job, QueueFullError
 
 
-class Upper(Scorer):
+class Upper(RowScorer):
     """Answers a text by its upper case, and remembers what it was asked together."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Upper(Scorer):
         return [Answer(str(row.row).upper()) for row in rows]
 
 
-def job(scorer: Scorer, *texts: str, is_clipped: bool = False) -> Job:
+def job(scorer: RowScorer, *texts: str, is_clipped: bool = False) -> Job:
     return Job(scorer, [NewRow(text) for text in texts], is_clipped=is_clipped)
 
 

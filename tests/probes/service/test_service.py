@@ -15,7 +15,7 @@ import pytest
 
 from extract.errors import ConfigError, HeadError, UsageError
 from probes.cli.main import main
-from probes.runs.predict import Scorer, load_run
+from probes.runs.predict import RowScorer, load_run
 from probes.runs.run_config import TaskSpec
 from probes.service.app import Limits, bind, open_runs
 from tests.probes.finished_run import Finished
@@ -172,14 +172,14 @@ def test_addresses_and_names_that_are_not_its_own_are_refused(port: int) -> None
 
 
 def test_a_full_queue_and_a_slow_answer_get_503(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Scorer.answer
+    answer = RowScorer.answer
 
-    def slowly(self: Scorer, rows: Any, **options: Any) -> Any:
+    def slowly(self: RowScorer, rows: Any, **options: Any) -> Any:
         time.sleep(1.5)
         return answer(self, rows, **options)
 
     runs = open_runs([str(folders["classes"])])
-    monkeypatch.setattr(Scorer, "answer", slowly)
+    monkeypatch.setattr(RowScorer, "answer", slowly)
     body = {"rows": [{"text": "Ice."}] * 4}
 
     def ask(port: int) -> tuple[int, Any]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.report.safe_csv import plain_text, read_csv, safe_text, write_csv, write_frame
+from extract.files import plain_text, read_csv, safe_text, write_csv, write_frame
 
 STARTS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
 HOSTILE = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "-", "-x", "+1.5.2"]
