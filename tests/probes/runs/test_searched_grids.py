@@ -17,9 +17,9 @@ from probes.cli.main import main
 from probes.report.document import search_fates
 from probes.report.scores import PlansScores, SearchCost, SearchTrial, read_plans, without_nan
 from probes.runs import sweep_caches, sweep_run
-from probes.runs.chosen_encoder import ChosenEncoder
 from probes.runs.folder import RunFolder
 from probes.runs.grid import grid_of, read_search
+from probes.runs.predict import ChosenEncoder
 from probes.runs.run import RunResult
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_run import search_grid, sweep
