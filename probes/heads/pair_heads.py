@@ -283,6 +283,11 @@ class PairFits(Head):
         )
 
     @cached_property
+    def fit_data(self) -> PairLatents:
+        """What a fit can read: the pairs without test, unless a protocol chooses epochs there."""
+        return self.data if self.data.selection == "test" else self.data.without_test()
+
+    @cached_property
     def encoders(self) -> SavedHead[LayerAutoencoder] | None:
         """The autoencoders that the head starts from, if it does."""
         start = self.arguments.get("start", "fresh")
@@ -305,7 +310,6 @@ class PairFits(Head):
     def fit_seed(self, seed: int, reporter: Reporter) -> FittedHead:
         """Fit the head with one seed, or load it; a HeadError or a TaskError says why that cannot be."""
         context, data = self.context, self.data
-        data.seed = seed
         folder = context.folder / self.resolved.name / f"seed_{seed}"
         fit_id = self.identify(seed)
         saved = fit_or_load(
@@ -340,7 +344,8 @@ class PairFits(Head):
 
     def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[PairHead, FitRecord]:
         """Fit the head, or go on where a killed fit stopped; gives it with its record."""
-        context, data, head = self.context, self.data, self.build(seed)
+        context, data, head = self.context, self.fit_data, self.build(seed)
+        data.seed = seed
         if context.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
             raise HeadError(
                 f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired "

@@ -166,6 +166,11 @@ class TokenFits(Head):
             streaming=self.options.streaming(),
         )
 
+    @cached_property
+    def fit_data(self) -> WordLatents:
+        """What a fit can read: the words without test."""
+        return self.data.without_test()
+
     def fit_all(self, reporter: Reporter) -> list[SavedHead[TokenHead]]:
         """Fit the head with every seed that gives a fit of its own, or load it."""
         return [self.fit_seed(seed, reporter) for seed in self.options.seeds(self.context.seeds)]
@@ -186,7 +191,7 @@ class TokenFits(Head):
         )
 
     def _fit(self, seed: int, report: EpochReport, unfinished: Unfinished) -> tuple[TokenHead, FitRecord]:
-        data = self.data
+        data = self.fit_data
         sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = self.network(*sizes, seed=seed, **self.options.head_arguments())
         fit: Callable[..., TokenFit] = self.fit_network or fit_token_head

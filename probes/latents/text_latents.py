@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -354,6 +355,13 @@ class PairLatents(Shuffling):
         n_train = len(self.splits["train"]) if "train" in self.splits else 0
         if n_train and not 1 <= batch_size <= n_train:
             raise HeadError(f"batch_size is {batch_size}; allowed: 1 to {n_train}, the pairs of the training split.")
+
+    def without_test(self) -> "PairLatents":
+        """Leave test out, so that a fit cannot read it; everything else is shared."""
+        blind = copy(self)
+        blind.task = self.task.without_test()
+        blind.splits = {split: rows for split, rows in self.splits.items() if split in blind.task.splits}
+        return blind
 
     def _rows(self, split: str) -> PairRows:
         part = self.task.splits[split]

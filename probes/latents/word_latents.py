@@ -6,6 +6,7 @@ Memory is reserved once and reused: new memory costs more than reading.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -359,6 +360,13 @@ class WordLatents:
         """Changes the latents that Lightning's training loop reads; set by the head that is fitted."""
         if not self.split("train").has_latent.any():
             raise TaskError(f"no training word of task {task.name!r} has a latent, so there is nothing to train on.")
+
+    def without_test(self) -> "WordLatents":
+        """Leave test out, so that a fit cannot read it; everything else is shared."""
+        blind = copy(self)
+        blind.task = self.task.without_test()
+        blind.rows = {split: rows for split, rows in self.rows.items() if split in blind.task.splits}
+        return blind
 
     @cached_property
     def classes(self) -> tuple[str, ...]:

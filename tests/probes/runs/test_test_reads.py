@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import ConfigError
+from extract.errors import ConfigError, TaskError
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.cli.main import main
 from probes.heads import pair_heads as fitted
 from probes.heads import word_heads as words_evaluate
+from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec
 from probes.runs.sweep_run import run_sweep
 
@@ -140,3 +141,28 @@ def test_what_reads_test_too_early_is_refused(
 def test_a_protocol_that_reads_test_reads_it_for_every_plan(base: Path, decoder_folder: Path) -> None:
     config = config_of("pairs", base, decoder_folder, name="released", protocol="freeze-released")
     assert run_sweep(config, PLANS[:2], test="all").scores["test_read"] == "every plan"
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "name"), [("pairs", fitted, "fit_head"), ("words", words_evaluate, "fit_token_head")]
+)
+def test_a_fit_cannot_read_test(
+    kind: str, module: Any, name: str, base: Path, decoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = getattr(module, name)
+
+    def peeks(head: Any, data: Any, *rest: Any, **options: Any) -> Any:
+        data.split("validation")
+        with pytest.raises(TaskError, match="has no split 'test'"):
+            data.split("test")
+        assert "test" not in data.task.splits
+        peeked.append(kind)
+        return fit(head, data, *rest, **options)
+
+    peeked: list[str] = []
+    monkeypatch.setattr(module, name, peeks)
+    config = config_of(kind, base, decoder_folder, name=f"{kind}-peeks")
+    heads = {head: options for head, options in config.heads.items() if head != "layer-cosine"}
+    [result] = run(replace(config, heads=heads)).scores["heads"].values()
+    assert peeked == [kind] * len(result["seeds"])
+    assert "test" in result["summary"]
