@@ -118,8 +118,8 @@ def compare_templates(decoder: Decoder, *, repeats: int) -> tuple[list[Compariso
         repeats: Timed pairs.
 
     Returns:
-        The comparisons, apart / shared, and for each template the ratio of the tokens that are computed, and the
-        largest difference of latents, relative to the largest of the layer.
+        The comparisons, apart / shared, and for each template the tokens of all batches, those that are left were every
+        batch to share, and the largest difference of latents, relative to the largest of the layer.
     """
     rows = load_task("sts-sample").splits["train"]
     texts = list(dict.fromkeys([*rows["sentence1"], *rows["sentence2"]]))[:N_IN_PROMPTS]

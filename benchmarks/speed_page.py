@@ -11,7 +11,19 @@ from benchmarks.curves import read_results
 from benchmarks.training_free_page import ROOT, filled
 
 PAGE = ROOT / "docs" / "speed.md"
-SECTIONS = ("extraction", "peers", "masks", "words", "heads", "tokens", "probes", "reba", "checksums", "service")
+SECTIONS = (
+    "extraction",
+    "peers",
+    "templates",
+    "masks",
+    "words",
+    "heads",
+    "tokens",
+    "probes",
+    "reba",
+    "checksums",
+    "service",
+)
 
 
 def ratio_row(each: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from extract.store.cache import LatentCache, ShardedCache
 from extract.store.format import CERTIFICATE_BYTES, array_shapes, checked_arrays
 from extract.store.items import keep_texts
 from extract.store.manifest import SCHEMA, flatten
+from extract.wiring.batch_proof import SHARING
 from tests.extract.tiny_decoders import make_manifest, write_cache, write_shards
 from tests.extract.word_stores import make_word_manifest, write_word_cache
 
@@ -157,6 +158,7 @@ def test_every_identity_and_certificate_field_is_on_the_page(decoder: Decoder, t
     assert set(flatten({**words.identity.to_plain(), "versions": ""})) <= told
     assert all(f"`{package}`" in page for package in versions)
     assert {key.replace("batch_invariance.left", ".left") for key in flatten(cache.certificate)} <= told
+    assert {f"batches.{name}" for name in SHARING} <= told
     assert all(f"`{key.split('.')[-1]}`" in page for key in flatten(cache.manifest.provenance) if "decoder" not in key)
     extra = cache.manifest.provenance["decoder"].keys() - cache.identity.decoder.keys()
     assert extra == {"name", "source", "n_parameters", "window"}

@@ -203,22 +203,42 @@ def test_a_cache_says_what_its_rows_shared_and_is_the_one_that_rows_apart_have(
 
 
 def test_a_sweep_shares_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder, plans = make_decoder(**DEEP), [parse_plan(f"nosink-bidirectional:{k}") for k in (0, 2, 4)]
+    decoder, plans = make_decoder(), [parse_plan(f"nosink-bidirectional:{k}") for k in (0, 2)]
     plans.append(parse_plan("inter-block/backward:2"))
     swept = sweep_latents(decoder, TEXTS, plans, spec=SPEC, folder=tmp_path / "together")
     monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
     for plan, cache in zip(plans, swept, strict=True):
-        assert cache.certificate["batches"]["n_prefix_blocks"] == 5
+        assert cache.certificate["batches"]["n_prefix_blocks"] == 3
         apart = extract_latents(decoder, TEXTS, spec=SPEC.with_plan(plan), folder=tmp_path / "apart")
         states = [each.gather(each.rows_of(TEXTS), "mean", layers="all") for each in (cache, apart)]
         assert drift(states[0], states[1]) < EQUAL
 
 
-def test_half_precision_shares_within_its_rounding(tmp_path: Path) -> None:
+def test_half_precision_shares_within_its_rounding_unless_its_batches_are_not_proved(tmp_path: Path) -> None:
     decoder = wrap_decoder(make_model().to(torch.bfloat16), make_tokenizer())
     cache = extract_latents(decoder, TEXTS, spec=SPEC, folder=tmp_path)
     assert cache.certificate["batches"]["n_sharing"]
     assert cache.certificate["batches"]["largest_error"] < 0.05
+    experts = wrap_decoder(make_model("qwen3_moe").to(torch.bfloat16), make_tokenizer())
+    with plan_in_force(experts, parse_plan("causal"), shares=True) as wiring:
+        assert wiring is None
+
+
+def test_a_causal_plan_that_shares_is_certified_as_one_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = extract_latents(make_decoder(), TEXTS, spec=SPEC, folder=tmp_path / "together").certificate
+    monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
+    apart = extract_latents(make_decoder(), TEXTS, spec=SPEC, folder=tmp_path / "apart").certificate
+    assert together["batches"]["n_sharing"]
+    assert together["influence"] == apart["influence"]
+
+
+def test_few_texts_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert [SPEC.shares_prefix(n) for n in (1, 127, 128)] == [False, False, True]
+    assert not replace(SPEC, template=InputTemplate(bos="force", suffix=" ice")).shares_prefix(128)
+    assert replace(SPEC, template=InputTemplate(chat="user")).shares_prefix(128)
 
 
 PLAIN = {
@@ -326,10 +346,13 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
+@pytest.mark.parametrize("plan", ["causal", "nosink-bidirectional:2"])
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_what_goes_wrong_in_batches_of_the_extraction_alone_is_caught(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if plan == "causal" and MUTATIONS[name] is keep_the_first_prefix:
+        pytest.skip("a causal plan shares every block")
     n_acted = 0
 
     def acts(shared: SharedPrefix) -> bool:
@@ -340,7 +363,7 @@ def test_what_goes_wrong_in_batches_of_the_extraction_alone_is_caught(
     monkeypatch.setattr("extract.run.extraction.SHARE", 0.0)  # nothing is closed before the end
     MUTATIONS[name](monkeypatch, acts)
     with pytest.raises(CertificateError, match=r"in a batch of \d+ rows of \d+ tokens: latents of text"):
-        extract_latents(make_decoder(), TEXTS, spec=replace(SPEC, plan="nosink-bidirectional:2"), folder=tmp_path)
+        extract_latents(make_decoder(), TEXTS, spec=replace(SPEC, plan=plan), folder=tmp_path)
     assert n_acted or MUTATIONS[name] is keep_the_first_prefix
     (path,) = tmp_path.glob("*.h5")
     assert LatentCache(path, allow_partial=True).n_done == 0
