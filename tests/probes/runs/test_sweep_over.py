@@ -391,7 +391,7 @@ def test_layers_are_told_by_source(over_tasks: RunResult[PlansScores]) -> None:
     assert set(frame["point"]) <= set(points)
     assert frame[frame["is_chosen"]]["point"].nunique() == 1
     for point, part in frame.groupby("point"):
-        [whole] = [c for c in points[str(point)].heads["layer-cosine"].curves if (c.split, c.metric) == SCORED]
+        whole, *_ = [c for c in points[str(point)].heads["layer-cosine"].curves if (c.split, c.metric) == SCORED]
         assert part.groupby("source")["layer"].count().eq(len(whole.values)).all()
         ends = part.groupby("layer", sort=False)["value"].agg(["min", "max"])
         assert ends["min"].ne(ends["max"]).any()  # sources differ
