@@ -194,6 +194,9 @@ class SweepArgs(Configured, Computing):
     )
     reference: str = option("", "values of the point to compare with, as plan=causal; the first ones when absent")
     choose_on: str = option("", "where tasks are an axis: the task to choose on; all when absent")
+    choose_by: str = option(
+        "", "what counts alike on validation: rows (default), or sources", values=("rows", "sources")
+    )
     remove_decoders: bool = option(False, "remove decoders that had to be fetched once they have been run")
     ratios: str = option(
         "",

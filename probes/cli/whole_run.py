@@ -86,6 +86,7 @@ def sweep_command(args: SweepArgs) -> int:
 def choose_grid(args: SweepArgs) -> Grid:
     """Work out the grid that the flags of the command, or else the section `sweep` of its file, ask for."""
     options = {"reference": args.reference, "choose_on": args.choose_on}
+    options |= {"choose_by": args.choose_by} if args.choose_by else {}
     flags = (args.plans, args.kinds, args.k, args.windows)
     if any(flags) or not (args.over or args.ratios or args.config.sweep):
         return plan_grid(args.config, choose_plans(args), **options)

@@ -398,6 +398,21 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class SourceCurve:
+    """The layers of a head that needs no training, at one point, on the validation rows of one source."""
+
+    point: Mapping[str, str]
+    head: str
+    """The head's name in `chosen`."""
+    source: str
+    metric: str
+    layers: tuple[str, ...]
+    values: tuple[float, ...]
+    """The best of the head's values at each layer."""
+    n_rows: int
+
+
+@dataclass(frozen=True)
 class FailedPoint:
     """A point of a sweep that could not be computed."""
 
@@ -506,6 +521,8 @@ class GridScores:
     """The axis along which the task changes; a choice holds for all its values."""
     transfers: tuple[Transfer, ...] = ()
     """Gains of the choices over tasks, and over the sources of rows."""
+    source_curves: tuple[SourceCurve, ...] = ()
+    """Of the choices and the reference, where rows name their source."""
 
 
 @dataclass(frozen=True)

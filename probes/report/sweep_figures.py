@@ -15,7 +15,15 @@ from probes.report import style
 from probes.report.blocks import metric_label, score_unit
 from probes.report.comparison_figures import draw_search, search_frame, search_table
 from probes.report.scores import PlansScores, label_of
-from probes.report.sweep_frames import axes_of, found_name, gains_frame, layer_scores, points_frame, score_rows
+from probes.report.sweep_frames import (
+    axes_of,
+    found_name,
+    gains_frame,
+    layer_scores,
+    points_frame,
+    score_rows,
+    source_frame,
+)
 
 MOST_PANELS = 12
 """Most panels of a figure; further values of the outer axes are in the table alone."""
@@ -57,6 +65,17 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
             note=f"{where}; bars: intervals over rows; ring: chosen on validation, {chosen}",
             size=(style.WIDE[0], min(1.2 + ROW * max(rows["point"].nunique(), 3), MOST_INCHES)),
             table=_point_table(rows, axes),
+        )
+    for slot, rows in source_frame(scores).groupby("slot", sort=False):
+        n_panels = rows["point"].nunique()
+        album.add(
+            f"sources_{str(slot).replace('-', '_').replace(' ', '_')}",
+            draw_sources,
+            rows,
+            title=f"{slot}: score of each layer on each source",
+            note="validation; one scale; a point at the best layer of a source",
+            size=(style.WIDE[0], 1.2 + 2.6 * n_panels),
+            table=_source_table(rows),
         )
     gains = gains_frame(scores)
     for (slot, over), rows in gains.groupby(["slot", "over"], sort=False):
@@ -217,6 +236,39 @@ def draw_numbers(axes: Axes, frame: pd.DataFrame) -> Axes:
     axes.set_xlabel(axis)
     axes.set_ylabel(f"{metric_label(frame['metric'].iloc[0])} x 100")
     return axes
+
+
+def draw_sources(figure: Figure, frame: pd.DataFrame) -> None:
+    """Draw the columns of `source_frame`: the layers on each source of validation, a panel per point, on one scale.
+
+    A line per source, which ends in its name; a point marks its best layer.
+    """
+    points = list(frame.groupby("point", sort=False))
+    axes = style.panels(figure, len(points), 1)
+    ends = 100 * float(frame["value"].min()), 100 * float(frame["value"].max())
+    for panel, (point, part) in zip(axes, points, strict=False):
+        layers = list(dict.fromkeys(part["layer"]))
+        for (source, rows), colour in style.coloured(list(part.groupby("source", sort=False))):
+            values = 100 * rows["value"].to_numpy(np.float64)
+            style.draw_line(
+                panel, range(len(values)), values, colour=colour, label=f"{source}, {rows['n_rows'].iloc[0]}"
+            )
+            if np.isfinite(values).any():
+                best = int(np.nanargmax(values))
+                panel.plot(best, values[best], "o", color=colour, markersize=4)
+        panel.set_title(style.shorten(f"{point}{', chosen' * bool(part['is_chosen'].any())}", 80), loc="left")
+        panel.set_ylim(ends[0] - 2, ends[1] + 2)
+        panel.set_ylabel(score_unit(frame))
+        style.mark_layers(panel, layers)
+    axes[0].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=style.SMALL)
+
+
+def _source_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Lay sources out side by side, a row per point and layer, scores times 100."""
+    wide = frame.assign(value=(100 * frame["value"]).round(1)).pivot_table(
+        index=["point", "layer"], columns="source", values="value", sort=False
+    )
+    return wide.reset_index().rename_axis(columns=f"{score_unit(frame)}, validation")
 
 
 def draw_gains(axes: Axes, frame: pd.DataFrame) -> Axes:

@@ -149,6 +149,22 @@ def _of_slot(frame: pd.DataFrame, record: str, slot: str, metric: str) -> pd.Dat
     return frame[(frame["record"] == record) & (frame["slot"] == slot) & (frame["metric"] == metric)]
 
 
+def source_frame(scores: PlansScores) -> pd.DataFrame:
+    """List the layers of choices and reference on each source of validation: a row per source and layer.
+
+    Columns: `slot`, `point`, `is_chosen`, `source`, `layer`, `metric`, `value`, `n_rows`.
+    """
+    rows = []
+    for curve in scores.grid.source_curves if scores.grid else ():
+        is_chosen = dict(scores.chosen[curve.head].point) == dict(curve.point)
+        where = {"slot": curve.head, "point": label_of(curve.point), "is_chosen": is_chosen, "source": curve.source}
+        for layer, value in zip(curve.layers, curve.values, strict=True):
+            numbers = {"layer": layer, "metric": curve.metric, "value": value, "n_rows": curve.n_rows}
+            rows.append({**where, **numbers})
+    names = ("slot", "point", "is_chosen", "source", "layer", "metric", "value", "n_rows")
+    return pd.DataFrame(rows, columns=list(names))
+
+
 def gains_frame(scores: PlansScores) -> pd.DataFrame:
     """List the gains of the choices over tasks and over sources of rows: a row per part, and one for the mean.
 

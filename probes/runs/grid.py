@@ -27,6 +27,8 @@ PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
+CHOICES = ("rows", "sources")
+"""What counts alike where a point is chosen on validation: every row, or every source of rows."""
 BUDGET = 0.25
 """Share of a grid's cost that a search may compute, unless another is given."""
 FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
@@ -72,8 +74,15 @@ class Grid:
     """The point that others are compared with."""
     choose_on: str = ""
     """The task that is chosen on, where tasks are an axis; all of them when empty."""
+    choose_by: str = "rows"
+    """One of `CHOICES`: what counts alike on validation."""
     values: Mapping[str, Mapping[str, Settings]] = field(default_factory=lambda: MappingProxyType({}))
     """Axis to the settings of its values, for the record."""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown way to choose."""
+        if self.choose_by not in CHOICES:
+            raise unknown_name("choose_by", self.choose_by, CHOICES)
 
     @property
     def is_of_plans(self) -> bool:
@@ -102,15 +111,16 @@ class Grid:
 
     def settings(self, **search: object) -> dict[str, object]:
         """Return what the configuration does not hold, for config.yaml of the folder of a sweep or search."""
+        by = {} if self.choose_by == "rows" else {"choose_by": self.choose_by}
         if self.is_of_plans:
-            return {**search, "plans": [point.plan.text for point in self.points]}
+            return {**search, **by, "plans": [point.plan.text for point in self.points]}
         over = {
             axis: {name: dict(settings) for name, settings in values.items()} for axis, values in self.values.items()
         }
         points = [dict(point.values) for point in self.points]
         whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
         listed = {} if points == whole else {"points": points}
-        wanted = {"reference": dict(self.reference), "choose_on": self.choose_on}
+        wanted = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
         return {"sweep": {"over": over, **listed, **wanted, **search}}
 
 
@@ -345,6 +355,7 @@ def make_grid(
     points: Sequence[Mapping[str, str]] = (),
     reference: str | Mapping[str, str] = "",
     choose_on: str = "",
+    choose_by: str = "rows",
 ) -> Grid:
     """Span a grid: every combination of the values of its axes, or those in a list.
 
@@ -355,6 +366,7 @@ def make_grid(
         reference: Some values of the point to compare with, as text or a mapping; the first value of other axes, but
             causal of the plans where it is among them.
         choose_on: As of `Grid`.
+        choose_by: As of `Grid`.
 
     Raises:
         ConfigError: No axis, a combination that a run would refuse (names it), or no such reference.
@@ -381,7 +393,7 @@ def make_grid(
             raise ConfigError(f"the reference {label_of(wanted)!r} is no point of the sweep; name one that is.")
         wanted = named[0]
     values = {axis.name: axis.values for axis in axes}
-    return Grid(tuple(by_name), spanned, wanted, choose_on, values)
+    return Grid(tuple(by_name), spanned, wanted, choose_on, choose_by, values)
 
 
 def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
@@ -402,13 +414,15 @@ def _flat_keys(settings: Mapping[str, object]) -> Iterator[str]:
             yield key
 
 
-def plan_grid(config: RunConfig, plans: Sequence[MaskPlan], *, reference: str = "", choose_on: str = "") -> Grid:
+def plan_grid(
+    config: RunConfig, plans: Sequence[MaskPlan], *, reference: str = "", choose_on: str = "", choose_by: str = "rows"
+) -> Grid:
     """Span the grid of a sweep over mask plans; options are those of `make_grid`."""
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")
     with allow_code([name for plan in plans for name in plan.kind_names if PLACE.fullmatch(name)]):  # read before
         axes = [plan_axis(list(dict.fromkeys(plans)))]
-        return make_grid(config, axes, reference=reference, choose_on=choose_on)
+        return make_grid(config, axes, reference=reference, choose_on=choose_on, choose_by=choose_by)
 
 
 def _size(axes: Sequence[Axis]) -> int:
@@ -461,7 +475,9 @@ def _pairs(text: str, axes: Mapping[str, Axis]) -> Iterator[tuple[str, str]]:
             raise unknown_name("point", part, [value for axis in axes.values() for value in axis.values])
 
 
-def grid_of(config: RunConfig, over: Sequence[str] = (), *, reference: str = "", choose_on: str = "") -> Grid:
+def grid_of(
+    config: RunConfig, over: Sequence[str] = (), *, reference: str = "", choose_on: str = "", choose_by: str = ""
+) -> Grid:
     """Read the whole grid of a sweep, from its file and what is typed."""
     axes, points = read_axes(config, over), list[Mapping[str, str]]()
     listed = config.sweep.get("points", [])
@@ -473,7 +489,8 @@ def grid_of(config: RunConfig, over: Sequence[str] = (), *, reference: str = "",
         of_file = {_short(str(key)): str(value) for key, value in of_file.items() if _short(str(key)) in by_name}
     wanted = reference or (of_file if isinstance(of_file, dict) else str(of_file))
     chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
-    return make_grid(config, axes, points=points, reference=wanted, choose_on=chosen_on)
+    by = choose_by or str(config.sweep.get("choose_by", "rows"))
+    return make_grid(config, axes, points=points, reference=wanted, choose_on=chosen_on, choose_by=by)
 
 
 def _read_points(

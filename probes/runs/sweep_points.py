@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from probes.report.scores import (
     PlansScores,
     PointGap,
     SearchCost,
+    SourceCurve,
     SweepCost,
     Transfer,
     label_of,
@@ -217,6 +219,7 @@ class Sweep:
             tuple(FailedPoint(p.values, failures[p.label]) for p in self.grid.points if p.label in failures),
             self.grid.task_axis,
             tuple(transfers),
+            tuple(curve for name, point in chosen.items() for curve in self._source_curves(name, point, reference)),
         )
 
     def _score(self, point: Point, *, reads_all: bool) -> PlanScores:
@@ -271,7 +274,9 @@ class Sweep:
         if self.grid.task_axis and not self.chosen_on:
             return np.asarray(1 - self._ranks(name).mean(axis=1) / max(1, len(self.parts) - 1), np.float64)
         on = self.chosen_on or next(iter(next(iter(self.parts.values()))))
-        return self._selection_scores(name, [points[on] for points in self.parts.values()])
+        points = [points[on] for points in self.parts.values()]
+        scores = self._selection_scores(name, points)
+        return scores if self.grid.choose_by == "rows" else self._by_sources(name, points)
 
     def _selection_scores(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
         """Return the scores that decide, of points on one task; what has none is last."""
@@ -365,7 +370,35 @@ class Sweep:
             tests = (p_values[number], float(corrected[number]), compared.n_units)
             yield PointGap(point.values, name, split, gap.value, gap.low, gap.high, *tests)
 
-    # Gains over tasks, and over the sources of rows.
+    # Gains over tasks, and over the sources of rows; and layers by source.
+
+    def _source_curves(self, name: str, point: Point, reference: Point) -> Iterator[SourceCurve]:
+        """Score every layer of a head without training on each source of validation, at a choice and the reference."""
+        for here in dict.fromkeys([point.label, self.on_tasks(reference)[self._task_of(point)].label]):
+            at = next(point for point in self.points if point.label == here)
+            task, result = self.tasks[here], self.result(at, name)
+            if result.name != KINDS[task.kind].zero_shot_head:
+                continue
+            config = replace(at.config, heads={result.name: at.config.heads[result.name]}, bootstrap=100)
+            for source, rows in rows_by_source(task, "validation").items():
+                part = task.without_test().keep_rows({"validation": rows}, note=f"validation rows of {source}")
+                cache = self.caches.of[here]
+                with TemporaryDirectory() as folder:
+                    scored = evaluate_plan(config, part, at.plan, cache, Path(folder), adds_zero_shot=False)
+                alone = scored.heads[result.name]
+                curves = [c.values for c in alone.curves if (c.split, c.metric) == ("validation", alone.metric)]
+                if curves:
+                    values = tuple(map(float, np.max(curves, axis=0)))
+                    yield SourceCurve(at.values, name, source, alone.metric, alone.layers, values, len(rows))
+
+    def _task_of(self, point: Point) -> str:
+        return point.values.get(self.grid.task_axis, "")
+
+    def _by_sources(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
+        """Return the mean over the sources of validation of the scores of points, each with the layer that it has."""
+        sources = rows_by_source(self.tasks[points[0].label], "validation")
+        parts = [self._gap_on(name, points, points[0], "validation", rows, n_resamples=1) for rows in sources.values()]
+        return np.asarray(np.nan_to_num(np.mean([part.scores for part in parts], axis=0), nan=-np.inf), np.float64)
 
     def _over_tasks(self, name: str, point: Point, reference: Point) -> Transfer | None:
         """Compare the chosen system with the reference on every task; None without an axis of tasks."""

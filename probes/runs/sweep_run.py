@@ -19,7 +19,7 @@ from extract.masks.mask_plan import MaskPlan
 from extract.records import given, to_plain
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
-from probes.data.task import Task
+from probes.data.task import MIN_SPLIT_ROWS, Task
 from probes.fitting.fit_options import find_protocol
 from probes.report.scores import (
     PlansScores,
@@ -49,6 +49,7 @@ from probes.runs.run import (
 )
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
 from probes.runs.sweep_caches import Grown, PointCaches, find_families, keeps_rows, obtain_point_caches
+from probes.runs.sweep_gains import rows_by_source
 from probes.runs.sweep_points import Sweep, headline, refuse_random_decoder, require_unread_test, systems_of
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
@@ -63,6 +64,7 @@ def sweep(
     *,
     reference: str = "",
     choose_on: str = "",
+    choose_by: str = "",
     test: str = "chosen",
     search: str = "",
     budget: float | None = None,
@@ -77,6 +79,8 @@ def sweep(
             `--over`, as `["extraction.plan=causal,backward", "encoders"]`. Those of the configuration when empty.
         reference: Some values of the point that others are compared with, as `plan=causal`; the first ones when empty.
         choose_on: Where tasks are an axis, the task to choose on; all of them when empty.
+        choose_by: `sources`: the mean over the sources of validation decides, each counting alike (cross-validation
+            over sources, a head keeping its layer); `rows`, the default, scores all rows together.
         test: Points that test is read for: `chosen` (and the reference), or `all`.
         search: `halving` scores every point on few rows, and ever fewer points on ever more rows; `coordinate` searches
             a (k, k0) grid of mask plans. That of the configuration when empty, or else every point on all rows.
@@ -101,7 +105,7 @@ def sweep(
                 rest = {key: value for key, value in record.sweep.items() if key not in axes}
                 record = replace(record, sweep={**rest, "over": dict(over)})
             over = ()
-        grid = grid_of(record, list(over), reference=reference, choose_on=choose_on)
+        grid = grid_of(record, list(over), reference=reference, choose_on=choose_on, choose_by=choose_by)
         strategy, share = read_search(record, search, budget)
         if strategy:
             return search_grid(record, grid, strategy=strategy, budget=share, test=test, watcher=shown)
@@ -164,7 +168,23 @@ def _load_checked(grid: Grid, test: str) -> dict[str, Task]:
             require_unread_test(point.config)
         refuse_random_decoder(point.config)
         check_heads(point.config, tasks[point.label], chooses_plan=True)
+    if grid.choose_by == "sources":
+        _check_sources(grid, tasks)
     return tasks
+
+
+def _check_sources(grid: Grid, tasks: Mapping[str, Task]) -> None:
+    """Refuse a choice by sources where rows name none, or where tasks are ranked."""
+    if grid.task_axis and not grid.choose_on:
+        raise ConfigError("choose_by is 'sources', but tasks are an axis; name the one to choose on with --choose-on.")
+    on = find_choice_task(grid, tasks)
+    for point in grid.points:
+        task = tasks[point.label]
+        if point.values.get(grid.task_axis, "") == on and not rows_by_source(task, "validation"):
+            raise ConfigError(
+                f"choose_by is 'sources', but validation rows of task {task.name!r} do not name two of "
+                f"{MIN_SPLIT_ROWS} rows each; leave --choose-by out, or name a column as task.options.source."
+            )
 
 
 def run_search(
@@ -221,6 +241,8 @@ def search_grid(
             f"test is {test!r}, but a search reads test for what it found and for the reference; leave test or the "
             "search out."
         )
+    if grid.choose_by == "sources":
+        raise ConfigError("choose_by is 'sources', which few rows of a search cannot tell; leave one of the two out.")
     tasks, grown = _load_checked(grid, test), Grown()
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)

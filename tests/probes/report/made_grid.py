@@ -16,6 +16,7 @@ from probes.report.scores import (
     PlanScores,
     PlansScores,
     PointGap,
+    SourceCurve,
     SweepCost,
     Transfer,
 )
@@ -66,6 +67,11 @@ def make_grid(axes: Mapping[str, Sequence[str]] = AXES) -> PlansScores:
         (FailedPoint({"plan": "causal", "encoder": "broken"}, "it has no weights"),),
         "",
         (Transfer("head", "tasks", "the task one", tuple(parts), 0.05, -0.1, 0.2, 0.15),),
+        tuple(
+            SourceCurve(row.point, "head", source, "accuracy", LAYERS, (low, 0.4, 0.5, 0.45), 20)
+            for row in (first, last)
+            for source, low in (("news", 0.2), ("forums", 0.3))
+        ),
     )
     header = make_header("classes", {"name": "toy", "is_sample": True}, "sweep")
     return PlansScores(header, last.label, tuple(rows), {"head": choice}, SweepCost(5, 20, 0.25), grid=grid)

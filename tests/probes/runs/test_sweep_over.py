@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from extract.decoders.decoder import load_decoder
-from extract.errors import ConfigError, IcecoreError
+from extract.errors import ConfigError, IcecoreError, UnknownNameError
 from extract.inputs.template import InputTemplate
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import sweep_latents
@@ -23,7 +23,7 @@ from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
 from probes.metrics.prediction_metrics import pearson
 from probes.report.scores import PlansScores, read_plans, without_nan
-from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows
+from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
 from probes.runs import sweep_caches, sweep_run
 from probes.runs.folder import RunFolder
 from probes.runs.grid import grid_of
@@ -31,7 +31,7 @@ from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
 from probes.runs.results import results
 from probes.runs.run import RunResult, run
-from probes.runs.run_config import RunConfig, load_run_task
+from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
 from probes.runs.sweep_run import sweep
 
@@ -224,6 +224,7 @@ def test_a_point_that_fails_costs_itself_alone(config: RunConfig, tmp_path: Path
 
 # Tasks and sources.
 
+SCORED = ("validation", "pearson")
 READ = {"plain": {}, "echo": {"template": "echo", "poolings": ["echo-mean"]}}
 
 
@@ -379,3 +380,50 @@ def test_an_option_typed_as_its_default_is_that_of_the_encoder(config: RunConfig
     assert ChosenEncoder.of(swept.folder).spec.template.eos == "auto"
     decided = sweep(replace(config, name="decided"), {"template.name": ["echo-document"]})
     assert ChosenEncoder.of(decided.folder).spec.template.eos == "force"
+
+
+def test_layers_are_told_by_source(over_tasks: RunResult[PlansScores]) -> None:
+    """Each curve is that of a run whose validation rows are those of the source alone."""
+    frame = source_frame(over_tasks.record)
+    assert set(frame["source"]) == {"forum", "news"}
+    assert set(frame["n_rows"]) == {16}
+    points = {row.label: row for row in over_tasks.record.plans if row.point["task"] == "mine"}
+    assert set(frame["point"]) <= set(points)
+    assert frame[frame["is_chosen"]]["point"].nunique() == 1
+    for point, part in frame.groupby("point"):
+        whole, *_ = [c for c in points[str(point)].heads["layer-cosine"].curves if (c.split, c.metric) == SCORED]
+        assert part.groupby("source")["layer"].count().eq(len(whole.values)).all()
+        ends = part.groupby("layer", sort=False)["value"].agg(["min", "max"])
+        assert ends["min"].ne(ends["max"]).any()  # sources differ
+    assert (over_tasks.folder / "sources_layer_cosine.png").stat().st_size > 1000
+    values = RunFolder(over_tasks.folder).values
+    assert without_nan(read_plans(values).to_dict()) == {key: values[key] for key in values if key != "sha256"}
+
+
+@pytest.mark.long
+def test_a_point_is_chosen_by_sources_that_count_alike(config: RunConfig, over_tasks: RunResult[PlansScores]) -> None:
+    """The choice is the best mean of the scores on each source, as they are told of every point."""
+    options = json.loads(json.dumps(RunFolder(over_tasks.folder).settings["sweep"]["over"]["task"]["mine"]["task"]))
+    mine = replace(config, name="by-sources", task=TaskSpec(**options))
+    encoders = {**READ, "last": {"poolings": ["last"]}}
+    result = sweep(mine, {"encoder": encoders}, choose_by="sources")
+    task = load_run_task(mine)
+    gold = np.array(task.rows("validation")["score"])
+    means = {}
+    for row in result.record.plans:
+        predicted = row.heads["layer-cosine"].predictions["validation"]
+        parts = rows_by_source(task, "validation").values()
+        means[row.label] = np.mean([pearson(predicted[part], gold[part]) for part in parts])
+    [choice] = result.record.chosen.values()
+    assert f"encoder={choice.point['encoder']}" == max(means, key=lambda label: means[label])
+    assert RunFolder(result.folder).settings["sweep"]["choose_by"] == "sources"
+    with pytest.raises(
+        ConfigError, match="choose_by is 'sources', but validation rows of task 'sts-sample' do not name"
+    ):
+        sweep(config, {"poolings": ["mean", "last"]}, choose_by="sources")
+    with pytest.raises(ConfigError, match="name the one to choose on with --choose-on"):
+        sweep(mine, {"task": {"mine": options, "sample": "sts-sample"}}, choose_by="sources")
+    with pytest.raises(ConfigError, match="which few rows of a search cannot tell"):
+        sweep(mine, {"encoder": encoders}, choose_by="sources", search="halving")
+    with pytest.raises(UnknownNameError, match="unknown choose_by 'source': did you mean 'sources'"):
+        sweep(mine, {"encoder": encoders}, choose_by="source")
