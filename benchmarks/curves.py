@@ -1,4 +1,4 @@
-"""Draws docs/figures/stsb_layers.png, the picture of docs/results.md, from the committed results: `-m benchmarks.curves`."""
+"""Draws docs/figures/stsb_layers.png, of docs/results.md, from the committed results: `python -m benchmarks.curves`."""
 
 import json
 from pathlib import Path

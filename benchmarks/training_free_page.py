@@ -187,24 +187,29 @@ def make_picture(results: Mapping[str, Any]) -> Figure:
     return style.make_figure(draw_gains, results, title=title, note=note, size=(7.2, 2.6))
 
 
-def read_sweep(folder: Path) -> dict[str, Any]:
-    """Take the scores of encoders from a sweep over them: its `points.csv`, and the settings of the run."""
+def read_triples(folder: Path) -> dict[str, Any]:
+    """Take the share of triples that are right, by encoder, from a sweep over `snli-triples` with `--test all`.
+
+    With two candidates a mean average precision of `x` is a share of `2 x - 1`.
+    """
     frame = pd.read_csv(folder / "points.csv")
-    header = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    [metric] = frame.loc[frame["gap"].notna(), "metric"].unique()
-    scores = frame[(frame["record"] == "score") & (frame["metric"] == metric)]
+    record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    scores = frame[(frame["record"] == "score") & (frame["metric"] == "map")]
     encoders = {}
-    for name, rows in scores.groupby("encoders", sort=False):
+    for name, rows in scores.groupby("encoder", sort=False):
         by_split = rows.set_index("split")
-        row: dict[str, Any] = {"metric": metric, "head": rows["head"].iloc[0]}
+        row: dict[str, Any] = {"metric": "share of triples", "head": rows["head"].iloc[0]}
         for split in ("validation", "test"):
-            at = by_split.loc[split]
-            row[split] = {"mean": at["value"], "low": at["low"], "high": at["high"]}
+            mean, low, high = (2 * by_split.loc[split, ["value", "low", "high"]].astype(float) - 1).round(6)
+            row[split] = {"mean": mean, "low": low, "high": high}
         if name != "mean":
-            gap = by_split.loc["test", ["gap", "gap_low", "gap_high", "p_corrected"]].tolist()
-            row |= dict(zip(("difference", "low", "high", "bootstrap_corrected"), gap, strict=True))
+            gap, low, high = (2 * by_split.loc["test", ["gap", "gap_low", "gap_high"]].astype(float)).round(6)
+            p = float(by_split.loc["test", "p_corrected"])
+            row |= {"difference": gap, "low": low, "high": high, "bootstrap_corrected": p}
         encoders[ENCODERS[str(name)]] = row
-    return {"header": header, "encoders": encoders}
+    n_rows = record["task"]["n_rows"]["test"]
+    kept = {name: record[name] for name in ("command", "commit", "versions")}
+    return {"rows_per_split": n_rows, "encoders": encoders, **kept}
 
 
 def command_block(results: Mapping[str, Any]) -> Iterator[str]:
