@@ -4,7 +4,6 @@
 of the processor, which other programs on it do not add to.
 """
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,8 +22,7 @@ from extract.inputs.template import InputTemplate
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from probes.data.pair_task import PairTask
-from probes.data.task_table import load_task
+from probes.data.pair_task import PairTask, load_stsb
 from probes.fitting.fit import fit_head, fit_layers
 from probes.fitting.fit_options import FREEZE, PROTOCOLS, EpochOptions, FitOptions, Options
 from probes.latents.text_latents import PairLatents, TextLatents
@@ -71,7 +69,7 @@ def climb(decoder: Decoder, *, repeats: int) -> dict[str, Any]:
         need, and their `ratio`; of a rung also the `flops` of an epoch. No layer stops before the last epoch.
     """
     with tempfile.TemporaryDirectory() as folder:
-        task = load_task("stsb-local" if os.environ.get("ICECORE_DATA") else "sts-sample").subset(N_PAIRS)
+        task = load_stsb().subset(N_PAIRS)
         test = task.splits["test"]
         task = replace(task, splits={"train": task.splits["train"], "test": test.select(range(len(test) // 4))})
         spec = ExtractionSpec(poolings=("last",), layers=("blocks",), template=InputTemplate(bos="force"))

@@ -85,7 +85,7 @@ class StackedModule(TrainedModule):
 
     @torch.no_grad()
     def train_only(self, layers: Sequence[int]) -> None:
-        """Let the other layers leave; layers that come back have weights of zero until they are restored."""
+        """Let the other layers leave, between steps; those that come back have weights of zero until restored."""
         optimisers = self.loop.trainer.optimizers if self.loop is not None else []
         states = {key: value for optimiser in optimisers for key, value in optimiser.state.items()}
         before, self.trained = self.stacks(), tuple(layers)

@@ -1,5 +1,6 @@
 """Token heads: their formulas against plain torch, probes that do not touch each other, logits and no softmax."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,26 @@ def test_masks_do_not_touch_other_generators() -> None:
     np.random.seed(0)
     TokenClassifier(L, D, K, seed=4)._drop(latents())
     assert (torch.rand(1), np.random.rand()) == wanted
+
+
+def test_probes_that_stay_keep_their_moments_when_others_leave() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(3, 20, 6, generator=generator) for _ in range(6)]
+    labels = torch.arange(20) % 2
+
+    def train(leaves_after: int) -> TokenClassifier:
+        head = TokenClassifier(3, 6, 2)
+        optimiser = head.configure_optimizers()
+        head.loop = SimpleNamespace(trainer=SimpleNamespace(optimizers=[optimiser]))
+        for k, latents in enumerate(batches):
+            if k == leaves_after:
+                head.train_only([1, 2])
+            optimiser.zero_grad()  # type: ignore[union-attr]
+            head.losses(head.logits(latents[list(head.trained)]), labels).sum().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()  # type: ignore[union-attr]
+        return head
+
+    two, three = train(leaves_after=3), train(leaves_after=99)
+    assert two.weight.shape == (2, 2, 6)
+    torch.testing.assert_close(two.weight, three.weight[1:], rtol=0, atol=1e-6)
+    torch.testing.assert_close(two.bias, three.bias[1:], rtol=0, atol=1e-6)

@@ -184,7 +184,7 @@ def test_every_layer_keeps_its_own_best_epoch_and_is_done_by_its_own_patience(
     cache: PlantedCache, task: WordTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nan = float("nan")
-    script = [
+    script: list[list[float | None]] = [
         [0.1, 0.5, 0.3, nan, 0.2],
         [0.2, 0.4, 0.3, 0.1, 0.1],
         [0.3, 0.4, 0.3, 0.2, 0.1],
