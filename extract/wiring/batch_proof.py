@@ -16,6 +16,7 @@ proved at the latest before the rows of their process are closed.
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -114,12 +115,9 @@ class BatchProof:
         n_rows, n_tokens = batch.ids.shape
         self._most_tokens = max(self._most_tokens, batch.ids.numel())
         wiring = wiring_of(self.decoder.blocks)
-        shared = None if wiring is None else wiring.shared
-        if shared is not None:
-            self.n_sharing += 1
-            self.n_prefix = max(self.n_prefix, shared.n_tokens)
-            self.n_prefix_blocks = max(self.n_prefix_blocks, shared.n_blocks)
-        n_shared = 0 if shared is None else shared.n_tokens
+        n_shared, n_blocks = (0, 0) if wiring is None else self._shared_in(wiring)
+        self.n_sharing += n_shared > 0
+        self.n_prefix, self.n_prefix_blocks = max(self.n_prefix, n_shared), max(self.n_prefix_blocks, n_blocks)
         shape_class = length_class(n_tokens), (n_rows - 1).bit_length(), batch.is_padded, n_shared
         one = [_computed(batch, latents, self.n_batches % n_rows)]
         if self.n_batches % EVERY == 2:
@@ -133,6 +131,19 @@ class BatchProof:
         else:
             self._last = one
         self._classes.add(shape_class)
+
+    def _shared_in(self, wiring: Wiring) -> tuple[int, int]:
+        """Return how many tokens rows of the last batch shared, and in how many blocks of this plan.
+
+        In a sweep the batch may have been run under another plan, of which this one takes the lower blocks only.
+        """
+        if wiring.shared is None:
+            return 0, 0
+        n_blocks = wiring.shared.n_blocks
+        if self.plan.architecture == "inplace":
+            kinds = zip(wiring.plan.kinds[:n_blocks], self.plan.kinds(len(self.decoder.blocks)), strict=False)
+            n_blocks = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], kinds))
+        return (wiring.shared.n_tokens if n_blocks else 0), n_blocks
 
     def prove(self, *, is_closing: bool = True) -> None:
         """Prove the rows that wait and one of the last batch; unless rows are closed, only where many wait."""

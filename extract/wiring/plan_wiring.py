@@ -190,7 +190,7 @@ def _packed(blocks: Blocks, wiring: Wiring | None, batch: Batch) -> Iterator[Non
         hooks.enter_context(changed(wiring.current, shared=shared))
         hooks.enter_context(changed(shared, last=(None, None)))  # a whole layer, which the next batch need not wait for
         for block in blocks[: shared.n_blocks]:
-            # Next to the block itself: every other hook sees whole rows.
+            # Next to the block itself: every other hook on a block sees whole rows.
             hooks.enter_context(block.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(changing_output(shared.unpack), prepend=True))
         yield
@@ -594,30 +594,37 @@ SHARING_DRIFT = 1e-5
 
 
 @contextmanager
-def sharing_in_force(decoder: Decoder, wiring: Wiring) -> Iterator[None]:
+def sharing_in_force(
+    decoder: Decoder, wiring: Wiring, untouched: Float[Tensor, "L N D"] | None = None
+) -> Iterator[None]:
     """Let rows share the tokens they begin with, until the `with` block ends, where it is tried and changes nothing.
 
+    What it is to equal are the states of `sharing_trial` under the plan, or those that the untouched decoder had.
     Blocks from the first one up that computes no attention, as recurrent ones, share none; nor do those of a sparse
     indexer, which keeps fewer keys of a packed row than of its parts, and of experts in half precision, whose batches
     are not proved.
     """
     is_excused = has_experts(decoder) and decoder.description.dtype != "float32"
     is_tried = not (wiring.by_argument or is_excused or decoder.longest_dense_row is not None)
-    with changed(wiring, n_sharing=_try_sharing(decoder, wiring) if is_tried else 0):
+    with changed(wiring, n_sharing=_try_sharing(decoder, wiring, untouched) if is_tried else 0):
         yield
 
 
-def _try_sharing(decoder: Decoder, wiring: Wiring) -> int:
-    """Compute short rows with and without what they share; return the number of blocks that do so rightly."""
+def sharing_trial(decoder: Decoder) -> Batch:
+    """Make short rows that begin alike, on which sharing is tried."""
     first = probe_ids(decoder, SHARED_TOKENS, seed=0)
     rows = [encode_ids(torch.cat([first, probe_ids(decoder, n, seed=n)])) for n in OWN_TOKENS]
     roles = [np.repeat(np.array([SPECIAL, TEXT], np.int8), [SHARED_TOKENS, n]) for n in OWN_TOKENS]
-    batch = collate([replace(row, roles=role) for row, role in zip(rows, roles, strict=True)], range(len(rows)))
-    n_sharing = min([*wiring.silent, len(decoder.blocks)])
+    return collate([replace(row, roles=role) for row, role in zip(rows, roles, strict=True)], range(len(rows)))
+
+
+def _try_sharing(decoder: Decoder, wiring: Wiring, untouched: Float[Tensor, "L N D"] | None) -> int:
+    """Compute short rows with and without what they share; return the number of blocks that do so rightly."""
+    batch, n_sharing = sharing_trial(decoder), min([*wiring.silent, len(decoder.blocks)])
     if batch.ids.shape[1] > decoder.description.window:
         return 0
     with short_windows(decoder), wiring.windows_apart():
-        apart = hidden_states(decoder, batch)[:, batch.is_real]
+        apart = hidden_states(decoder, batch)[:, batch.is_real] if untouched is None else untouched
         try:
             with changed(wiring, n_sharing=n_sharing):
                 together = hidden_states(decoder, batch)[:, batch.is_real]
@@ -655,12 +662,20 @@ def plan_in_force(
 
 
 def _wire_to_share(decoder: Decoder, stack: ExitStack) -> Wiring | None:
-    """Wire a decoder, causal at every block, until a stack is closed, if its rows can share a prefix then."""
+    """Wire a decoder, causal at every block, until a stack is closed, if its rows can share a prefix then.
+
+    They are to equal those of the decoder as it is, on the path of transformers.
+    """
+    batch = sharing_trial(decoder)
+    if batch.ids.shape[1] > decoder.description.window:
+        return None
+    with short_windows(decoder):
+        untouched = hidden_states(decoder, batch)[:, batch.is_real]
     try:
         wiring = stack.enter_context(masks_in_force(decoder, [CAUSAL_KIND] * len(decoder.blocks)))
     except DecoderError:
         return None
-    stack.enter_context(sharing_in_force(decoder, wiring))
+    stack.enter_context(sharing_in_force(decoder, wiring, untouched))
     if wiring.n_sharing:
         wiring.only_shares = True
         return wiring

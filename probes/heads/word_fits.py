@@ -433,8 +433,8 @@ class TokenFit:
         seed: The seed.
         best_epochs: Epoch of the weights kept, from 1, for each probe.
         scores: Validation score of the weights kept, for each probe; none without a validation split.
-        history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`,
-            None for a probe that was done before, or whose weights are not finite.
+        history: Per epoch `train_loss`, the mean over probes still trained, and, where epochs were looked at,
+            `validation_scores`, None for a probe that was done before, or whose weights are not finite.
         seconds: Duration.
         offsets: What was subtracted from the bias of O, for each probe; 0 where nothing was.
         decoded: Way of decoding to the validation scores with it, for each probe; none without a validation split.

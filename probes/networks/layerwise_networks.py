@@ -138,13 +138,13 @@ class LayerwiseLinear(nn.Module):
 
 
 class LayerwiseDropout(nn.Dropout):
-    """Dropout of `L` layers at once, which gives a layer the same masks when others have left."""
+    """Dropout of `L` layers at once, which on a CPU gives a layer the same masks when others have left."""
 
     rows: tuple[int, ...] | None = None
     """The rows that are there, of `n_layers`; all of any number when None."""
     n_layers = 0
 
-    def forward(self, x: Float[Tensor, "L B H"]) -> Float[Tensor, "L B H"]:
+    def forward(self, x: Float[Tensor, "*L B H"]) -> Float[Tensor, "*L B H"]:
         """Drop numbers in training."""
         if self.rows is None or not self.training or not self.p:
             return super().forward(x)
@@ -328,6 +328,10 @@ class LayerwiseAdamW(torch.optim.AdamW):
         for slices, (parameter, _) in zip(self._slices, stacks, strict=True):
             for piece, row in zip(slices, parameter.detach().unbind(), strict=True):
                 piece.data = row
+        for pieces, (_, layers) in zip(self._all, stacks, strict=True):
+            for layer in pieces.keys() - set(layers):  # a view would hold the memory of all that were there with it
+                pieces[layer].data = pieces[layer].new_empty(0)
+                self.state.pop(pieces[layer], None)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Give every slice its part of the gradient and take one step."""

@@ -625,13 +625,13 @@ def draw_autoencoders(album: style.Album, pretraining: PretrainingInfo, *, plan:
         about = f"autoencoders ({pooling}), plan {plan}"
         note = "{train:,} texts, {held_out:,} held out".format(**record["n_texts"])
         album.add(name, draw_parts, parts, title=f"Losses of the {about}", note=note, size=style.TALL, table=parts)
-        note += "; grey lines: epochs that a layer kept"
+        note += "; means over layers still trained; grey lines: epochs that a layer kept"
         losses = loss_frame(record)
         album.add(f"{name}_history", draw_losses, losses, title=f"Fitting the {about}", note=note, table=losses)
 
 
 def loss_frame(record: AutoencoderInfo) -> pd.DataFrame:
-    """List the epochs of autoencoders: training and held-out loss, mean over layers, and the layers that kept each."""
+    """List the epochs of autoencoders: mean losses over layers still trained, and the layers that kept each."""
     loss = "mean squared error" + " / variance" * record["standardises_latents"]
     epochs = range(1, len(record["history"]) + 1)
     frame = pd.DataFrame(

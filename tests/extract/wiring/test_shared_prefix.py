@@ -207,8 +207,8 @@ def test_a_sweep_shares_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     plans.append(parse_plan("inter-block/backward:2"))
     swept = sweep_latents(decoder, TEXTS, plans, spec=SPEC, folder=tmp_path / "together")
     monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
-    for plan, cache in zip(plans, swept, strict=True):
-        assert cache.certificate["batches"]["n_prefix_blocks"] == 3
+    for plan, n_blocks, cache in zip(plans, (3, 1, 3), swept, strict=True):
+        assert cache.certificate["batches"]["n_prefix_blocks"] == n_blocks
         apart = extract_latents(decoder, TEXTS, spec=SPEC.with_plan(plan), folder=tmp_path / "apart")
         states = [each.gather(each.rows_of(TEXTS), "mean", layers="all") for each in (cache, apart)]
         assert drift(states[0], states[1]) < EQUAL
@@ -330,7 +330,7 @@ def turn_rows(patch: pytest.MonkeyPatch, acts: Callable[[SharedPrefix], bool]) -
 
 def keep_the_first_prefix(patch: pytest.MonkeyPatch, _: Callable[[SharedPrefix], bool]) -> None:
     """Share in blocks in which the template sees the text."""
-    patch.setattr("extract.wiring.plan_wiring._try_sharing", lambda decoder, _: len(decoder.blocks))
+    patch.setattr("extract.wiring.plan_wiring._try_sharing", lambda decoder, *_: len(decoder.blocks))
     patch.setattr(
         "extract.wiring.plan_wiring.is_closed", lambda kind, n, width: width > 14 or is_closed(kind, n, width)
     )

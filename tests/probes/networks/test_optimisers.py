@@ -110,6 +110,22 @@ def test_zeroing_forgets_every_gradient() -> None:
     assert all(torch.equal(now, then) for now, then in zip(parameters, before, strict=True))
 
 
+def test_layers_that_left_keep_no_memory() -> None:
+    parameter = nn.Parameter(torch.ones(4, 5))
+    optimiser = LayerwiseAdamW([(parameter, range(4))], 4, learning_rate=LEARNING_RATE, weight_decay=0.0)
+    for left in (3, 2, 1):
+        parameter.grad = torch.ones_like(parameter)
+        optimiser.step()
+        parameter.grad = None
+        parameter.data = parameter.detach()[:left].clone()
+        optimiser.follow([(parameter, range(left))])
+        pieces = [piece for group in optimiser.param_groups for piece in group["params"]]
+        held = {piece.untyped_storage().data_ptr(): piece.untyped_storage().nbytes() for piece in pieces}
+        assert sum(held.values()) == parameter.untyped_storage().nbytes()
+        moments = [state["exp_avg"].numel() for state in optimiser.state.values()]
+        assert sum(moments) == parameter.numel()
+
+
 def test_a_closure_gives_the_same_steps_and_its_loss() -> None:
     one, other = stacked(), stacked()
     plain, closing = layerwise(one), layerwise(other)

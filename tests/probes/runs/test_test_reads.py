@@ -134,7 +134,7 @@ def test_what_reads_test_too_early_is_refused(
     with pytest.raises(ConfigError, match="protocol 'freeze-released' chooses epochs on test"):
         run_sweep(config, PLANS)
     assert main(["sweep", "--k", "0-2", "--k0", "0-2", "--search", "halving", "--test", "all"]) == 1
-    assert "--test is 'all', but a search reads test for what it chose" in capsys.readouterr().err
+    assert "test is 'all', but a search reads test for what it found" in capsys.readouterr().err
 
 
 @pytest.mark.long
