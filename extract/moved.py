@@ -61,7 +61,7 @@ def read_moves(text: str) -> Moves:
         modules.setdefault(old, []).append(new)
         moves += [Move(old, name.rpartition("=")[2], new, name.partition("=")[0]) for name in names]
     by_old = {(move.old_module, move.old_name): move for move in moves}
-    return Moves(modules, by_old, {(move.module, move.name): move for move in moves})
+    return Moves(modules, by_old, {(move.module, move.name): move for move in reversed(moves)})
 
 
 @cache

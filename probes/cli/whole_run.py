@@ -61,7 +61,7 @@ def sweep_command(args: SweepArgs) -> int:
         args.config.check_heads()
         sys.stdout.write("".join(f"{point.plan.text if grid.is_of_plans else point.label}\n" for point in grid.points))
         return 0
-    if grid.is_of_plans and not strategy:
+    if grid.is_of_plans and not (strategy or args.reference or grid.choose_by != "rows"):
         finished = find_finished(args.config, [point.plan.text for point in grid.points], test=args.test)
         if finished is not None:
             watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
@@ -89,7 +89,9 @@ def choose_grid(args: SweepArgs) -> Grid:
     options |= {"choose_by": args.choose_by} if args.choose_by else {}
     flags = (args.plans, args.kinds, args.k, args.windows)
     if any(flags) or not (args.over or args.ratios or args.config.sweep):
-        return plan_grid(args.config, choose_plans(args), **options)
+        section = args.config.sweep
+        in_file = {"choose_by": str(section["choose_by"])} if "choose_by" in section else {}
+        return plan_grid(args.config, choose_plans(args), **{**in_file, **options})
     over = [*args.over, *[f"ratio={args.ratios}"] * bool(args.ratios)]
     with allow_code(PLACE.findall(" ".join(over))):  # code that is typed is the user's own
         return grid_of(args.config, over, **options)

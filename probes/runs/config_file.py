@@ -397,7 +397,7 @@ def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _:
     return read_config([], file="" if data else str(source), data=data)
 
 
-SWEEP_KEYS = ("over", "points", "plans", "ratios", "reference", "choose_on", "choose_by", "search", "budget")
+SWEEP_KEYS = ("over", "points", "plans", "ratios", "reference", "choose_on", "choose_by", "search", "budget", "typed")
 """Keys of the section `sweep` of a file."""
 
 

@@ -17,6 +17,7 @@ from extract.errors import ConfigError, unknown_name
 from extract.masks.mask_plan import MaskPlan, k_and_k0
 from extract.wiring.states import Route, count_blocks
 from probes.data.task import Task
+from probes.data.zero_shot_task import CorpusTask, RerankingTask
 from probes.runs.task_kinds import KINDS
 
 FEWEST_ROWS = 16
@@ -107,9 +108,15 @@ def count_texts(task: Task, least: int) -> Callable[[int], int]:
     needed: dict[Hashable, int] = {}  # text to the fewest rows per split whose draw holds it
     for split in task.splits:
         texts = kind.row_texts(task, split)
+        if isinstance(task, RerankingTask):  # the candidates are drawn with their query
+            documents = [[task.corpus[index] for index in indices] for indices in task.splits[split]["documents"]]
+            texts = [(*row, *drawn) for row, drawn in zip(texts, documents, strict=True)]
         for n_drawn, row in enumerate(task.draw_order(split, seed=0), start=1):
             for text in texts[row]:
                 needed[text] = min(n_drawn, needed.get(text, n_drawn))
+    if isinstance(task, CorpusTask):  # a corpus is searched whole, whatever the number of queries
+        rest = n_rows if isinstance(task, RerankingTask) else 1
+        needed |= {text: min(rest, needed.get(text, rest)) for text in task.corpus}
     counts = np.cumsum(np.bincount(list(needed.values()), minlength=n_rows + 1)).tolist()
 
     def n_texts(rows_per_split: int) -> int:
@@ -177,8 +184,11 @@ class Ledger:
             saved = rest - completing(n_rows) if keeps_rows else 0
             return factor * space.cost(points, had, n_rows) - saved
 
-        spare = self.share * space.full_cost - self.spent - rest
-        return 0 if spare < 0 else bisect_right(range(1, everything + 1), part * spare, key=extra)
+        left = self.share * space.full_cost - self.spent
+        if part * left >= factor * space.cost(points, had, everything):  # which leaves nothing to complete
+            return everything
+        spare = left - rest
+        return 0 if spare < 0 else had + bisect_right(range(had + 1, everything + 1), part * spare, key=extra)
 
 
 SHRINK = 3

@@ -782,6 +782,9 @@ def _find_head(
     matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
     if place.point:
         matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
+        decoders = [row.decoder for row in read_plans(run.values).plans if dict(row.point) == dict(place.point)]
+        weights = {decoder["weight_digest"] for decoder in decoders if decoder is not None}
+        matches = [saved for saved in matches if saved.record.latents["decoder"]["weight_digest"] in weights]
     if not matches:
         where = f"at the point {label_of(place.point)!r}" if place.point else f"under the plan {place.plan!r}"
         raise HeadError(

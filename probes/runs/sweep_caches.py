@@ -19,6 +19,7 @@ from extract.run.extraction import describe_extraction, extract_latents, unique_
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache, sweep_cost, sweep_latents
 from extract.store.cache import LatentCache, cache_path, find_cache
+from extract.store.items import texts_file
 from extract.store.manifest import Manifest
 from probes.data.task import Task
 from probes.data.task_table import task_title
@@ -145,7 +146,7 @@ def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> list[list[P
         apart = [KINDS[task.kind].reads_words and AUTO in words, len(spec.members) > 1]
         held = [list(words), list(spec.poolings), list(spec.layers)] if any(apart) else []
         rest = [spec.template.to_dict(), spec.storage_dtype, spec.batch_tokens, spec.store_texts, spec.looks_inside]
-        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba)]
+        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba), to_plain(spec.views)]
         return digest_json([task.digest(), task.name, point.config.caches, alone, held, rest, words_rest])
 
     return group(points, key)
@@ -250,7 +251,7 @@ class _Growth:
         """Remove what was composed already before a kill."""
         if missing := set(self.texts).difference(self._held(plan)):
             texts = [text for text in self.texts if text in missing]
-            cache_path(self.folder / GROWING, self._describe(plan, texts)).unlink(missing_ok=True)
+            _remove_part(cache_path(self.folder / GROWING, self._describe(plan, texts)))
 
     def _held(self, plan: MaskPlan) -> list[str]:
         """List the texts that the last cache of a plan holds."""
@@ -269,7 +270,7 @@ class _Growth:
             self.latest[plan] = CachePart(whole, self.texts)
         if held:
             for cache in made.values():
-                cache.path.unlink()  # its rows are in the composed one
+                _remove_part(cache.path)  # its rows are in the composed one
             with suppress(OSError):  # another search may be at work there
                 folder.rmdir()
 
@@ -278,6 +279,12 @@ class _Growth:
 
     def _path(self, plan: MaskPlan, texts: Sequence[str]) -> Path:
         return cache_path(self.folder, self._describe(plan, texts))
+
+
+def _remove_part(path: Path) -> None:
+    """Remove a cache with the texts that are kept beside it."""
+    for file in (path, path.with_name(texts_file(path.name))):
+        file.unlink(missing_ok=True)
 
 
 def _grow(

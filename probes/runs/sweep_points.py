@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import ConfigError, HeadError
+from extract.errors import ConfigError, HeadError, TaskError
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import describe_own
 from extract.store.cache import LatentCache
@@ -381,10 +381,13 @@ class Sweep:
                 continue
             config = replace(at.config, heads={result.name: at.config.heads[result.name]}, bootstrap=100)
             for source, rows in rows_by_source(task, "validation").items():
-                part = task.without_test().keep_rows({"validation": rows}, note=f"validation rows of {source}")
                 cache = self.caches.of[here]
-                with TemporaryDirectory() as folder:
-                    scored = evaluate_plan(config, part, at.plan, cache, Path(folder), adds_zero_shot=False)
+                try:
+                    part = task.without_test().keep_rows({"validation": rows}, note=f"validation rows of {source}")
+                    with TemporaryDirectory() as folder:
+                        scored = evaluate_plan(config, part, at.plan, cache, Path(folder), adds_zero_shot=False)
+                except (TaskError, HeadError):  # as where all rows of a source have the same gold
+                    continue
                 alone = scored.heads[result.name]
                 curves = [c.values for c in alone.curves if (c.split, c.metric) == ("validation", alone.metric)]
                 if curves:
@@ -396,9 +399,17 @@ class Sweep:
 
     def _by_sources(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
         """Return the mean over the sources of validation of the scores of points, each with the layer that it has."""
-        sources = rows_by_source(self.tasks[points[0].label], "validation")
-        parts = [self._gap_on(name, points, points[0], "validation", rows, n_resamples=1) for rows in sources.values()]
-        return np.asarray(np.nan_to_num(np.mean([part.scores for part in parts], axis=0), nan=-np.inf), np.float64)
+        return self._source_means(name, points, rows_by_source(self.tasks[points[0].label], "validation").values())
+
+    def _source_means(
+        self, name: str, points: Sequence[Point], sources: Iterable[Sequence[int]]
+    ) -> NDArray[np.float64]:
+        """Return the mean of the scores of points over sources, but those on which none has a score."""
+        parts = [self._gap_on(name, points, points[0], "validation", rows, n_resamples=1) for rows in sources]
+        scores = [part.scores for part in parts if np.isfinite(part.scores).any()]
+        if not scores:
+            raise HeadError(f"head {name!r} has no score on any source of validation; leave choose_by: sources out.")
+        return np.asarray(np.nan_to_num(np.mean(scores, axis=0), nan=-np.inf), np.float64)
 
     def _over_tasks(self, name: str, point: Point, reference: Point) -> Transfer | None:
         """Compare the chosen system with the reference on every task; None without an axis of tasks."""
@@ -450,7 +461,10 @@ class Sweep:
         """Choose a point on validation without the rows of one source; each keeps the layer that it has on all."""
         value = point.values.get(self.grid.task_axis, "")
         systems = [points[value] for points in self.parts.values()]
-        rows = [row for source, part in sources.items() if source != left_out for row in part]
+        others = [part for source, part in sources.items() if source != left_out]
+        if self.grid.choose_by == "sources":
+            return systems[int(np.argmax(self._source_means(name, systems, others)))]
+        rows = [row for part in others for row in part]
         compared = self._gap_on(name, systems, systems[0], "validation", rows, n_resamples=1)
         return systems[int(np.argmax(np.nan_to_num(compared.scores, nan=-np.inf)))]
 

@@ -8,9 +8,20 @@ import numpy as np
 import pytest
 
 from extract.errors import ConfigError, UnknownNameError
-from extract.masks.mask_plan import MaskPlan, plans_over_k, plans_over_k_and_k0
+from extract.masks.mask_plan import MaskPlan, parse_plan, plans_over_k, plans_over_k_and_k0
 from extract.wiring.states import count_blocks, route_of
-from probes.runs.grid_search import STRATEGIES, Family, Ledger, Search, SearchSpace, Trial, search_points
+from probes.data.task_table import load_task
+from probes.runs.grid_search import (
+    STRATEGIES,
+    Family,
+    Ledger,
+    Search,
+    SearchSpace,
+    Trial,
+    count_texts,
+    rows_of,
+    search_points,
+)
 
 N_BLOCKS, N_ROWS = 12, 400
 Surface = Callable[[int, int], float]
@@ -218,3 +229,32 @@ def test_a_budget_that_is_too_small_says_so(strategy: str) -> None:
 def test_an_unknown_strategy_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="unknown search strategy 'halfing': did you mean 'halving'"):
         search_points("halfing", grid(), lambda trial: [0.0] * len(trial.points))
+
+
+def test_no_rung_ever_asks_for_fewer_rows_than_were_scored() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n_blocks, n_rows = int(rng.integers(4, 20)), int(rng.integers(40, 600))
+        names = {f"bidirectional:{k}" for k in rng.integers(0, min(n_blocks, 5), size=10)} | {"causal"}
+        plans = [parse_plan(name) for name in sorted(names)]
+        n_texts = int(rng.integers(1, 4))
+        space = space_of(plans, n_blocks, n_rows, lambda rows, n=n_texts: n * rows, fewest_rows=4)  # type: ignore[misc]
+        ledger = Ledger(space, float(rng.uniform(0.3, 1.0)))
+        points, had = list(space.points), 0
+        while len(points) > 1:
+            rows = ledger.affordable_rows(points, part=0.5)
+            if had == 0 and rows < 4:
+                break  # refused before anything is computed
+            assert rows >= had
+            ledger.charge(points, rows)
+            points, had = points[: len(points) // 2], rows
+        assert ledger.spent <= ledger.share * space.full_cost
+
+
+def test_documents_count_as_texts() -> None:
+    retrieval, reranking = (load_task(f"{kind}-sample").without_test() for kind in ("retrieval", "reranking"))
+    for task in (retrieval, reranking):
+        n_texts = count_texts(task, 1)
+        assert n_texts(rows_of(task)) == len(task.texts())
+        drawn = task.subset(5)
+        assert n_texts(5) == len(drawn.texts())

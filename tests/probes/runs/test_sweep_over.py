@@ -25,6 +25,7 @@ from probes.metrics.prediction_metrics import pearson
 from probes.report.scores import PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
 from probes.runs import sweep_caches, sweep_run
+from probes.runs.config_file import read_config
 from probes.runs.folder import RunFolder
 from probes.runs.grid import grid_of
 from probes.runs.predict import ChosenEncoder
@@ -34,6 +35,7 @@ from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
 from probes.runs.sweep_run import sweep
+from tests.extract.tiny_decoders import save_decoder
 
 OVER = {
     "plan": ["causal", "bidirectional:1"],
@@ -373,11 +375,60 @@ def test_the_encoder_of_a_grid_has_the_transform_of_its_point(values: list[str],
     assert ("none" if read_out is None else read_out.name) == kind
 
 
+def test_the_encoder_of_a_grid_over_decoders_has_the_head_of_its_decoder(config: RunConfig, tmp_path: Path) -> None:
+    decoders = [str(save_decoder(tmp_path / f"decoder-{seed}", seed=seed)) for seed in range(3)]
+    named = replace(config, name="decoders", heads={"layer-cosine": {"transform": "standardise"}})
+    for over in (decoders, decoders[::-1]):  # wherever the best one stands
+        swept = sweep(named, {"decoder.name": over})
+        [choice] = swept.record.chosen.values()
+        alone = replace(
+            named, name="one", decoder=replace(config.decoder, name=str(tmp_path / choice.point["decoder.name"]))
+        )
+        theirs = ChosenEncoder.of(run(alone).folder).read_out
+        mine = ChosenEncoder.of(swept.folder).read_out
+        assert mine is not None
+        assert theirs is not None
+        assert torch.equal(mine.mean, theirs.mean)
+
+
+def test_points_that_differ_in_their_views_have_latents_of_their_own(config: RunConfig) -> None:
+    echo = {"template": "echo", "poolings": ["echo-mean"]}
+    views = {"a": {"one": {}, "two": echo}, "b": {"one": {}, "two": {"poolings": ["last"]}}}
+    over = {"reading": {name: {"views": each} for name, each in views.items()}}
+    swept = sweep(replace(config, name="reading"), over)
+    for row in swept.record.plans:
+        [wanted] = [views[row.point["reading"]]]
+        alone = run(replace(config, name=f"reading-{row.point['reading']}", extraction=ExtractionSpec(views=wanted)))
+        [one], [other] = row.heads.values(), alone.record.heads.values()
+        assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
+
+
+def test_a_source_on_which_nothing_can_be_scored_is_left_out(config: RunConfig, tmp_path: Path) -> None:
+    sample = load_task("sts-sample")
+    lines = ["split\tsentence1\tsentence2\tscore\twhere"]
+    for split in sample.splits:
+        for number, row in enumerate(sample.rows(split).select(range(36))):
+            score = 1.0 if number % 3 == 2 else row["score"]
+            lines.append(f"{split}\t{row['sentence1']}\t{row['sentence2']}\t{score}\t{'abc'[number % 3]}")
+    file = tmp_path / "pairs.tsv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = {"files": str(file), "source": "where", "score_range": [0, 5], "name": "mine"}
+    mine = replace(config, name="constant", task=TaskSpec("pair-files", options))
+    chosen = {}
+    for poolings in (["mean", "last"], ["last", "mean"]):
+        result = sweep(mine, {"poolings": poolings}, choose_by="sources")
+        [choice] = result.record.chosen.values()
+        chosen[poolings[0]] = choice.point
+        assert set(source_frame(result.record)["source"]) == {"a", "b"}
+    assert chosen["mean"] == chosen["last"]  # not simply the first
+
+
 def test_an_option_typed_as_its_default_is_that_of_the_encoder(config: RunConfig) -> None:
     """A template of a point that says otherwise does not overrule it, and neither does it where the encoder is read."""
     named = replace(config, name="typed", extraction=ExtractionSpec(template=InputTemplate(eos="auto")))
     swept = sweep(named, {"template.name": ["echo-document"]})
     assert ChosenEncoder.of(swept.folder).spec.template.eos == "auto"
+    assert read_config([], file=str(swept.folder / "config.yaml")).extraction.template.eos == "auto"
     decided = sweep(replace(config, name="decided"), {"template.name": ["echo-document"]})
     assert ChosenEncoder.of(decided.folder).spec.template.eos == "force"
 
