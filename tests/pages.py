@@ -22,6 +22,8 @@ NOT_RUN = {
     "icecore run my-pairs.yaml --name my-pairs-clean --task.drop_leaked sentences": "as the run before it",
     "icecore sweep configs/demo.yaml --decoder.name EleutherAI/pythia-160m"
     " --over decoder.revision=step512,step4000,step143000 --remove-decoders": "needs the hub",
+    "icecore sweep configs/demo.yaml --over plan=causal,bidirectional:10,bidirectional:20,bidirectional:30"
+    " --over poolings=mean,last --search halving --budget 0.5": "needs more blocks and rows than the tests have",
     "icecore fetch smollm2-135m-instruct": "needs the network",
     "icecore serve runs/demo": "lasts until it is stopped",
     "icecore extract configs/stsb-nosink.yaml": "needs STS-B",

@@ -296,7 +296,7 @@ def test_a_sweep_over_plans_moves_the_views_with_it(
     scores = read_json(tmp_path / "runs" / "pairs-sweep" / "scores.json")
     assert {plan["plan"] for plan in scores["plans"]} == {"causal", "backward:1"}
     assert all(len(plan["heads"]["layer-cosine"]["layers"]) == 10 for plan in scores["plans"])
-    flags = ["--search", "halving", "--budget", "0.9"]
+    flags = ["--search", "halving", "--budget", "1"]
     assert main(["sweep", str(path), "--kinds", "backward", "--k", "0-2", *flags]) == 0
 
 
