@@ -393,7 +393,7 @@ def test_the_encoder_of_a_grid_over_decoders_has_the_head_of_its_decoder(config:
 
 def test_points_that_differ_in_their_views_have_latents_of_their_own(config: RunConfig) -> None:
     echo = {"template": "echo", "poolings": ["echo-mean"]}
-    views = {"a": {"one": {}, "two": echo}, "b": {"one": {}, "two": {"poolings": ["last"]}}}
+    views: dict[str, Any] = {"a": {"one": {}, "two": echo}, "b": {"one": {}, "two": {"poolings": ["last"]}}}
     over = {"reading": {name: {"views": each} for name, each in views.items()}}
     swept = sweep(replace(config, name="reading"), over)
     for row in swept.record.plans:
