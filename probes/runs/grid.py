@@ -224,7 +224,9 @@ def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
         values = split_values(values)
     if isinstance(values, Mapping):
         settings = {
-            str(label): _set_of_keys(f"{name}.{label}", value) if not _is_key(name) else {_key(name): value}
+            str(label): {_key(name): value}
+            if _is_key(name) and not (isinstance(value, Mapping) and list(value) == [_key(name)])  # as it is recorded
+            else _set_of_keys(f"{name}.{label}", value)
             for label, value in values.items()
         }
     elif isinstance(values, list | tuple):
@@ -479,6 +481,9 @@ def grid_of(
     config: RunConfig, over: Sequence[str] = (), *, reference: str = "", choose_on: str = "", choose_by: str = ""
 ) -> Grid:
     """Read the whole grid of a sweep, from its file and what is typed."""
+    if typed := _mapping(config.sweep.get("typed") or {}, "sweep.typed"):  # of a sweep that is run again
+        settings = {f"extraction.template.{key}": value for key, value in typed.items()}
+        config = replace(with_settings(config, settings, SOURCE), sweep=config.sweep)
     axes, points = read_axes(config, over), list[Mapping[str, str]]()
     listed = config.sweep.get("points", [])
     if listed and not over:

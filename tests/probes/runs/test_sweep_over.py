@@ -428,9 +428,12 @@ def test_an_option_typed_as_its_default_is_that_of_the_encoder(config: RunConfig
     named = replace(config, name="typed", extraction=ExtractionSpec(template=InputTemplate(eos="auto")))
     swept = sweep(named, {"template.name": ["echo-document"]})
     assert ChosenEncoder.of(swept.folder).spec.template.eos == "auto"
-    assert read_config([], file=str(swept.folder / "config.yaml")).extraction.template.eos == "auto"
     decided = sweep(replace(config, name="decided"), {"template.name": ["echo-document"]})
     assert ChosenEncoder.of(decided.folder).spec.template.eos == "force"
+    for of, eos in ((swept, "auto"), (decided, "force")):  # and so it is where the sweep is run again from its folder
+        [again] = grid_of(read_config([], file=str(of.folder / "config.yaml"))).points
+        template = again.config.extraction.template
+        assert (again.label, template.name, template.eos) == ("template.name=echo-document", "echo-document", eos)
 
 
 def test_layers_are_told_by_source(over_tasks: RunResult[PlansScores]) -> None:
