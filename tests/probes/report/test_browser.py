@@ -44,8 +44,17 @@ class Reader:
         self.driver = driver
 
     def open(self, path: Path) -> None:
-        """Open a page, and wait until everything is drawn."""
+        """Open a page, and wait until everything is drawn.
+
+        On a busy machine `get` was seen to return while the page before was still shown, so the page itself is asked.
+        """
+        from selenium.common.exceptions import WebDriverException
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        self.run("document.documentElement.dataset.left = 'yes'")
         self.driver.get(path.resolve().as_uri())
+        drawn = "return document.readyState === 'complete' && !document.documentElement.dataset.left"
+        WebDriverWait(self.driver, 60, ignored_exceptions=[WebDriverException]).until(lambda _: self.run(drawn))
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a script in the page, as the browser's own tools do."""
