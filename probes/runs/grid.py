@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from extract.decoders.decoder_spec import short_name
 from extract.errors import ConfigError, IcecoreError, UsageError, unknown_name
-from extract.files import digest_json
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
@@ -31,8 +30,6 @@ CHOICES = ("rows", "sources")
 """What counts alike where a point is chosen on validation: every row, or every source of rows."""
 BUDGET = 0.25
 """Share of a grid's cost that a search may compute, unless another is given."""
-FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
-"""Settings that decide a fit, beside latents and rows."""
 Settings = Mapping[str, object]
 """Dotted key or section of a configuration to value."""
 
@@ -122,12 +119,6 @@ class Grid:
         listed = {} if points == whole else {"points": points}
         wanted = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
         return {"sweep": {"over": over, **listed, **wanted, **search}}
-
-
-def digest_fit(config: RunConfig, task_digest: str) -> str:
-    """Digest what is fitted at a point, beside its latents: what the folder of its heads ends with."""
-    values = config.to_dict()
-    return digest_json([task_digest, *(values[key] for key in FITTED)])[:8]
 
 
 def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:

@@ -44,7 +44,6 @@ from probes.report.document import result_rows, run_lead
 from probes.report.scores import RunScores, label_of, read_plans
 from probes.runs.config_file import with_settings
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
-from probes.runs.grid import digest_fit
 from probes.runs.new_rows import NewRow, Row, RowReader, row_reader
 from probes.runs.task_kinds import KINDS
 
@@ -764,7 +763,7 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
     over = run.settings["sweep"]["over"]
     settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
     at = with_settings(config, settings, "sweep")
-    return at.extraction, at.decoder, digest_fit(at.check_heads(), run.values["task"]["digest"])
+    return at.extraction, at.decoder, at.check_heads().digest_fit(run.values["task"]["digest"])
 
 
 def _find_head(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_
 
 from extract.decoders.decoder_spec import DecoderSpec, list_adapters, plain_decoder, read_adapters, split_random
 from extract.errors import ConfigError, ConfigWarning, unknown_name
+from extract.files import digest_json
 from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions, split_poolings
 from extract.records import Values, complete, read_fields, to_plain, with_values
@@ -33,6 +34,8 @@ TYPED = "command line"
 """Source of a value that was typed, and that something must therefore read."""
 NAME_BYTES = 150
 """Of the name of a run, which some files and folders carry on."""
+FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
+"""Settings that decide a fit, beside latents and rows."""
 
 
 def is_file_name(name: str) -> bool:
@@ -266,6 +269,11 @@ class RunConfig:
     def check_heads(self) -> "RunConfig":
         """Return the same configuration, the values of heads' options checked."""
         return self if self.has_checked_heads else replace(self, has_checked_heads=True)
+
+    def digest_fit(self, task_digest: str) -> str:
+        """Digest what is fitted, beside the latents: what the folder of the heads of a point ends with."""
+        values = self.to_dict()
+        return digest_json([task_digest, *(values[key] for key in FITTED)])[:8]
 
     def require_files(self, section: str) -> None:
         """Refuse a section that names files which are nowhere; `ConfigError` says where they were looked for."""

@@ -38,7 +38,7 @@ from probes.report.scores import (
     label_of,
 )
 from probes.runs.folder import SEARCH, SWEEP
-from probes.runs.grid import Grid, Point, digest_fit
+from probes.runs.grid import Grid, Point
 from probes.runs.run import (
     Gaps,
     custom_names,
@@ -248,7 +248,7 @@ class Sweep:
         folder = heads_folder(self.folder, cache)
         if self.grid.is_of_plans:
             return folder
-        return folder.with_name(f"{folder.name}-{digest_fit(point.config, self.tasks[point.label].digest())}")
+        return folder.with_name(f"{folder.name}-{point.config.digest_fit(self.tasks[point.label].digest())}")
 
     def _reference(self) -> Point:
         """Return the point that others are compared with; the first where it failed."""
