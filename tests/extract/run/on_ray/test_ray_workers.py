@@ -31,8 +31,20 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
+def one_thread() -> Iterator[None]:
+    """One thread here and in every worker: with another number, sums may end in other bits."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture(scope="module")
+def ray(one_thread: None) -> Iterator[Any]:
     """A cluster that these tests share."""
+    del one_thread
     ray = pytest.importorskip("ray", reason="needs the extra: pip install '.[ray]'")
     before = signal.getsignal(signal.SIGTERM)
     with joined_cluster(ray, RayWorkers(3)):
@@ -41,14 +53,11 @@ def ray() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shards that one process makes."""
-    folder, n_threads = tmp_path_factory.mktemp("alone"), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        extract_shards(make_decoder(adds_bos=True), make_texts(N_TEXTS), folder=folder, spec=SPEC, window=WINDOW)
-    finally:
-        torch.set_num_threads(n_threads)
+    del one_thread
+    folder = tmp_path_factory.mktemp("alone")
+    extract_shards(make_decoder(adds_bos=True), make_texts(N_TEXTS), folder=folder, spec=SPEC, window=WINDOW)
     return folder
 
 
