@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_machine
+from extract.errors import ConfigError
 from probes.data.task import Task
 from probes.runs.config_file import as_config
 from probes.runs.grid import Grid, grid_of
@@ -71,6 +72,12 @@ def compare_search(
 
     replayed = partial(searched.score, folder=folder, obtain=read)
     best = max(scores, key=lambda point: scores[point])
+    searches = []
+    for share in budgets:
+        try:
+            searches.append(_describe(search_points("halving", space, replayed, budget=share), scores, share))
+        except ConfigError as error:  # too few rows to fit a head on
+            print(error)
     return {
         "axes": list(searched.grid.axes),
         "n_points": len(space.points),
@@ -83,9 +90,7 @@ def compare_search(
             "search": round(after_search - started, 1),
             "rest_of_the_grid": round(finished - after_search, 1),
         },
-        "replayed": [
-            _describe(search_points("halving", space, replayed, budget=share), scores, share) for share in budgets
-        ],
+        "replayed": searches,
         "scores": scores,
     }
 
@@ -107,11 +112,15 @@ def main() -> None:
     parser.add_argument("task", choices=GRIDS)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=0.25)
+    parser.add_argument("--rows", type=int, default=None, help="rows per split, in place of those of the grid")
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     config, folder = GRIDS[asked.task], asked.folder / asked.task
+    if asked.rows is not None:
+        config, folder = config | {"task": config["task"] | {"pairs": asked.rows}}, folder / str(asked.rows)
     result = compare_search(make_searched(config, ENCODERS, folder), folder / "heads", budget=asked.budget)
     command = f"python -m benchmarks.grid_search {asked.task} --folder searches --budget {asked.budget:g}"
+    command += f" --rows {asked.rows}" if asked.rows is not None else ""
     result = {"command": command, "machine": describe_machine(), **config, "over": ENCODERS, **result}
     for search in (result["search"], *result["replayed"]):
         line = "{budget:.2f} {point:60} {validation:.3f} regret {regret:.2f} share {share:.3f} {trials}"
