@@ -119,6 +119,11 @@ class ExtractionSpec:
         """Name what a cache of this has as poolings: the views, or else the poolings of texts or of words."""
         return tuple(self.views) or (self.words.poolings if of_words else self.poolings)
 
+    def of_layer(self, layer: str, name: str) -> "ExtractionSpec":
+        """Return what computes one layer of one pooling, or of one view by its name, and nothing else."""
+        spec = self.readings[name] if self.views else replace(self, poolings=(name,))
+        return replace(spec, layers=(layer,), batch_tokens=None)
+
     @property
     def members(self) -> tuple["ExtractionSpec", ...]:
         """The settings of the extractions whose latents are averaged: these, unless there are several templates."""
@@ -229,21 +234,22 @@ def _kept(record: InputTemplate | WordSpec | RebaOptions, changes: Mapping[str, 
 
 
 def join_readings(readings: Mapping[str, ExtractionSpec]) -> list[tuple[ExtractionSpec, tuple[str, ...]]]:
-    """Join readings that differ in their poolings alone to one extraction; see `ExtractionSpec.passes`."""
+    """Join readings that differ in their poolings and layers alone to one extraction; see `ExtractionSpec.passes`."""
     groups: dict[ExtractionSpec, list[str]] = {}
     for name, spec in readings.items():
-        alike = replace(spec, poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
+        alike = replace(spec, layers=("all",), poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
         groups.setdefault(alike, []).append(name)
     passes = []
     for names in groups.values():
         views = [readings[name] for name in names]
+        layers = tuple(dict.fromkeys(layer for view in views for layer in view.layers))
         poolings = tuple(dict.fromkeys(pooling for view in views for pooling in view.poolings))
         of_words = tuple(dict.fromkeys(pooling for view in views for pooling in view.words.poolings))
         first = views[0]
         joined = (
             first
             if len(views) == 1
-            else replace(first, poolings=poolings, words=replace(first.words, poolings=of_words))
+            else replace(first, layers=layers, poolings=poolings, words=replace(first.words, poolings=of_words))
         )
         passes.append((joined, tuple(names)))
     return passes

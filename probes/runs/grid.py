@@ -439,12 +439,17 @@ def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str
     for name, value in values.items():
         settings |= axes[name].values[value]
     try:
-        if names_shares(settings):
-            rest = {key: value for key, value in settings.items() if not names_shares({key: value})}
-            settings = fill_shares(settings, with_settings(config, rest, SOURCE).decoder)
-        return Point(values, with_settings(config, settings, SOURCE))
+        return Point(values, set_point(config, settings))
     except IcecoreError as error:
         raise ConfigError(f"the point {label_of(values)} of the sweep: {error}") from error
+
+
+def set_point(config: RunConfig, settings: Settings) -> RunConfig:
+    """Return the configuration of a point: that of the sweep with its keys, shares of the depth filled in."""
+    if names_shares(settings):
+        rest = {key: value for key, value in settings.items() if not names_shares({key: value})}
+        settings = fill_shares(settings, with_settings(config, rest, SOURCE).decoder)
+    return with_settings(config, settings, SOURCE)
 
 
 def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:
