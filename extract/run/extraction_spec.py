@@ -1,7 +1,7 @@
 """Settings of an extraction, and what a caller may watch of one. Reading a config loads no torch."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -144,12 +144,16 @@ class ExtractionSpec:
 
     def for_documents(self) -> "ExtractionSpec":
         """Return the same settings, of every view, with the templates that documents are read with."""
-        views = {
-            name: {**(self.views[name] or {}), "template": view.template.for_documents()}
+        return self.with_templates(InputTemplate.for_documents)
+
+    def with_templates(self, change: Callable[[InputTemplate], InputTemplate]) -> "ExtractionSpec":
+        """Return the same settings, of every view, with changed templates."""
+        views: dict[str, dict[str, object] | None] = {
+            name: {**(self.views[name] or {}), "template": change(view.template)}
             for name, view in self.readings.items()
             if name
         }
-        return with_values(self, template=self.template.for_documents(), views=views)
+        return with_values(self, template=change(self.template), views=views)
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""

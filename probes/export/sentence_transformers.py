@@ -108,7 +108,7 @@ class Recipe:
         read_outs = read_out if isinstance(read_out, Mapping) else {} if read_out is None else {names[0]: read_out}
         read_outs = {name: read_outs[name] for name in names if name in read_outs}
         if len(names) == 1:
-            readings, read_outs = {"": readings[names[0]]}, {"": each for each in read_outs.values()}
+            readings, read_outs = {"": readings[names[0]]}, dict(zip([""], read_outs.values(), strict=False))
         elif normalise:  # each by itself, so that a view of larger vectors does not count more
             read_outs = {name: replace(read_outs.get(name, no_transform(1, 0)), is_unit=True) for name in names}
         described = decoder.description
@@ -204,7 +204,9 @@ class Recipe:
                     parts = {key: tensors[f"{name}/{key}".lstrip("/")] for key in TENSORS}
                     read_outs[name] = Transform(str(reading["read_out"]), **parts, is_unit=bool(reading.get("is_unit")))
             readings = {name: read_spec(reading["extraction"]) for name, reading in listed.items()}
-            return cls(readings, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]), read_outs)
+            return cls(
+                readings, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]), read_outs
+            )
         except (*UNREADABLE, SafetensorError) as error:
             raise HeadError(
                 f"folder {str(folder)!r} holds no {cls.FILE} that can be read ({first_line(error)}); allowed: a folder "

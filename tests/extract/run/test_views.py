@@ -15,8 +15,8 @@ from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreE
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.run import extraction as extraction_module
 from extract.run import embed as embed_module
+from extract.run import extraction as extraction_module
 from extract.run.embed import embed_readings, embed_texts, embed_words
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
@@ -139,7 +139,7 @@ def test_views_that_differ_in_poolings_are_one_pass(
 def test_readings_of_different_layers_are_one_pass_each_to_its_own_top(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readings that differ in layers and poolings run once, up to the topmost layer of theirs, a tap as wide as it is."""
+    """Readings that differ in layers and poolings run once, up to their topmost layer; a tap is as wide as it is."""
     readings = {
         "low": ExtractionSpec(layers=("block_01",)),
         "top": ExtractionSpec(layers=("block_03",), poolings=("last",)),

@@ -231,7 +231,9 @@ def test_the_views_of_a_config_are_encoded_as_an_encoder_has_them(
     decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "c.yaml"
-    config.write_text(yaml.safe_dump({"decoder": {"name": str(decoder_folder), "device": "cpu"}, "views": VIEWS}, sort_keys=False))
+    config.write_text(
+        yaml.safe_dump({"decoder": {"name": str(decoder_folder), "device": "cpu"}, "views": VIEWS}, sort_keys=False)
+    )
     command = ["export", "sentence-transformers", str(config)]
     options = {"views": VIEWS, "caches": str(tmp_path / "caches")}
     assert main([*command, str(tmp_path / "all"), "--layer", "2"]) == 0

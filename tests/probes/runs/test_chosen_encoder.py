@@ -127,9 +127,7 @@ def test_views_side_by_side_may_each_have_a_layer(blocks: LoadedRun, decoder_fol
         Encoder(decoder_folder, layer={"plain": 1}, **options).encode(texts, pooling="echo")
 
 
-def test_views_of_a_head_that_saved_one_transform_are_refused(
-    tmp_path: Path, decoder_folder: Path
-) -> None:
+def test_views_of_a_head_that_saved_one_transform_are_refused(tmp_path: Path, decoder_folder: Path) -> None:
     """Its other layers could not be transformed; what it takes as it is can be joined."""
     views = {"plain": {}, "last": {"poolings": "last"}}
     for transform in ("standardise", "none"):
@@ -141,7 +139,7 @@ def test_views_of_a_head_that_saved_one_transform_are_refused(
             assert isinstance(joined, dict)
             assert {read_out.is_unit for read_out in joined.values()} == {True}
         else:
-            with pytest.raises(HeadError, match=r"'layer-rerank' saved .* of (plain|last)/\w+ alone, and of (plain|last) it"):
+            with pytest.raises(HeadError, match=r"'layer-rerank' saved .* of (plain|last)/\w+ alone, and of "):
                 ChosenEncoder.of(folder, pooling="plain+last")
 
 
@@ -150,7 +148,7 @@ def test_what_is_no_encoder_is_refused(viewed: LoadedRun, tmp_path: Path) -> Non
         ChosenEncoder.of(viewed.folder, head="siamese-cosine")
     with pytest.raises(UnknownNameError, match="unknown head 'layer-cosin': did you mean 'layer-cosine'"):
         ChosenEncoder.of(viewed.folder, head="layer-cosin")
-    with pytest.raises(UnknownNameError, match=r"unknown view or pooling .*'layer-cosine' reads 'eco': did you mean 'echo'"):
+    with pytest.raises(UnknownNameError, match=r"unknown view or pooling .* reads 'eco': did you mean 'echo'"):
         ChosenEncoder.of(viewed.folder, pooling="plain+eco")
     with pytest.raises(HeadError, match="holds no finished run"):
         ChosenEncoder.of(tmp_path / "nowhere")
