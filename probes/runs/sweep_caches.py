@@ -62,7 +62,7 @@ def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]
 
 
 def find_families(grid: Grid, tasks: Mapping[str, Task]) -> Iterator[tuple[str, list[list[Point]]]]:
-    """Give the digest of every decoder that was found, and the families of its points: of the same passes but for plans."""
+    """Give the digest of every decoder, and the families of its points: of the same passes but for plans."""
     decoders: dict[str, list[Point]] = {}
     for point in (point for point in grid.points if not point.why_not):
         decoders.setdefault(digest_json(plain_decoder(point.config.decoder)), []).append(point)

@@ -134,7 +134,7 @@ def test_a_snapshot_in_the_hubs_own_cache_needs_no_hub(
 def test_what_was_fetched_by_its_commit_is_found_and_removed_by_its_revision(
     hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading asks for the commit, so that the cache does not know the name of the revision; a config alone is not it."""
+    """Loading asks for the commit, so that the cache does not know the name; a config alone is no decoder."""
     monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     commit = resolve_hub("nobody/tiny", "step30")
     hf_hub_download("nobody/tiny", "config.json", revision=commit, endpoint=hub)  # which says how deep it is

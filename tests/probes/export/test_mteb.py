@@ -90,9 +90,10 @@ def test_views_are_scored_by_themselves_and_side_by_side(
     keys = frame[["plan", "pooling"]].drop_duplicates()
     assert list(keys["pooling"]) == ["plain", "echo", "mask", "plain+echo+mask"]
     assert list(keys["plan"]) == ["causal", "causal", "backward:1", "causal+backward:1"]
+    by_view = frame.set_index("pooling")["score"]
     for name, fields in own.items():
         alone = scores(ExtractionSpec(**{"layers": layers, **fields}))["score"]
-        np.testing.assert_allclose(frame.query("pooling == @name")["score"], alone, atol=1e-4)
+        np.testing.assert_allclose(by_view[name], alone, atol=1e-4)
     rows = pairs.rows("test")
     sides = [embed_texts(decoder, list(rows[name]), spec=spec)[1] for name in ("sentence1", "sentence2")]
     cosines = torch.nn.functional.cosine_similarity(*(torch.cat([*side], dim=-1) for side in sides), dim=-1)
