@@ -1,6 +1,6 @@
 """Rows that begin with the same tokens of a template share them: equal to rows that do not, and proved on that path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
