@@ -853,7 +853,8 @@ def _find_head(
     at = f"*-{fitted}" if fitted else "*"
     paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
     heads = [load_head(path.parent) for path in paths]
-    matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
+    first = next(iter(spec.readings.values()))  # whose plan and template are on record for those of views
+    matches = [saved for saved in heads if saved.record.latents.get("plan") == first.mask_plan.text]
     if place.point:
         matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
         decoders = [row.decoder for row in read_plans(run.values).plans if dict(row.point) == dict(place.point)]
@@ -868,9 +869,17 @@ def _find_head(
 
 
 def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
-    """Whether a head was fitted on latents of the template of an extraction."""
-    recorded = {key: value for key, value in saved.record.latents["template"].items() if key != "window"}
-    return bool(recorded == json.loads(json.dumps(spec.template.to_dict())))
+    """Whether a head was fitted on latents of the template of an extraction, and of every view of it."""
+    latents, readings = saved.record.latents, spec.readings
+    recorded = latents.get("views") or {"": {"plan": spec.mask_plan.text, "template": latents["template"]}}
+    if list(recorded) != list(readings):
+        return False
+    for name, view in readings.items():
+        template = {key: value for key, value in recorded[name]["template"].items() if key != "window"}
+        wanted = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
+        if wanted != (recorded[name]["plan"], template) or recorded[name].get("pooling", "") not in ("", *view.poolings):
+            return False
+    return True
 
 
 def _import_code(run: RunFolder) -> None:

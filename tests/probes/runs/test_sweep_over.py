@@ -530,13 +530,23 @@ def test_the_encoder_of_a_grid_over_decoders_has_the_head_of_its_decoder(config:
 def test_points_that_differ_in_their_views_have_latents_of_their_own(config: RunConfig) -> None:
     echo = {"template": "echo", "poolings": ["echo-mean"]}
     views: dict[str, Any] = {"a": {"one": {}, "two": echo}, "b": {"one": {}, "two": {"poolings": ["last"]}}}
-    over = {"reading": {name: {"views": each} for name, each in views.items()}}
-    swept = sweep(replace(config, name="reading"), over)
-    for row in swept.record.plans:
-        [wanted] = [views[row.point["reading"]]]
-        alone = run(replace(config, name=f"reading-{row.point['reading']}", extraction=ExtractionSpec(views=wanted)))
-        [one], [other] = row.heads.values(), alone.record.heads.values()
-        assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
+    texts = ["A cold core was drilled.", "Ice."]
+    for names in (["a", "b"], ["b", "a"]):  # whichever of them was fitted last
+        over = {"reading": {name: {"views": views[name]} for name in names}}
+        swept = sweep(replace(config, name=f"reading-{names[0]}"), over)
+        [choice] = swept.record.chosen.values()
+        for row in swept.record.plans:
+            wanted = views[row.point["reading"]]
+            named = replace(config, name=f"alone-{row.point['reading']}", extraction=ExtractionSpec(views=wanted))
+            alone = run(named)
+            [one], [other] = row.heads.values(), alone.record.heads.values()
+            assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
+            if row.point == choice.point:
+                joined = [
+                    Encoder.from_sweep(folder, pooling="two+one", caches=config.caches).encode(texts)
+                    for folder in (swept.folder, alone.folder)
+                ]
+                np.testing.assert_allclose(*joined, atol=1e-5)
 
 
 def test_a_source_on_which_nothing_can_be_scored_is_left_out(config: RunConfig, tmp_path: Path) -> None:
