@@ -613,9 +613,15 @@ def list_decoder_files(name: str) -> list[Path] | None:
 def is_fetched(name: str, revision: str | None = None) -> bool:
     """Whether a decoder is on this computer already; a folder or file always is."""
     plain = split_random(name)[0]
-    if Path(plain).expanduser().exists() or "/" not in plain:
-        return True
-    return local_snapshot(plain, revision or "main") is not None
+    return Path(plain).expanduser().exists() or "/" not in plain or _fetched_snapshot(plain, revision) is not None
+
+
+def _fetched_snapshot(hub_id: str, revision: str | None) -> Path | None:
+    """Find the snapshot of a revision, which was fetched by its commit: the hub's local cache knows no other name."""
+    try:
+        return local_snapshot(hub_id, resolve_hub(hub_id, revision))
+    except FetchError:
+        return None
 
 
 def remove_fetched(name: str, revision: str | None = None) -> str:
@@ -624,7 +630,7 @@ def remove_fetched(name: str, revision: str | None = None) -> str:
 
     plain = split_random(name)[0]
     is_of_user = Path(plain).expanduser().exists()
-    snapshot = None if is_of_user else local_snapshot(plain, revision or "main")
+    snapshot = None if is_of_user else _fetched_snapshot(plain, revision)
     if snapshot is None:
         return f"{name}: nothing to remove"
     strategy = scan_cache_dir().delete_revisions(snapshot.name)

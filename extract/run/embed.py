@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,14 @@ from extract.inputs.tokens import (
 )
 from extract.poolings.pooling_table import find_token_set, select_word_poolings
 from extract.poolings.poolings import Joiner, require_joinable, require_tokens
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionSpec, WordSpec, batch_limits, require_one_reading
+from extract.run.extraction_spec import (
+    WINDOW_TEXTS,
+    ExtractionSpec,
+    WordSpec,
+    batch_limits,
+    join_readings,
+    require_one_reading,
+)
 from extract.store.format import array_shapes
 from extract.store.items import have_latents
 from extract.store.manifest import Manifest
@@ -304,15 +311,29 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     Taps that are narrower than the others end in zeros. Views are what poolings are otherwise.
     """
     if spec.views:
-        parts = dict[str, Float[Tensor, "L N D"]]()
-        for one, names in spec.passes:
-            latents = embed_texts(decoder, texts, spec=one)
-            parts |= {name: latents[:, one.poolings.index(spec.readings[name].poolings[0])] for name in names}
+        parts = embed_readings(decoder, texts, readings=spec.readings)
         return torch.stack([parts[name] for name in spec.views], dim=1)
     if len(spec.members) > 1:
         return torch.stack([embed_texts(decoder, texts, spec=member) for member in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
     return _embed(decoder, encoder(texts), spec, spec.poolings)
+
+
+def embed_readings(
+    decoder: Decoder, texts: Sequence[str], *, readings: Mapping[str, ExtractionSpec]
+) -> dict[str, Float[Tensor, "L N D"]]:
+    """Compute latents as `embed_texts` does by several readings, of one pooling each; what they share runs once."""
+    n_blocks, parts = len(decoder.blocks), dict[str, Float[Tensor, "L N D"]]()
+    for one, names in join_readings(readings):
+        latents, layers = embed_texts(decoder, texts, spec=one), select_layers(one.layers, n_blocks)
+        for name in names:
+            spec = readings[name]
+            own = select_layers(spec.layers, n_blocks)
+            widths = layer_widths(decoder, spec.mask_plan, own)
+            width = max(widths.get(layer, decoder.description.width) for layer in own)
+            rows = [layers.index(layer) for layer in own]
+            parts[name] = latents[rows, one.poolings.index(spec.poolings[0]), :, :width]
+    return parts
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:

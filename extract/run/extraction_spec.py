@@ -1,7 +1,7 @@
 """Settings of an extraction, and what a caller may watch of one. Reading a config loads no torch."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -119,6 +119,11 @@ class ExtractionSpec:
         """Name what a cache of this has as poolings: the views, or else the poolings of texts or of words."""
         return tuple(self.views) or (self.words.poolings if of_words else self.poolings)
 
+    def of_layer(self, layer: str, name: str) -> "ExtractionSpec":
+        """Return what computes one layer of one pooling, or of one view by its name, and nothing else."""
+        spec = self.readings[name] if self.views else replace(self, poolings=(name,))
+        return replace(spec, layers=(layer,), batch_tokens=None)
+
     @property
     def members(self) -> tuple["ExtractionSpec", ...]:
         """The settings of the extractions whose latents are averaged: these, unless there are several templates."""
@@ -139,12 +144,16 @@ class ExtractionSpec:
 
     def for_documents(self) -> "ExtractionSpec":
         """Return the same settings, of every view, with the templates that documents are read with."""
-        views = {
-            name: {**(self.views[name] or {}), "template": view.template.for_documents()}
+        return self.with_templates(InputTemplate.for_documents)
+
+    def with_templates(self, change: Callable[[InputTemplate], InputTemplate]) -> "ExtractionSpec":
+        """Return the same settings, of every view, with changed templates."""
+        views: dict[str, dict[str, object] | None] = {
+            name: {**(self.views[name] or {}), "template": change(view.template)}
             for name, view in self.readings.items()
             if name
         }
-        return with_values(self, template=self.template.for_documents(), views=views)
+        return with_values(self, template=change(self.template), views=views)
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
@@ -229,21 +238,22 @@ def _kept(record: InputTemplate | WordSpec | RebaOptions, changes: Mapping[str, 
 
 
 def join_readings(readings: Mapping[str, ExtractionSpec]) -> list[tuple[ExtractionSpec, tuple[str, ...]]]:
-    """Join readings that differ in their poolings alone to one extraction; see `ExtractionSpec.passes`."""
+    """Join readings that differ in their poolings and layers alone to one extraction; see `ExtractionSpec.passes`."""
     groups: dict[ExtractionSpec, list[str]] = {}
     for name, spec in readings.items():
-        alike = replace(spec, poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
+        alike = replace(spec, layers=("all",), poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
         groups.setdefault(alike, []).append(name)
     passes = []
     for names in groups.values():
         views = [readings[name] for name in names]
+        layers = tuple(dict.fromkeys(layer for view in views for layer in view.layers))
         poolings = tuple(dict.fromkeys(pooling for view in views for pooling in view.poolings))
         of_words = tuple(dict.fromkeys(pooling for view in views for pooling in view.words.poolings))
         first = views[0]
         joined = (
             first
             if len(views) == 1
-            else replace(first, poolings=poolings, words=replace(first.words, poolings=of_words))
+            else replace(first, layers=layers, poolings=poolings, words=replace(first.words, poolings=of_words))
         )
         passes.append((joined, tuple(names)))
     return passes

@@ -448,15 +448,15 @@ def walk_plans(
     """Compute the latents of a batch under several plans, by their routes, depth first through the tree they form.
 
     Poolings, layers and latents are those of `Pooler`. `emit` is called with each route and its latents, in sorted
-    order, architectures first; the tensor is reused for the next route, so `emit` must copy what it keeps.
+    order, causal blocks before others; the tensor is reused for the next route, so `emit` must copy what it keeps.
     """
     n_blocks = len(decoder.blocks)
     trunk = (Pass(CAUSAL_KIND),) * n_blocks
     added = sorted({route for route in routes if route[-1].stack}, key=lambda route: [step.text for step in route])
-    # Causal blocks come first where architectures build on them.
+    # Causal blocks come first: architectures build on them, and rows share what they begin with in the first route's.
     plain = sorted(
         {route for route in routes if not route[-1].stack},
-        key=lambda route: [(bool(added) and step.kind != CAUSAL_KIND, step.text) for step in route],
+        key=lambda route: [(step.kind != CAUSAL_KIND, step.text) for step in route],
     )
     if added and trunk not in plain:
         plain.insert(0, trunk)

@@ -1,5 +1,6 @@
 """Commands that write for other programs: export, push, mteb."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from extract.errors import ConfigError, UsageError, printable
 from extract.files import write_file, write_frame
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import JOIN
 from extract.registry import require_extra
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
@@ -24,7 +26,7 @@ from probes.export.sentence_transformers import export_sentence_transformer, pus
 from probes.report.comparison_figures import draw_scores
 from probes.report.style import Album
 from probes.runs.config_file import read_config
-from probes.runs.folder import CONFIG
+from probes.runs.folder import CONFIG, RunFolder
 from probes.runs.predict import ChosenEncoder, read_run_folder, relative_cost
 from probes.runs.run_caches import open_named
 from probes.runs.run_config import load_run_task
@@ -71,23 +73,18 @@ def _texts(args: ExportArgs, source: Path) -> list[str] | list[JoinedText] | Non
 
 
 def _export_folder(args: ExportArgs) -> int:
-    source = Path(args.source)
-    if len(args.poolings) > 1:
-        raise UsageError(f"--poolings names {', '.join(args.poolings)}; allowed for an encoder: one of them.")
+    source, pooling = Path(args.source), JOIN.join(args.poolings)
     if args.head and not source.is_dir():
         raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
-    if source.is_dir() and not (args.layer or args.poolings):
-        chosen = ChosenEncoder.of(source, head=args.head)
-        decoder_spec, spec, layer, pooling = chosen.decoder, chosen.spec, chosen.layer, chosen.spec.poolings[0]
-        read_out = chosen.read_out
+    layer: str | Mapping[str, str]
+    if source.is_dir() and not args.layer and (len(args.poolings) != 1 or _has_views(source)):
+        chosen = ChosenEncoder.of(source, head=args.head, pooling=pooling)
+        decoder_spec, spec, layer, read_out = chosen.decoder, chosen.spec, chosen.layer, chosen.read_out
+        pooling = "" if isinstance(layer, Mapping) else spec.poolings[0]
     else:
-        decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
-        layer, pooling, read_out = args.layer or layer, next(iter(args.poolings), pooling), None
-    if spec.views:
-        if pooling not in spec.views:
-            raise ConfigError(f"no single view is chosen there; name one with --poolings: {', '.join(spec.views)}.")
-        spec = spec.readings[pooling]
-        pooling = spec.poolings[0]
+        decoder_spec, spec, layer, own = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
+        layer, read_out = _read_layer(args.layer) or layer, None
+        pooling = pooling if isinstance(layer, Mapping) else pooling or own
     if not layer:
         raise ConfigError("no single layer is chosen there; name one with --layer, as block_12, 12 or -1.")
     if args.decoder:
@@ -96,9 +93,9 @@ def _export_folder(args: ExportArgs) -> int:
     recipe = export_sentence_transformer(
         decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise, read_out=read_out
     )
-    done = "" if read_out is None else f", {read_out.name}"
-    show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}{done}")
-    show(f"a text costs {relative_cost(decoder, recipe.spec):.1f} times what it costs as the plain mean.")
+    for line in recipe.describe():
+        show(f"{args.out}: {line}")
+    show(f"a text costs {relative_cost(decoder, recipe.readings):.1f} times what it costs as the plain mean.")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
         if recipe.pooling != "last":
@@ -107,6 +104,20 @@ def _export_folder(args: ExportArgs) -> int:
         reason = why_not_stock(recipe, decoder) or "stock modules would encode otherwise"
         show(f"a module of icecore reads it ({reason}): probes.export.load_sentence_transformer({args.out!r}).")
     return 0
+
+
+def _has_views(folder: Path) -> bool:
+    """Whether a folder is that of a sweep, whose points may have views, or of a run with views."""
+    run = RunFolder(folder)
+    return run.values["what"] != "run" or bool(run.spec.views)
+
+
+def _read_layer(text: str) -> str | dict[str, str]:
+    """Read `12` for all views, or a layer of each, as `plain/12,echo/20`."""
+    if "/" not in text:
+        return text
+    named = [part.strip().rpartition("/") for part in text.split(",")]
+    return {view: layer for view, _, layer in named}
 
 
 def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:

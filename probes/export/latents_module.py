@@ -1,4 +1,4 @@
-"""Latents of one layer as a module of sentence-transformers. Importing this needs the extra."""
+"""Latents of layers as a module of sentence-transformers. Importing this needs the extra."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 from sentence_transformers.base.modules import InputModule
 
 from extract.decoders.decoder import Decoder
-from extract.run.embed import embed_texts
+from extract.run.embed import embed_readings
 from extract.wiring.states import layer_widths
 from probes.export.sentence_transformers import Recipe, save_decoder_files
 
 
 class DecoderLatents(InputModule):
-    """Reads one layer of a decoder under any plan, template and pooling, as an extraction does.
+    """Reads a layer of a decoder under any plan, template and pooling, as an extraction does, or several side by side.
 
     A prompt of sentence-transformers takes the place of the template's instruction: it is put before the text and left
     out of mean pooling.
@@ -28,25 +28,28 @@ class DecoderLatents(InputModule):
     def max_seq_length(self) -> int:
         """Longest row in tokens."""
         window = self.decoder.description.window
-        return min(window, self.recipe.spec.template.max_tokens or window)
+        return min(min(window, spec.template.max_tokens or window) for spec in self.recipe.readings.values())
 
     def preprocess(self, inputs: Sequence[object], prompt: str | None = None, **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
         """Keep the texts, and say how they are read."""
-        spec = self.recipe.with_instruction(prompt) if prompt else self.recipe.spec
-        return {"texts": [str(text) for text in inputs], "spec": spec}
+        readings = self.recipe.with_instruction(prompt) if prompt else self.recipe.readings
+        return {"texts": [str(text) for text in inputs], "readings": readings}
 
     def forward(self, features: dict[str, Any], **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
         """Add `sentence_embedding`, `(B, D)` float32; raises as an extraction does."""
-        latents = embed_texts(self.decoder, features["texts"], spec=features["spec"])
-        return {**features, "sentence_embedding": self.recipe.vectors(latents[0, 0]).to(self.decoder.device)}
+        latents = embed_readings(self.decoder, features["texts"], readings=features["readings"])
+        return {**features, "sentence_embedding": self.recipe.vectors(latents).to(self.decoder.device)}
 
     def get_embedding_dimension(self) -> int:
-        """Return the width of the layer, that of the decoder or of a tap; or of what it is transformed into."""
-        read_out = self.recipe.read_out
+        """Return the width of the layers, that of the decoder or of taps; or of what they are transformed into."""
+        return sum(map(self._width, self.recipe.readings))
+
+    def _width(self, name: str) -> int:
+        read_out, spec = self.recipe.read_outs.get(name), self.recipe.readings[name]
         if read_out is not None and read_out.name == "whiten":
             return int(read_out.basis.shape[2])
-        spec, layer = self.recipe.spec, self.recipe.layer
-        return layer_widths(self.decoder, spec.mask_plan, [layer]).get(layer, self.decoder.description.width)
+        widths = layer_widths(self.decoder, spec.mask_plan, spec.layers)
+        return widths.get(spec.layers[0], self.decoder.description.width)
 
     def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:  # noqa: ARG002
         """Write decoder, tokenizer and recipe to a folder; always as safetensors."""

@@ -1,13 +1,14 @@
 """A layer of a decoder as an encoder of mteb. Importing this needs the extra."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
@@ -17,6 +18,7 @@ from extract.files import digest_json, digest_rows
 from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan
+from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import sweep_latents
@@ -48,7 +50,7 @@ class TextCaches:
     ) -> None:
         self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
         self.plans = tuple(plans)
-        self._caches: dict[tuple[str, InputTemplate], dict[MaskPlan, LatentCache]] = {}
+        self._caches: dict[tuple[str, tuple[InputTemplate, ...]], dict[MaskPlan, LatentCache]] = {}
 
     def under(self, plan: MaskPlan) -> "TextCaches":
         """Return the same caches, of which those of a plan are read."""
@@ -56,16 +58,13 @@ class TextCaches:
         caches.spec = self.spec.with_plan(plan)
         return caches
 
-    def __call__(self, texts: Sequence[str], template: InputTemplate) -> LatentCache:
-        """Return the cache of texts as they are read with a template."""
-        unique, plan = unique_texts(texts), self.spec.mask_plan
-        caches = self._caches.setdefault((digest_rows(digest_texts(unique)), template), {})
+    def __call__(self, texts: Sequence[str], change: Callable[[InputTemplate], InputTemplate]) -> LatentCache:
+        """Return the cache of texts as they are read with a changed template, or those of every view."""
+        unique, plan, spec = unique_texts(texts), self.spec.mask_plan, self.spec.with_templates(change)
+        templates = tuple(view.template for view in spec.readings.values())
+        caches = self._caches.setdefault((digest_rows(digest_texts(unique)), templates), {})
         if plan not in caches:
-            how: dict[str, Any] = {
-                "spec": replace(self.spec, template=template),
-                "folder": self.folder,
-                "progress": self.progress,
-            }
+            how: dict[str, Any] = {"spec": spec, "folder": self.folder, "progress": self.progress}
             shared = [other for other in self.plans if not other.has_tail]
             if len(shared) > 1 and plan in shared:
                 caches.update(zip(shared, sweep_latents(self.decoder, unique, shared, **how), strict=True))
@@ -73,16 +72,23 @@ class TextCaches:
                 caches[plan] = extract_latents(self.decoder, unique, **how)
         return caches[plan]
 
+    def plan_of(self, pooling: str) -> str:
+        """Name the plan of a view, or of several joined by `+`; without views that of all poolings."""
+        names = split_poolings(pooling) if self.spec.views else ("",)
+        return JOIN.join(dict.fromkeys(self.spec.readings[name].mask_plan.text for name in names))
+
     def revision(self, layer: str, pooling: str, instructions: Mapping[str, str]) -> str:
         """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""
         identity = describe_extraction(self.decoder, [BLANK], self.spec).identity
         encoding = {key: value for key, value in identity.to_plain().items() if key not in OF_TEXTS}
-        digest = digest_json([encoding, self.spec.template.settings(), layer, pooling, dict(instructions)])[:12]
-        return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{identity.plan}.{layer}.{pooling}.{digest}")
+        templates: Any = [view.template.settings() for view in self.spec.readings.values()]
+        templates = templates if self.spec.views else templates[0]
+        digest = digest_json([encoding, templates, layer, pooling, dict(instructions)])[:12]
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{self.plan_of(pooling)}.{layer}.{pooling}.{digest}")
 
 
 class LayerEncoder(AbsEncoder):
-    """Serves one layer and pooling to mteb.
+    """Serves one layer to mteb, of one pooling, or of several, or of views, side by side.
 
     Plan, layer and pooling are in the revision of the model, by which mteb stores its results.
     """
@@ -93,13 +99,14 @@ class LayerEncoder(AbsEncoder):
         self.model, self.caches, self.layer, self.pooling = None, caches, layer, pooling
         self.instructions = dict(instructions or {})
         described = caches.decoder.description
+        self.poolings = split_poolings(pooling)
         widths = layer_widths(caches.decoder, caches.spec.mask_plan, [layer])
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={
                 "name": f"icecore/{described.name.replace('/', '--')}",
                 "revision": caches.revision(layer, pooling, self.instructions),
                 "similarity_fn_name": ScoringFunction.COSINE,
-                "embed_dim": widths.get(layer, described.width),
+                "embed_dim": widths.get(layer, described.width) * len(self.poolings),
                 "n_parameters": described.n_parameters,
                 "max_tokens": described.window,
             }
@@ -121,10 +128,13 @@ class LayerEncoder(AbsEncoder):
         """
         del hf_split, hf_subset, kwargs
         texts = [text if text.strip() else BLANK for batch in inputs for text in batch["text"]]
-        template = self.caches.spec.template
-        if getattr(prompt_type, "value", prompt_type) == DOCUMENT:
-            template = template.for_documents()
-        elif (instruction := self.instructions.get(task_metadata.name)) is not None:
-            template = replace(template, name="", instruction=instruction)
-        cache = self.caches(texts, template)
-        return cache.gather(cache.rows_of(texts), self.pooling, layers=[self.layer])[0].numpy()
+        instruction = self.instructions.get(task_metadata.name)
+
+        def change(template: InputTemplate) -> InputTemplate:
+            if getattr(prompt_type, "value", prompt_type) == DOCUMENT:
+                return template.for_documents()
+            return template if instruction is None else replace(template, name="", instruction=instruction)
+
+        cache = self.caches(texts, change)
+        rows = cache.rows_of(texts)
+        return torch.cat([cache.gather(rows, name, layers=[self.layer])[0] for name in self.poolings], dim=-1).numpy()

@@ -14,9 +14,10 @@ from extract.decoders.decoder_spec import select_layers
 from extract.errors import ConfigError, first_line
 from extract.inputs.template import TASK, TEMPLATES
 from extract.masks.mask_plan import MaskPlan
+from extract.poolings.pooling_table import JOIN
 from extract.records import load_yaml
 from extract.registry import require_extra
-from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec, require_one_reading
+from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from probes.data.task import Task
 from probes.data.task_table import INSTRUCTIONS
 
@@ -202,9 +203,10 @@ def as_mteb_encoder(
 
     Args:
         decoder: The decoder.
-        spec: Plan, template, poolings; all of its layers are extracted in one pass.
+        spec: Plan, template, poolings, or views; all of its layers are extracted in one pass.
         layer: The layer to serve, by name or number.
-        pooling: The pooling to serve; the first of `spec` when empty.
+        pooling: The pooling or view to serve, or several side by side, joined by `+`; when empty all views, or the
+            first pooling of `spec`.
         instructions: Task of mteb to the instruction before its texts, or before its queries where it has documents.
         caches: Folder of the caches; or the `caches` of another encoder, so that both share one pass.
 
@@ -212,13 +214,12 @@ def as_mteb_encoder(
         ConfigError: The extra is missing.
         UnknownNameError: No such layer.
     """
-    require_one_reading(spec, "mteb is given one reading of a text at a time")
     require_extra("mteb")
     from probes.export.layer_encoder import LayerEncoder, TextCaches
 
     shared = caches if isinstance(caches, TextCaches) else TextCaches(decoder, spec, folder=caches)
     [name] = select_layers(layer, len(decoder.blocks))
-    pooling = pooling or shared.spec.poolings[0]
+    pooling = pooling or JOIN.join(shared.spec.views) or shared.spec.poolings[0]
     return LayerEncoder(shared, layer=name, pooling=pooling, instructions=instructions)
 
 
@@ -270,7 +271,8 @@ def run_mteb(
 
     Args:
         decoder: The decoder.
-        spec: What to extract; every layer and pooling of it is scored.
+        spec: What to extract; every layer and pooling of it is scored, or every layer of each view and of all views
+            side by side, named in the column `pooling`.
         tasks: Names as `find_tasks` reads them, or tasks of mteb, perhaps filled by `fill_task`.
         plans: Plans to score instead of that of `spec`; what they share is computed once.
         out: Folder for mteb's own JSON results. Results that are there are read and not computed again.
@@ -288,7 +290,6 @@ def run_mteb(
     """
     import pandas as pd
 
-    require_one_reading(spec, "mteb is given one reading of a text at a time")
     mteb: Any = require_extra("mteb")
     from probes.export.layer_encoder import LayerEncoder, TextCaches
 
@@ -296,12 +297,13 @@ def run_mteb(
     shared = TextCaches(decoder, spec, folder=caches, progress=progress, plans=plans)
     results = mteb.ResultCache(Path(out))
     rows = []
-    points = [
-        (plan, pooling, layer)
-        for plan in plans
-        for pooling in spec.poolings
-        for layer in select_layers(spec.layers, len(decoder.blocks))
-    ]
+    views = tuple(spec.views)
+    poolings = (*views, JOIN.join(views)) if len(views) > 1 else views or spec.poolings
+    read = {}  # a view with a plan of its own is the same under all
+    for plan in plans:
+        caches_of_plan = shared.under(plan)
+        read |= {(caches_of_plan.plan_of(pooling), pooling): caches_of_plan for pooling in poolings}
+    points = [(*key, layer) for key in read for layer in select_layers(spec.layers, len(decoder.blocks))]
     found = [task for item in tasks for task in (find_tasks([item]) if isinstance(item, str) else [item])]
     _require_known(mteb, instructions or {}, found)
     for task in found:
@@ -310,7 +312,7 @@ def run_mteb(
             _load(part)
         for plan, pooling, layer in points:
             encoder = LayerEncoder(
-                shared.under(plan),
+                read[plan, pooling],
                 layer=layer,
                 pooling=pooling,
                 instructions=_instructions_of(task, instructions or {}),
@@ -320,8 +322,8 @@ def run_mteb(
             revision = encoder.mteb_model_meta.revision
             for split, scores in outcome.task_results[0].scores.items():
                 metric, score = task.metadata.main_score, sum(score["main_score"] for score in scores) / len(scores)
-                rows.append((name, task.metadata.type, split, plan.text, pooling, layer, metric, score, revision))
-                report(f"{name} {split}, {plan.text}, {pooling} {layer}: {metric} {score:.4f}")
+                rows.append((name, task.metadata.type, split, plan, pooling, layer, metric, score, revision))
+                report(f"{name} {split}, {plan}, {pooling} {layer}: {metric} {score:.4f}")
         for part in loaded:
             part.unload_data()
     columns = ["task", "type", "split", "plan", "pooling", "layer", "metric", "score", "revision"]

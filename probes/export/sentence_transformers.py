@@ -6,12 +6,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 import yaml
 from jaxtyping import Float
 from safetensors import SafetensorError
@@ -21,12 +22,13 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, load_decoder, quiet_loading
 from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM, KNOWN_DECODERS, DecoderSpec, select_layers
 from extract.decoders.fetch import working_folder
-from extract.errors import CodeError, ConfigError, HeadError, first_line
+from extract.errors import CodeError, ConfigError, HeadError, first_line, unknown_name
 from extract.inputs.template import InputTemplate
+from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.registry import later, require_extra
-from extract.run.embed import embed_texts
-from extract.run.extraction_spec import ExtractionSpec, require_one_reading
-from probes.latents.text_latents import Transform
+from extract.run.embed import embed_readings
+from extract.run.extraction_spec import ExtractionSpec
+from probes.latents.text_latents import Transform, no_transform
 from probes.report.scores import seal_scores
 from probes.runs.folder import UNREADABLE, RunFolder, read_spec
 from probes.runs.predict import load_scorer, read_run_folder
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 # --- The recipe ---
 
 
+TENSORS = ("mean", "scale", "basis")
+"""Of a transform."""
 STOCK_POOLINGS = {"last": "lasttoken", "mean": "mean", "max": "max", "first": "cls"}
 """Poolings to what sentence-transformers calls them; its weighted mean counts on from the tokens of a prompt."""
 MODULES = {
@@ -49,24 +53,25 @@ MODULES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How texts become vectors: one layer and pooling of an extraction.
+    """How texts become vectors: one layer and pooling of an extraction, or those of several views side by side.
 
     Attributes:
-        spec: The extraction, of this layer and pooling alone.
+        readings: View to its extraction, of one layer and pooling alone; under no name where there is one.
         normalise: Whether vectors are divided by their length.
         decoder: `name`, `weight_digest` and `tokenizer_digest` of the decoder.
         is_stock: Whether sentence-transformers' own modules read it, or the module of this project.
-        read_out: What is done to the latents, fitted on other texts; None where nothing is.
+        read_outs: View to what is done to its latents, fitted on other texts; those to which nothing is are not there.
     """
 
-    spec: ExtractionSpec
+    readings: Mapping[str, ExtractionSpec]
     normalise: bool
     decoder: Mapping[str, str]
     is_stock: bool = False
-    read_out: Transform | None = None
+    read_outs: Mapping[str, Transform] = field(default_factory=dict)
     FILE: ClassVar[str] = "icecore.json"
     TENSORS: ClassVar[str] = "icecore.safetensors"
-    SCHEMA: ClassVar[int] = 1
+    SCHEMAS: ClassVar[tuple[int, int]] = (1, 2)
+    """Of one reading, and of several, which earlier versions do not know."""
 
     @classmethod
     def of(
@@ -74,74 +79,134 @@ class Recipe:
         decoder: Decoder,
         spec: ExtractionSpec,
         *,
-        layer: str,
+        layer: str | Mapping[str, str],
         pooling: str,
         normalise: bool,
-        read_out: Transform | None = None,
+        read_out: Transform | Mapping[str, Transform] | None = None,
     ) -> "Recipe":
-        """Narrow an extraction to one layer and pooling."""
-        layers = select_layers(layer, len(decoder.blocks))
-        if len(layers) != 1:
-            raise ConfigError(f"the layer is {layer!r}, which are {len(layers)}; allowed: one, as block_12, 12 or -1.")
-        if spec.template.spans and not spec.template.spans.startswith("random:"):
-            raise ConfigError(
-                f"template.spans is the file {Path(spec.template.spans).name!r}, which new texts are not in; allowed: "
-                "none, or 'random:SEED'."
-            )
+        """Narrow an extraction to one layer and pooling, or to one of each of several views, joined by `+`."""
+        names, n_blocks = split_poolings(pooling), len(decoder.blocks)
+        by_name = layer if isinstance(layer, Mapping) else dict.fromkeys(names, layer)
+        readings = {}
+        for name in names:
+            if spec.views and name not in spec.views:
+                raise unknown_name("view", name, spec.views)
+            if name not in by_name:
+                raise unknown_name("view with a layer", name, by_name)
+            layers = select_layers(by_name[name], n_blocks)
+            if len(layers) != 1:
+                raise ConfigError(
+                    f"the layer is {by_name[name]!r}, which are {len(layers)}; allowed: one, as block_12, 12 or -1."
+                )
+            readings[name] = spec.of_layer(layers[0], name)
+            spans = readings[name].template.spans
+            if spans and not spans.startswith("random:"):
+                raise ConfigError(
+                    f"template.spans is the file {Path(spans).name!r}, which new texts are not in; allowed: none, or "
+                    "'random:SEED'."
+                )
+        read_outs = read_out if isinstance(read_out, Mapping) else {} if read_out is None else {names[0]: read_out}
+        read_outs = {name: read_outs[name] for name in names if name in read_outs}
+        if len(names) == 1:
+            readings, read_outs = {"": readings[names[0]]}, dict(zip([""], read_outs.values(), strict=False))
+        elif normalise:  # each by itself, so that a view of larger vectors does not count more
+            read_outs = {name: replace(read_outs.get(name, no_transform(1, 0)), is_unit=True) for name in names}
         described = decoder.description
-        names = {key: getattr(described, key) for key in ("name", "weight_digest", "tokenizer_digest")}
-        narrow = replace(spec, layers=layers, poolings=(pooling,), batch_tokens=None)
-        return cls(narrow, normalise, names, read_out=read_out)
+        return cls(
+            readings,
+            normalise,
+            {key: getattr(described, key) for key in ("name", "weight_digest", "tokenizer_digest")},
+            read_outs=read_outs,
+        )
+
+    @property
+    def spec(self) -> ExtractionSpec:
+        """The extraction of the only reading; of the first of several."""
+        return next(iter(self.readings.values()))
 
     @property
     def layer(self) -> str:
-        """The layer."""
+        """The layer of the only reading."""
         return self.spec.layers[0]
 
     @property
     def pooling(self) -> str:
-        """The pooling."""
+        """The pooling of the only reading."""
         return self.spec.poolings[0]
 
-    def with_instruction(self, instruction: str) -> ExtractionSpec:
-        """Return the extraction with another instruction before the text."""
-        return replace(self.spec, template=replace(self.spec.template, name="", instruction=instruction))
+    def describe(self) -> Iterator[str]:
+        """Yield a line for each reading: layer, pooling, template, plan, and what is done to the latents."""
+        for name, spec in self.readings.items():
+            read_out = self.read_outs.get(name)
+            steps = [] if read_out is None else [read_out.name] * (read_out.name != "none")
+            steps += ["length 1"] * (read_out is not None and read_out.is_unit)
+            template = [f"template {spec.template.name}"] * bool(spec.template.name)
+            parts = [spec.layers[0], spec.poolings[0], *template, f"plan {spec.plan}", *steps]
+            yield f"{name}{': ' if name else ''}{', '.join(parts)}"
 
-    def vectors(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
-        """Return what becomes of latents, before they are divided by their lengths."""
-        return latents if self.read_out is None else self.read_out(latents[None])[0]
+    def with_instruction(self, instruction: str) -> dict[str, ExtractionSpec]:
+        """Return the readings with another instruction before the text."""
+        return {
+            name: replace(spec, template=replace(spec.template, name="", instruction=instruction))
+            for name, spec in self.readings.items()
+        }
+
+    def vectors(self, latents: Mapping[str, Float[Tensor, "1 N D"]]) -> Float[Tensor, "N E"]:
+        """Return what becomes of the latents of every reading, before vectors are divided by their lengths."""
+        done = [self.read_outs[name](part) if name in self.read_outs else part for name, part in latents.items()]
+        return torch.cat(done, dim=-1)[0]
 
     def save(self, folder: Path) -> None:
         """Write the recipe to a folder, and what is done to latents beside it."""
-        if self.read_out is not None:
-            tensors = {key: getattr(self.read_out, key).contiguous() for key in ("mean", "scale", "basis")}
+        if self.read_outs:
+            tensors = {
+                f"{name}/{key}".lstrip("/"): getattr(read_out, key).contiguous()
+                for name, read_out in self.read_outs.items()
+                for key in TENSORS
+            }
             (folder / self.TENSORS).write_bytes(save(tensors))
         (folder / self.FILE).write_text(json.dumps(self.to_dict(), indent=2) + "\n", "utf-8")
 
     def to_dict(self) -> dict[str, object]:
-        """Return the recipe as plain values."""
-        extraction = {key: value for key, value in asdict(self.spec).items() if key not in ("store_texts", "views")}
+        """Return the recipe as plain values; the schema of one reading is that of earlier versions."""
+        readings = {name: self._reading_to_dict(name) for name in self.readings}
+        is_one = "" in readings
         return {
-            **({} if self.read_out is None else {"read_out": self.read_out.name}),
-            "schema": self.SCHEMA,
+            "schema": self.SCHEMAS[not is_one],
             "is_stock": self.is_stock,
             "normalise": self.normalise,
             "decoder": dict(self.decoder),
-            "extraction": json.loads(json.dumps(extraction)),
+            **(readings[""] if is_one else {"views": readings}),
         }
+
+    def _reading_to_dict(self, name: str) -> dict[str, object]:
+        plain = asdict(self.readings[name])
+        extraction = {key: value for key, value in plain.items() if key not in ("store_texts", "views")}
+        values: dict[str, object] = {"extraction": json.loads(json.dumps(extraction))}
+        if read_out := self.read_outs.get(name):
+            values |= {"read_out": read_out.name, **({"is_unit": True} if read_out.is_unit else {})}
+        return values
 
     @classmethod
     def read(cls, folder: Path) -> "Recipe":
         """Read the recipe of a folder; HeadError where it has none that can be read."""
         try:
             values = json.loads((folder / cls.FILE).read_text("utf-8"))
-            if values["schema"] != cls.SCHEMA:
-                raise ValueError(f"its schema is {values['schema']}, this version reads {cls.SCHEMA}")
-            spec = read_spec(values["extraction"])
-            read_out = None
-            if "read_out" in values:
-                read_out = Transform(str(values["read_out"]), **load((folder / cls.TENSORS).read_bytes()))
-            return cls(spec, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]), read_out)
+            if values["schema"] not in cls.SCHEMAS:
+                known = " and ".join(map(str, cls.SCHEMAS))
+                raise ValueError(f"its schema is {values['schema']}, this version reads {known}")
+            listed = {"": values} if values["schema"] == cls.SCHEMAS[0] else dict(values["views"])
+            tensors, read_outs = {}, {}
+            if any("read_out" in reading for reading in listed.values()):
+                tensors = load((folder / cls.TENSORS).read_bytes())
+            for name, reading in listed.items():
+                if "read_out" in reading:
+                    parts = {key: tensors[f"{name}/{key}".lstrip("/")] for key in TENSORS}
+                    read_outs[name] = Transform(str(reading["read_out"]), **parts, is_unit=bool(reading.get("is_unit")))
+            readings = {name: read_spec(reading["extraction"]) for name, reading in listed.items()}
+            return cls(
+                readings, bool(values["normalise"]), dict(values["decoder"]), bool(values["is_stock"]), read_outs
+            )
         except (*UNREADABLE, SafetensorError) as error:
             raise HeadError(
                 f"folder {str(folder)!r} holds no {cls.FILE} that can be read ({first_line(error)}); allowed: a folder "
@@ -164,7 +229,8 @@ def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
     spec, pooling = recipe.spec, recipe.pooling
     special = decoder.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     reasons = {
-        f"latents are transformed ({recipe.read_out and recipe.read_out.name})": recipe.read_out is not None,
+        f"it joins the views {', '.join(recipe.readings)}": len(recipe.readings) > 1,
+        f"latents are transformed ({', '.join(done.name for done in recipe.read_outs.values())})": recipe.read_outs,
         f"the plan is {spec.plan!r}, and a stock folder is causal": not spec.mask_plan.is_untouched,
         "its template is not that of the tokenizer alone": replace(spec.template, max_tokens=None) != InputTemplate(),
         f"{recipe.layer} is inside a block": recipe.layer not in decoder.layers,
@@ -466,12 +532,14 @@ def export_sentence_transformer(
     spec: ExtractionSpec,
     folder: str | Path,
     *,
-    layer: str = "final_norm",
+    layer: str | Mapping[str, str] = "final_norm",
     pooling: str = "",
     normalise: bool = False,
-    read_out: "Transform | None" = None,
+    read_out: Transform | Mapping[str, Transform] | None = None,
 ) -> Recipe:
     """Write a folder that encodes texts as an extraction does, and compare the two on a few texts.
+
+    Views are encoded side by side, as by an `Encoder` with these views.
 
     Where the modules of sentence-transformers can do so, the folder has nothing else, and any program can load it with
     `SentenceTransformer(folder)`. For other plans, templates, layers and poolings it names the module of this project:
@@ -479,12 +547,13 @@ def export_sentence_transformer(
 
     Args:
         decoder: The decoder, which is written into the folder.
-        spec: Plan, template and poolings.
+        spec: Plan, template and poolings, or views.
         folder: A new or empty folder.
-        layer: A layer, by name or number.
-        pooling: A pooling; the only one of `spec` when empty.
-        normalise: Divide vectors by their length.
-        read_out: A fitted transform of the latents, as of `ChosenEncoder`; none when None.
+        layer: A layer, by name or number; of views, for all of them, or view to layer.
+        pooling: A pooling, or several or views side by side, joined by `+`; when empty those that `layer` names, or
+            else all views, or the only pooling of `spec`.
+        normalise: Divide vectors by their length, those of views side by side each by its own.
+        read_out: A fitted transform of the latents, as of `ChosenEncoder`, or view to one; none when None.
 
     Returns:
         What the folder holds; `is_stock` says which of the two it is.
@@ -497,10 +566,11 @@ def export_sentence_transformer(
     target = Path(folder)
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
-    if not pooling and len(spec.poolings) != 1:
-        raise ConfigError(f"the poolings are {', '.join(spec.poolings)}; name one of them.")
-    require_one_reading(spec, "a folder encodes one")
-    pooling = pooling or spec.poolings[0]
+    if not pooling:
+        poolings = tuple(layer if isinstance(layer, Mapping) else spec.poolings_read(of_words=False))
+        if len(poolings) != 1 and not (spec.views or isinstance(layer, Mapping)):
+            raise ConfigError(f"the poolings are {', '.join(poolings)}; name one of them.")
+        pooling = JOIN.join(poolings)
     recipe = Recipe.of(decoder, spec, layer=layer, pooling=pooling, normalise=normalise, read_out=read_out)
     with working_folder(target) as draft:
         reason = why_not_stock(recipe, decoder)
@@ -520,7 +590,7 @@ def export_sentence_transformer(
 
 def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
     """Compare the vectors of a folder with those of an extraction; empty where they are equal."""
-    expected = recipe.vectors(embed_texts(decoder, TRIALS, spec=recipe.spec)[0, 0]).numpy()
+    expected = recipe.vectors(embed_readings(decoder, TRIALS, readings=recipe.readings)).numpy()
     if recipe.normalise:
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     model = load_sentence_transformer(folder, device=str(decoder.device), dtype=decoder.description.dtype)

@@ -453,20 +453,23 @@ class Transform:
     mean: Float[Tensor, "L D"] = field(repr=False)
     scale: Float[Tensor, "L D"] = field(repr=False)
     basis: Float[Tensor, "L D k"] = field(repr=False)
+    is_unit: bool = False
+    """Whether each vector is then divided by its length, so that views side by side count alike in a cosine."""
 
     def __call__(self, latents: Float[Tensor, "L N D"]) -> Float[Tensor, "L N E"]:
         """Transform latents of every layer; `E` is `D`, or for `whiten` the number of components kept."""
-        if self.name == "none":
-            return latents
-        centred = (latents - self.mean.unsqueeze(1)) / self.scale.unsqueeze(1)
+        if self.name != "none":
+            latents = (latents - self.mean.unsqueeze(1)) / self.scale.unsqueeze(1)
         if self.name == "abtt":
-            return centred - centred @ self.basis @ self.basis.mT
-        return centred @ self.basis if self.name == "whiten" else centred
+            latents = latents - latents @ self.basis @ self.basis.mT
+        if self.name == "whiten":
+            latents = latents @ self.basis
+        return torch.nn.functional.normalize(latents, dim=-1) if self.is_unit else latents
 
     def of(self, layer: int) -> "Transform":
         """Return the transform of one layer, by its position."""
         rows = slice(layer, layer + 1) if layer >= 0 else slice(layer, None)
-        return Transform(self.name, self.mean[rows], self.scale[rows], self.basis[rows])
+        return replace(self, mean=self.mean[rows], scale=self.scale[rows], basis=self.basis[rows])
 
 
 def no_transform(n_layers: int, width: int) -> Transform:

@@ -233,13 +233,13 @@ class LayerCosine(PairHead):
         """Take the chosen layer."""
         return similarities[self.chosen[1]]
 
-    def only(self, layer: int) -> "LayerCosine":
-        """Return the head that reads one of the layers, as it would if that one were chosen."""
+    def only(self, layer: int, kind: str = "") -> "LayerCosine":
+        """Return the head that reads one of the layers, as it would if that one, and a kind of cosine, were chosen."""
         alone = LayerCosine(1, self.width, **vars(self.options))
         alone._set_standardiser(Standardiser(self.mean[layer], self.scale[layer]))
         for name in self._with_basis():
             setattr(alone, f"basis_{name}", getattr(self, f"basis_{name}")[layer : layer + 1])
-        alone.chosen[0] = self.chosen[0]
+        alone.chosen[0] = self.kinds.index(kind) if kind else self.chosen[0]
         return alone.eval()
 
     def read_out(self) -> Transform:

@@ -50,6 +50,7 @@ from probes.report.scores import (
     RunScores,
     SearchCost,
     TaskRecord,
+    label_of,
 )
 
 FEW_UNITS = 30
@@ -515,8 +516,15 @@ def plans_document(scores: PlansScores, report: KindReport) -> Document:
     found = next(iter(scores.chosen.values())).plan.text
     summary, *tables = search_blocks(search, found, "plan") if search else _sweep(scores, report)
     answer = search_lead(scores, search) if search else sweep_lead(scores)
-    blocks = [*opening(header), summary, *_choices(scores), *tables, Heading("What was used"), machine_line(header)]
+    blocks = [*opening(header), summary, *failure_blocks(scores), *_choices(scores), *tables]
+    blocks += [Heading("What was used"), machine_line(header)]
     return Document(header.name, question, answer, blocks)
+
+
+def failure_blocks(scores: PlansScores) -> Iterator[Block]:
+    """Say which points of a sweep failed, and why."""
+    for failure in (*scores.failed, *(scores.grid.failed if scores.grid else ())):
+        yield Caution(f"`{label_of(failure.point)}` **failed**: {cell(failure.why)}")
 
 
 def _beside_baseline(choice: PlanChoice, scores: PlansScores) -> str:

@@ -543,7 +543,9 @@ class PlansScores:
     baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
     """As those of a run; leads are of the heads on their chosen plans."""
     grid: GridScores | None = None
-    """What a sweep over axes has beside; None for one over plans alone, and for a search."""
+    """What a sweep over axes has beside; None for one over plans alone."""
+    failed: tuple[FailedPoint, ...] = ()
+    """Of a sweep over plans alone; others have theirs in `grid`."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""
@@ -552,6 +554,7 @@ class PlansScores:
             **({"grid": to_plain(self.grid)} if self.grid else {}),
             **({"cost": to_plain(self.cost)} if self.cost else {}),
             **({"search": to_plain(self.search)} if self.search else {}),
+            **({"failed": to_plain(self.failed)} if self.failed else {}),
             "test_read": self.test_read,
             "plans": [row.to_dict() for row in self.plans],
             "chosen": {name: choice.to_dict() for name, choice in self.chosen.items()},
@@ -592,6 +595,7 @@ class PlansInfo(TypedDict):
     cost: NotRequired[SweepCost]
     search: NotRequired[SearchCost]
     grid: NotRequired[GridScores]
+    failed: NotRequired[tuple[FailedPoint, ...]]
 
 
 def seal_scores(values: Plain) -> str:
@@ -656,8 +660,8 @@ def read_plans(values: Plain) -> PlansScores:
         chosen[name] = PlanChoice(best.plan, result, choice.get("gain"), choice.get("lead"), point)
     header: Header = from_json(Header, values)
     costs = record.get("cost"), record.get("search")
-    baselines = read_baselines(values)
-    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, baselines, record.get("grid"))
+    rest = read_baselines(values), record.get("grid"), record.get("failed", ())
+    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, *rest)
 
 
 def read_baselines(values: Plain) -> Mapping[str, BaselineScores]:

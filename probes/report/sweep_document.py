@@ -6,7 +6,6 @@ from probes.data.task_table import task_title
 from probes.report.blocks import (
     NOTHING,
     Block,
-    Caution,
     Document,
     Heading,
     Item,
@@ -23,6 +22,7 @@ from probes.report.document import (
     EVERY_PLAN,
     FEW_UNITS,
     baseline_blocks,
+    failure_blocks,
     machine_line,
     margin,
     opening,
@@ -48,7 +48,7 @@ def grid_document(scores: PlansScores) -> Document:
     blocks = [
         *opening(header),
         summary,
-        *_failures(scores),
+        *failure_blocks(scores),
         *_choices(scores),
         *_transfers(scores),
         *_every_point(scores),
@@ -162,11 +162,6 @@ def _cost(scores: PlansScores) -> Iterator[Block]:
         else ""
     )
     yield f"{count_points(scores)}{passes}."
-
-
-def _failures(scores: PlansScores) -> Iterator[Block]:
-    for failure in scores.grid.failed if scores.grid else ():
-        yield Caution(f"`{label_of(failure.point)}` **failed**: {cell(failure.why)}")
 
 
 def _choices(scores: PlansScores) -> Iterator[Block]:

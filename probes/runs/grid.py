@@ -13,7 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from extract.decoders.decoder_spec import short_name
-from extract.errors import ConfigError, IcecoreError, UsageError, unknown_name
+from extract.errors import (
+    ConfigError,
+    DecoderError,
+    IcecoreError,
+    UsageError,
+    first_line,
+    unknown_name,
+)
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
@@ -49,6 +56,8 @@ class Point:
     values: Mapping[str, str]
     """Axis to the name of its value."""
     config: RunConfig
+    why_not: str = ""
+    """Why it cannot be computed, where its decoder was not found and its plan is a share of the depth."""
 
     @property
     def label(self) -> str:
@@ -85,6 +94,14 @@ class Grid:
     def is_of_plans(self) -> bool:
         """Whether it is a sweep over mask plans alone."""
         return self.axes == (PLAN,)
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Label to why a point cannot be computed; DecoderError where that is true of all."""
+        reasons = {point.label: point.why_not for point in self.points if point.why_not}
+        if len(reasons) == len(self.points):
+            raise DecoderError(next(iter(reasons.values())))
+        return reasons
 
     @property
     def task_axis(self) -> str:
@@ -430,12 +447,23 @@ def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str
     for name, value in values.items():
         settings |= axes[name].values[value]
     try:
-        if names_shares(settings):
-            rest = {key: value for key, value in settings.items() if not names_shares({key: value})}
-            settings = fill_shares(settings, with_settings(config, rest, SOURCE).decoder)
-        return Point(values, with_settings(config, settings, SOURCE))
+        try:
+            return Point(values, set_point(config, settings))
+        except DecoderError as error:  # it costs itself alone, as where the decoder cannot be loaded
+            return Point(values, with_settings(config, _but_shares(settings), SOURCE), first_line(error))
     except IcecoreError as error:
         raise ConfigError(f"the point {label_of(values)} of the sweep: {error}") from error
+
+
+def set_point(config: RunConfig, settings: Settings) -> RunConfig:
+    """Return the configuration of a point: that of the sweep with its keys, shares of the depth filled in."""
+    if names_shares(settings):
+        settings = fill_shares(settings, with_settings(config, _but_shares(settings), SOURCE).decoder)
+    return with_settings(config, settings, SOURCE)
+
+
+def _but_shares(settings: Settings) -> Settings:
+    return {key: value for key, value in settings.items() if not names_shares({key: value})}
 
 
 def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:

@@ -28,21 +28,20 @@ from extract.files import digest_bytes, read_file
 from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import DEFAULTS, InputTemplate
 from extract.masks.mask_plan import parse_plan
-from extract.poolings.pooling_table import select_poolings, select_word_poolings
+from extract.poolings.pooling_table import select_poolings, select_word_poolings, split_poolings
 from extract.records import with_values
 from extract.registry import import_own, require_own, require_recorded
-from extract.run.embed import embed_texts
+from extract.run.embed import embed_readings
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.head_table import TaskKind
 from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
-from probes.latents.text_latents import Transform
+from probes.latents.text_latents import Transform, no_transform
 from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
 from probes.report.scores import RunScores, label_of, read_plans
-from probes.runs.config_file import with_settings
 from probes.runs.folder import CHANGED, CONFIG, UNREADABLE, RunFolder, no_run
 from probes.runs.new_rows import NewRow, Row, RowReader, row_reader
 from probes.runs.task_kinds import KINDS
@@ -649,32 +648,41 @@ def load_run(
 
 @dataclass(frozen=True, eq=False)
 class ChosenEncoder:
-    """How texts become vectors.
+    """How texts become vectors: by one layer, or by those of several views side by side.
 
     Attributes:
         head: The head whose choice it is.
         decoder: The decoder.
-        spec: The extraction, of one layer and one pooling; of the view that was chosen where there are views.
-        read_out: What is done to the latents, fitted on train; None where nothing is.
+        spec: The extraction, of one layer and one pooling; of the view that was chosen where there are views. Of views
+            side by side it has these, and the layers of all.
+        layer: The layer; of views side by side, view to layer.
+        read_out: What is done to the latents, fitted on train; None where nothing is. Of views side by side, view to
+            what is done to its latents.
     """
 
     head: str
     decoder: DecoderSpec
     spec: ExtractionSpec
-    read_out: Transform | None
-
-    @property
-    def layer(self) -> str:
-        """The layer."""
-        return self.spec.layers[0]
+    layer: str | Mapping[str, str]
+    read_out: Transform | Mapping[str, Transform] | None
 
     @classmethod
-    def of(cls, folder: str | Path, *, head: str = "", allow_code: str | Iterable[str] = ()) -> "ChosenEncoder":
-        """Read what a head of a finished run, sweep or search chose; the best of those that read one layer if empty.
+    def of(
+        cls, folder: str | Path, *, head: str = "", pooling: str = "", allow_code: str | Iterable[str] = ()
+    ) -> "ChosenEncoder":
+        """Read what a head of a finished run, sweep or search chose.
+
+        Args:
+            folder: Its folder.
+            head: The head; the best of those that read one layer if empty.
+            pooling: Poolings or views that the head reads, joined by `+`: each with the layer and transform that the
+                head would have chosen of it alone, by the same scores. The one that the head chose if empty.
+            allow_code: As for `load_run`.
 
         Raises:
-            HeadError: No such folder, a run on words, or a head that reads several layers together.
-            UnknownNameError: No such head in it.
+            HeadError: No such folder, a run on words, a head that reads several layers together, or one that did not
+                save the transform of a view.
+            UnknownNameError: No such head in it, or no such view.
         """
         with gate.allow_code(allow_code):
             run = RunFolder(Path(folder))
@@ -683,12 +691,12 @@ class ChosenEncoder:
             else:
                 _import_code(run)
             try:
-                return cls._read(run, head)
+                return cls._read(run, head, pooling)
             except UNREADABLE as error:
                 raise no_run(run.path, error) from error
 
     @classmethod
-    def _read(cls, run: RunFolder, head: str) -> "ChosenEncoder":
+    def _read(cls, run: RunFolder, head: str, pooling: str) -> "ChosenEncoder":
         if KINDS[run.values["kind"]].reads_words:
             raise HeadError(
                 f"{str(run.path)!r} is on words, and an encoder reads whole texts; give a run or sweep on those."
@@ -706,29 +714,93 @@ class ChosenEncoder:
             )
         place, result = of_one[name]
         spec, decoder, fitted = _find_point(run, place)
-        saved = only_chosen(_find_head(run, result, place, spec, fitted), result.chosen)
-        [(pooling, layer)] = saved_channels(saved.record)
-        if spec.views:
-            spec = spec.readings[pooling]
-            pooling = spec.poolings[0]
-        spec = replace(spec, layers=(layer,), poolings=(pooling,), batch_tokens=None)
-        give = getattr(saved.head, "read_out", None)  # what compares texts transforms them first
-        read_out: Transform | None = None if give is None else give()
-        return cls(name, decoder, spec, None if read_out is None or read_out.name == "none" else read_out)
+        saved = _find_head(run, result, place, spec, fitted)
+        one = only_chosen(saved, result.chosen)
+        if not pooling:
+            [(pooling, layer)] = saved_channels(one.record)
+            return cls(name, decoder, spec.of_layer(layer, pooling), layer, _read_out(one.head))
+        picks = {view: _pick(result, view) for view in split_poolings(pooling)}
+        layers = {view: layer for view, (layer, _) in picks.items()}
+        read_outs = {view: _read_out_of(saved, one, result, view, *pick) for view, pick in picks.items()}
+        if len(picks) == 1:
+            return cls(name, decoder, spec.of_layer(layers[pooling], pooling), layers[pooling], read_outs[pooling])
+        views = {view: changes for view, changes in spec.views.items() if view in picks}
+        poolings = spec.poolings if views else tuple(picks)
+        several = tuple(dict.fromkeys(layers.values()))
+        spec = replace(spec, layers=several, poolings=poolings, views=views, batch_tokens=None)
+        units = {view: _as_unit(one.head, read_out) for view, read_out in read_outs.items()}
+        return cls(name, decoder, spec, layers, {view: unit for view, unit in units.items() if unit is not None})
+
+
+def _pick(result: "HeadResult", view: str) -> tuple[str, str]:
+    """Choose the layer of a view, and the name of its curve, by the scores by which a head chose one of all."""
+    names = [name if "/" in name else f"{result.pooling}/{name}" for name in result.layers]
+    views = dict.fromkeys(name.rpartition("/")[0] for name in names)
+    if view not in views:
+        raise unknown_name(f"view or pooling that head {result.name!r} reads", view, views)
+    at = [k for k, name in enumerate(names) if name.rpartition("/")[0] == view]
+    chosen = str(result.chosen["layer"])
+    if chosen in (result.layers[k] for k in at):
+        return chosen.rpartition("/")[2], str(result.chosen.get("kind", ""))
+    curves = [c for c in result.curves if c.metric == result.metric and c.split in ("validation", result.selection)]
+    scores = np.array([[curve.values[k] for k in at] for curve in curves], np.float64)
+    if not np.isfinite(scores).any():
+        raise HeadError(f"head {result.name!r} has no score of the view {view!r}, by which its layer can be chosen.")
+    kind, layer = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
+    return names[at[int(layer)]].rpartition("/")[2], curves[int(kind)].name
+
+
+def _read_out_of(
+    saved: "SavedHead[FittedModule]",
+    one: "SavedHead[FittedModule]",
+    result: "HeadResult",
+    view: str,
+    layer: str,
+    kind: str,
+) -> Transform | None:
+    """Read what a head does to the latents of one layer of one view; `one` is the head of the chosen layer alone."""
+    from probes.heads.zero_shot_heads import MEASURES
+
+    head: Any = saved.head
+    channels = saved_channels(saved.record)
+    if (view, layer) in saved_channels(one.record):
+        return _read_out(one.head)
+    if hasattr(head, "only"):
+        return _read_out(head.only(channels.index((view, layer)), kind))
+    if hasattr(head, "read_out") and kind not in ("raw", *MEASURES):
+        raise HeadError(
+            f"head {result.name!r} saved what it does to latents of {'/'.join(channels[0])} alone, and of {view} it "
+            f"would choose {layer} ({kind}); allowed: layer-cosine, or a head with transform: none or kind: raw."
+        )
+    return None
+
+
+def _read_out(head: Any) -> Transform | None:
+    """Read what a head of one layer does to latents: what compares texts transforms them first."""
+    give = getattr(head, "read_out", None)
+    read_out: Transform | None = None if give is None else give()
+    return None if read_out is None or read_out.name == "none" else read_out
+
+
+def _as_unit(head: Any, read_out: Transform | None) -> Transform | None:
+    """Give the vectors of a view length 1 where a head compares by cosines: those of joined vectors are their mean."""
+    if not hasattr(head, "read_out") or getattr(head, "measure", "cosine") != "cosine":
+        return read_out
+    return replace(read_out or no_transform(1, 0), is_unit=True)
 
 
 COST_TEXTS = tuple("The river rose above the lower bridge overnight. " * n for n in (1, 2, 3))
 COST_TRIALS = 3
 
 
-def relative_cost(decoder: Decoder, spec: ExtractionSpec) -> float:
+def relative_cost(decoder: Decoder, readings: Mapping[str, ExtractionSpec]) -> float:
     """Measure how much longer texts take than as the plain mean of the final norm: the best of a few trials each."""
     seconds = []
-    for one in (ExtractionSpec(layers=("final_norm",)), spec):
+    for each in ({"": ExtractionSpec(layers=("final_norm",))}, readings):
         times = []
         for _ in range(COST_TRIALS + 1):  # the first one warms up
             started = time.perf_counter()
-            embed_texts(decoder, COST_TEXTS, spec=one)
+            embed_readings(decoder, COST_TEXTS, readings=each)
             times.append(time.perf_counter() - started)
         seconds.append(min(times[1:]))
     return seconds[1] / seconds[0]
@@ -756,13 +828,17 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
         return run.spec, run.decoder, ""
     if not place.point:
         return run.spec.with_plan(parse_plan(place.plan)), run.decoder, ""
+    from probes.runs.grid import PLAN_KEY, set_point
+
     config = run.config  # what is on record as its default was not given, so that the point's template decides it
     told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
     told |= run.settings["sweep"].get("typed", {})
     config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
     over = run.settings["sweep"]["over"]
     settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
-    at = with_settings(config, settings, "sweep")
+    if PLAN_KEY in settings:
+        settings[PLAN_KEY] = place.plan  # which has shares of the depth as numbers
+    at = set_point(config, settings)
     return at.extraction, at.decoder, at.check_heads().digest_fit(run.values["task"]["digest"])
 
 
@@ -778,7 +854,8 @@ def _find_head(
     at = f"*-{fitted}" if fitted else "*"
     paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
     heads = [load_head(path.parent) for path in paths]
-    matches = [saved for saved in heads if saved.record.latents.get("plan") == place.plan]
+    first = next(iter(spec.readings.values()))  # whose plan and template are on record for those of views
+    matches = [saved for saved in heads if saved.record.latents.get("plan") == first.mask_plan.text]
     if place.point:
         matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
         decoders = [row.decoder for row in read_plans(run.values).plans if dict(row.point) == dict(place.point)]
@@ -793,9 +870,20 @@ def _find_head(
 
 
 def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
-    """Whether a head was fitted on latents of the template of an extraction."""
-    recorded = {key: value for key, value in saved.record.latents["template"].items() if key != "window"}
-    return bool(recorded == json.loads(json.dumps(spec.template.to_dict())))
+    """Whether a head was fitted on latents of the template of an extraction, and of every view of it."""
+    latents, readings = saved.record.latents, spec.readings
+    recorded = latents.get("views") or {"": {"plan": spec.mask_plan.text, "template": latents["template"]}}
+    if list(recorded) != list(readings):
+        return False
+    for name, view in readings.items():
+        template = {key: value for key, value in recorded[name]["template"].items() if key != "window"}
+        wanted = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
+        if wanted != (recorded[name]["plan"], template) or recorded[name].get("pooling", "") not in (
+            "",
+            *view.poolings,
+        ):
+            return False
+    return True
 
 
 def _import_code(run: RunFolder) -> None:

@@ -21,7 +21,7 @@ from extract.decoders.fetch import icecore_home
 from extract.errors import CacheError, ConfigError, InputError, TaskError, unknown_name
 from extract.files import digest_bytes, write_file
 from extract.inputs.joined_text import JoinedText
-from extract.poolings.pooling_table import split_poolings
+from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.records import to_plain
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
@@ -212,10 +212,11 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
     Args:
         decoder: A name (`icecore list decoders`), a path, the settings of a `DecoderSpec` as a mapping or that record,
             or a decoder in memory.
-        layer: The layer that `encode` and `transform` give, by its name or number (-1 is the last); all of them for
-            `encode`, and the last for `transform`, when None.
+        layer: The layer that `encode` and `transform` give, by its name or number (-1 is the last), or view to layer;
+            all of them for `encode`, and the last for `transform`, when None.
         verbose: Whether to show a bar in a notebook.
-        read_out: A fitted transform of the layer's latents, as of `Encoder.from_sweep`; none when None.
+        read_out: A fitted transform of the layer's latents, as of `Encoder.from_sweep`, or view to one of its latents;
+            none when None.
         options: Keys of the decoder and the extraction of a configuration by name: `plan`, `poolings`, `layers`,
             `template`, `instruction`, `dtype`, `caches` and so on; `caches` is in the user's cache folder by default.
 
@@ -232,9 +233,9 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         self,
         decoder: Decoder | DecoderSource = DEFAULT_DECODER,
         *,
-        layer: Layer | None = None,
+        layer: Layer | Mapping[str, Layer] | None = None,
         verbose: bool = True,
-        read_out: Transform | None = None,
+        read_out: Transform | Mapping[str, Transform] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(decoder, **options)
@@ -249,6 +250,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         folder: str | Path,
         *,
         head: str = "",
+        pooling: str = "",
         decoder: Decoder | DecoderSource | None = None,
         allow_code: str | Iterable[str] = (),
         **options: Any,
@@ -258,13 +260,16 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         Args:
             folder: A folder made by `icecore sweep` or `icecore run`.
             head: The head whose choice is taken; the best of those that read one layer if empty.
+            pooling: Views, or poolings, that the head reads, joined by `+`: side by side, each with the layer and
+                transform that the head would choose of it alone, and with length 1 where the head compares by cosines.
+                The one that it chose if empty.
             decoder: The decoder if it is in memory already, or where it is now; where the folder says, when None.
             allow_code: Modules of your own poolings and masks that the folder may import.
             options: As of the encoder, such as `caches`.
 
         Raises:
             HeadError: No such folder, a run on words, or a head that reads several layers together.
-            UnknownNameError: No such head in it.
+            UnknownNameError: No such head in it, or no such view.
 
         Example:
             >>> Encoder.from_sweep("runs/demo-sweep").encode(["Ice is cold."]).shape  # doctest: +SKIP
@@ -272,21 +277,20 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         """
         from probes.runs.predict import ChosenEncoder
 
-        chosen = ChosenEncoder.of(folder, head=head, allow_code=allow_code)
-        spec = {key: value for key, value in to_plain(chosen.spec).items() if key not in ("views", "store_texts")}
-        spec["template"] = chosen.spec.template.settings()
-        return cls(
-            decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{"extraction": spec, **options}
-        )
+        chosen = ChosenEncoder.of(folder, head=head, pooling=pooling, allow_code=allow_code)
+        how = {"extraction": _plain_spec(chosen.spec)}
+        if chosen.spec.views:  # each with all keys, so that none is that of the extraction
+            how["views"] = {name: _plain_spec(view, "layers") for name, view in chosen.spec.readings.items()}
+        return cls(decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{**how, **options})
 
     def encode(
-        self, texts: Iterable[str], *, layer: Layer | None = None, pooling: str = ""
+        self, texts: Iterable[str], *, layer: Layer | Mapping[str, Layer] | None = None, pooling: str = ""
     ) -> Float[np.ndarray, "..."]:
         """Return the latents of texts in float32: `(L, N, D)`, or `(N, D)` of one layer.
 
         Args:
             texts: N texts, which may repeat: a list, an array or a column.
-            layer: A layer by its name or number; that of the encoder when None.
+            layer: A layer by its name or number; that of the encoder, or of each view, when None.
             pooling: Which pooling, where several are extracted; of views which one, all of them side by side
                 (`V D` instead of `D`) when empty.
 
@@ -297,16 +301,22 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         """
         rows = list_rows(texts)
         cache = self.cache(rows)
+        if not pooling and isinstance(self.layer, Mapping):
+            pooling = JOIN.join(self.layer)
         if not pooling and len(cache.poolings) > 1 and not isinstance(cache, ViewCache):
             raise CacheError(f"the encoder extracts the poolings {', '.join(cache.poolings)}; name one with pooling=.")
         layer = self.layer if layer is None else layer
-        layers = cache.layers if layer is None else (select_one(layer, cache.layers),)
         read = split_poolings(pooling or cache.default_pooling)
-        parts = [cache.gather(cache.rows_of(rows), name, layers=layers).numpy() for name in read]
-        latents = np.concatenate(parts, axis=-1)
-        if self.read_out is not None:
-            latents = self.read_out(torch.from_numpy(latents)).numpy()
-        return latents if layer is None else latents[0]
+        parts = []
+        for name in read:
+            part = cache.gather(cache.rows_of(rows), name, layers=_layers_of(layer, name, cache.layers))
+            if isinstance(self.read_out, Mapping) and name in self.read_out:
+                part = self.read_out[name](part)
+            parts.append(part)
+        latents = torch.cat(parts, dim=-1)
+        if isinstance(self.read_out, Transform):
+            latents = self.read_out(latents)
+        return latents.numpy() if layer is None else latents[0].numpy()
 
     def cache(self, texts: Iterable[str]) -> LatentCache:
         """Return the cache that holds the latents of texts, with whatever is missing extracted."""
@@ -361,6 +371,22 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
             ("caches", cell(config.caches)),
         ]
         return notebook_html("Encoder", f"`encode(texts)` gives {self._gives()}.", blocks=[Table(("", ""), rows)])
+
+
+def _plain_spec(spec: ExtractionSpec, *without: str) -> dict[str, object]:
+    """Return an extraction as keys of a configuration, which its views are beside."""
+    left_out = ("views", "store_texts", *without)
+    plain = {key: value for key, value in to_plain(spec).items() if key not in left_out}
+    return {**plain, "template": spec.template.settings()}
+
+
+def _layers_of(layer: Layer | Mapping[str, Layer] | None, name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Choose the layer that is read of a view or pooling; all where none is named."""
+    if isinstance(layer, Mapping):
+        if name not in layer:
+            raise unknown_name("view with a layer", name, layer)
+        layer = layer[name]
+    return tuple(names) if layer is None else (select_one(layer, names),)
 
 
 PROBE_KINDS = ("classes", "numbers", "pairs", "words")

@@ -39,11 +39,18 @@ class PointCaches:
 
     of: dict[str, LatentCache] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    """Label to why there is no cache."""
+    """Label to why there is no cache, or no head could be fitted on it."""
     block_passes: int = 0
     """Blocks that texts pass when what points share is computed once; in a sweep over plans, of one text."""
     apart: int = 0
     """Of separate extractions of all points."""
+
+    def fail(self, labels: Sequence[str], why: str, watcher: Watcher) -> None:
+        """Go on without some points, and say why."""
+        self.failed |= dict.fromkeys(labels, why)
+        for label in labels:
+            self.of.pop(label, None)
+        watcher.say(f"{', '.join(labels)} failed, and the sweep goes on without it: {why}")
 
 
 def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]:
@@ -57,7 +64,7 @@ def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]
 def find_families(grid: Grid, tasks: Mapping[str, Task]) -> Iterator[tuple[str, list[list[Point]]]]:
     """Give the digest of every decoder, and the families of its points: of the same passes but for plans."""
     decoders: dict[str, list[Point]] = {}
-    for point in grid.points:
+    for point in (point for point in grid.points if not point.why_not):
         decoders.setdefault(digest_json(plain_decoder(point.config.decoder)), []).append(point)
     for name, points in decoders.items():
         yield name, _families(points, tasks)
@@ -108,6 +115,8 @@ def obtain_point_caches(
             template, costs the points that need it alone.
     """
     caches = PointCaches()
+    for label, why in grid.unread.items():
+        caches.fail([label], why, watcher)
     for name, families in find_families(grid, tasks):
         spec = families[0][0].config.decoder
         was_there = is_fetched(spec.name, spec.revision) if removes else True
@@ -122,10 +131,7 @@ def obtain_point_caches(
             except (IcecoreError, OSError, RuntimeError) as error:
                 if len(caches.failed) + len(family) == len(grid.points):
                     raise  # nothing is left
-                caches.failed |= dict.fromkeys((point.label for point in family), first_line(error))
-                for point in family:
-                    caches.of.pop(point.label, None)
-                watcher.say(f"{family[0].label} failed, and the sweep goes on without it: {first_line(error)}")
+                caches.fail([point.label for point in family], first_line(error), watcher)
         if grown and loaded is not None:
             grown.loaded[name] = loaded
         was_loaded, loaded = loaded is not None, None  # frees its memory before the next one

@@ -1,7 +1,7 @@
 """The points of a sweep or search: heads fitted at each, one chosen on validation, all compared with a reference."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import ConfigError, HeadError, TaskError
+from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, TaskError, first_line
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import describe_own
 from extract.store.cache import LatentCache
@@ -96,6 +96,10 @@ def heads_folder(folder: Path, cache: LatentCache) -> Path:
     return folder / "heads" / cache.manifest.short_id
 
 
+class NoScoreError(HeadError):
+    """A head has no score by which plans can be compared."""
+
+
 def finite_score(row: PlanScores, head: str) -> float:
     """Return the validation score of a plan; refuse one by which plans cannot be compared.
 
@@ -103,7 +107,7 @@ def finite_score(row: PlanScores, head: str) -> float:
     """
     score = row.heads[head].selection_score
     if not math.isfinite(score):
-        raise HeadError(
+        raise NoScoreError(
             f"the score of head {head!r} under plan {row.plan.text!r} is {score}, by which no plan can be chosen; give "
             "the task a validation split or the head several layers or Cs; leave the plan out if it alone has no score."
         )
@@ -177,8 +181,10 @@ class Sweep:
 
     def run(self, *, reads_all: bool, command: str) -> PlansScores:
         """Fit every point, choose, and read test."""
-        for point in self.points:
-            self.rows[point.label] = self._score(point, reads_all=reads_all)
+        parts = {label: task if reads_all else task.without_test() for label, task in self.tasks.items()}
+        self.fit_all(lambda point: point.config, parts, needs_score=self.grid.is_of_plans)
+        if self.found and (failed := [point.label for point in self.found.values() if point.label not in self.rows]):
+            raise HeadError(f"{failed[0]!r} was found, but fails on all rows: {self.caches.failed[failed[0]]}")
         reference = self._reference()
         chosen = {name: self._choose(name) for name in self.slots}
         test_read = self._read_tests(chosen, reference, reads_all=reads_all)
@@ -194,12 +200,16 @@ class Sweep:
         passes, apart = self.caches.block_passes, self.caches.apart
         cost = None if self.search else SweepCost(passes, apart, passes / apart)
         rows, grid = tuple(self.rows.values()), self._grid_scores(chosen, reference, reads_all=reads_all)
-        return PlansScores(header, test_read, rows, choices, cost, self.search, baselines, grid)
+        failed = self._failures() if self.grid.is_of_plans else ()
+        return PlansScores(header, test_read, rows, choices, cost, self.search, baselines, grid, failed)
+
+    def _failures(self) -> tuple[FailedPoint, ...]:
+        failures = self.caches.failed
+        return tuple(FailedPoint(p.values, failures[p.label]) for p in self.grid.points if p.label in failures)
 
     def _grid_scores(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> GridScores | None:
         if self.grid.is_of_plans:
             return None
-        failures = self.caches.failed
         gaps = [
             gap
             for name in self.slots
@@ -216,20 +226,38 @@ class Sweep:
             self.grid.axes,
             reference.values,
             tuple(gaps),
-            tuple(FailedPoint(p.values, failures[p.label]) for p in self.grid.points if p.label in failures),
+            self._failures(),
             self.grid.task_axis,
             tuple(transfers),
             tuple(curve for name, point in chosen.items() for curve in self._source_curves(name, point, reference)),
         )
 
-    def _score(self, point: Point, *, reads_all: bool) -> PlanScores:
-        task = self.tasks[point.label]
-        row = self.evaluate(point, point.config, task if reads_all else task.without_test())
-        if self.grid.is_of_plans:
-            for name in point.config.heads:
-                finite_score(row, name)  # refused at the first plan, and not after the last
-        self.watcher.say(f"{row.label}: {headline(row)}")
-        return row
+    def fit_all(
+        self, config_at: Callable[[Point], RunConfig], tasks: Mapping[str, Task], *, needs_score: bool = False
+    ) -> None:
+        """Fit the heads of every point; one where that fails costs itself alone, and is tried again by the next run.
+
+        A mistake in the configuration ends it at once, and so does what leaves no point. With `needs_score`, a point
+        without a score fails; the first one ends it, as others will have none either.
+        """
+        for point in self.points:
+            config = config_at(point)
+            try:
+                row = self.evaluate(point, config, tasks[point.label])
+                if needs_score:
+                    for name in config.heads:
+                        finite_score(row, name)
+            except (ConfigError, CodeError):
+                raise
+            except (IcecoreError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
+                if len(self.caches.of) == 1 or (isinstance(error, NoScoreError) and not self.rows):
+                    raise
+                self.caches.fail([point.label], first_line(error), self.watcher)
+                continue
+            self.rows[point.label] = row
+            self.watcher.say(f"{row.label}: {headline(row)}")
+        if not self.parts:
+            raise HeadError(f"nothing was computed on every task: {'; '.join(self.caches.failed.values())}")
 
     def evaluate(self, point: Point, config: RunConfig, task: Task) -> PlanScores:
         """Fit heads at a point; points with the same latents and heads share the fits."""
@@ -251,8 +279,8 @@ class Sweep:
         return folder.with_name(f"{folder.name}-{point.config.digest_fit(self.tasks[point.label].digest())}")
 
     def _reference(self) -> Point:
-        """Return the point that others are compared with; the first where it failed."""
-        points = self.points
+        """Return the point that others are compared with; the first where it failed, on one of several tasks too."""
+        points = [point for points in self.parts.values() for point in points.values()]
         return next((point for point in points if point.values == self.grid.reference), points[0])
 
     def result(self, point: Point, name: str) -> HeadResult:

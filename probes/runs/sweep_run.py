@@ -12,7 +12,7 @@ from pathlib import Path
 from extract.decoders.decoder import read_n_blocks
 from extract.decoders.decoder_spec import plain_decoder
 from extract.decoders.fetch import is_fetched, remove_fetched
-from extract.errors import ConfigError, HeadError, IcecoreError, first_line, unknown_name
+from extract.errors import ConfigError, IcecoreError, first_line, unknown_name
 from extract.files import digest_json
 from extract.inputs.template import DEFAULTS
 from extract.masks.mask_plan import MaskPlan
@@ -50,7 +50,7 @@ from probes.runs.run import (
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
 from probes.runs.sweep_caches import Grown, PointCaches, find_families, keeps_rows, obtain_point_caches
 from probes.runs.sweep_gains import rows_by_source
-from probes.runs.sweep_points import Sweep, headline, refuse_random_decoder, require_unread_test, systems_of
+from probes.runs.sweep_points import Sweep, refuse_random_decoder, require_unread_test, systems_of
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
 
@@ -155,7 +155,7 @@ def run_grid(
     scores = sweep.run(reads_all=test == "all", command=command)
     first = tasks[grid.points[0].label]
     write_plans(folder, scores, KINDS[first.kind].report, formats=config.figures)
-    if inputs is not None:
+    if inputs is not None and not caches.failed:  # what failed is tried again
         write_stamp(folder, inputs, task=first, caches=list(caches.of.values()), cache_id="")
     return RunResult(folder, scores)
 
@@ -256,8 +256,6 @@ def search_grid(
     labels = {point.label for point in (*found.values(), *beside.values())}
     last = replace(grid, points=tuple(point for point in grid.points if point.label in labels))
     caches = searched.obtain(last, tasks)
-    if failed := [point.label for point in found.values() if point.label in caches.failed]:
-        raise HeadError(f"{failed[0]!r} was found, but fails on all rows: {caches.failed[failed[0]]}")
     caches.failed |= searched.failed
     cost = describe_search(search, space, strategy=strategy, budget=budget, by=searched.by)
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
@@ -340,8 +338,9 @@ class SearchedGrid:
         n_rows = max(map(rows_of, tasks.values()))
         fewest = min(n_rows, max(FEWEST_ROWS, *(self._fewest_rows(label) for label in self.scored)))
         counts = {key: count_texts(task, fewest) for key, task in tasks.items()}
-        families = list[Family]()
-        for _, listed in find_families(self._of(self.scored), judged):
+        families, scored = list[Family](), self._of(self.scored)
+        self.failed |= scored.unread
+        for _, listed in find_families(scored, judged):
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
             if self.removes and not is_fetched(spec.name, spec.revision):
                 self.grown.fetched.append(spec)
@@ -396,10 +395,8 @@ class SearchedGrid:
         caches = (obtain or self.obtain)(grid, tasks)
         self.failed |= caches.failed
         sweep = Sweep(self.config, grid, tasks, caches, folder, {name: 0}, self.watcher, "")
-        for point in sweep.points:
-            first = replace(point.config, heads=dict([next(iter(point.config.heads.items()))]))
-            row = sweep.rows[point.label] = sweep.evaluate(point, first, tasks[point.label])
-            say(f"{row.label}: {headline(row)}")
+        sweep.fit_all(lambda point: replace(point.config, heads=dict([next(iter(point.config.heads.items()))])), tasks)
+        self.failed |= caches.failed
         scores = dict.fromkeys(trial.points, math.nan)
         for points, worth in zip(sweep.parts.values(), sweep.worths(name), strict=True):
             scores[self.scored[next(iter(points.values())).label]] = worth if math.isfinite(worth) else math.nan

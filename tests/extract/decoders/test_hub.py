@@ -10,15 +10,19 @@ from threading import Thread, Timer
 from typing import Any
 
 import pytest
+from huggingface_hub import hf_hub_download
 
 from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder
 from extract.decoders.fetch import (
     HubError,
     ask_commit,
+    download_snapshot,
     fetch_decoder,
     hub_endpoint,
+    is_fetched,
     is_offline,
     local_snapshot,
+    remove_fetched,
     resolve_hub,
     resolve_revision,
 )
@@ -125,6 +129,22 @@ def test_a_snapshot_in_the_hubs_own_cache_needs_no_hub(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch_decoder("tiny", cache_dir=tmp_path / "other").revision == COMMIT
     assert resolve_hub(tiny.hub_id) == COMMIT
+
+
+def test_what_was_fetched_by_its_commit_is_found_and_removed_by_its_revision(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading asks for the commit, so that the cache does not know the name; a config alone is no decoder."""
+    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    commit = resolve_hub("nobody/tiny", "step30")
+    hf_hub_download("nobody/tiny", "config.json", revision=commit, endpoint=hub)  # which says how deep it is
+    assert not is_fetched("nobody/tiny", "step30")
+    snapshot = download_snapshot("nobody/tiny", commit)
+    assert not (tmp_path / "hub-cache" / "models--nobody--tiny" / "refs").exists()
+    assert is_fetched("nobody/tiny", "step30")
+    assert remove_fetched("nobody/tiny", "step30").startswith("nobody/tiny at step30: removed again")
+    assert not snapshot.exists()
+    assert not is_fetched("nobody/tiny", "step30")
 
 
 def test_resolve_hub_names_the_commit_of_any_hub_id(hub: str) -> None:

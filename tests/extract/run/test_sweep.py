@@ -128,6 +128,22 @@ def test_a_whole_sweep_is_found_again(
     assert [cache.path for cache in sweep(decoder, texts, tmp_path)] == [cache.path for cache in first]
 
 
+def test_the_order_in_which_plans_are_walked_changes_no_bit(decoder: Decoder, texts: list[str]) -> None:
+    """A block that runs again for another plan computes what it does for that plan alone."""
+    batch, how = encode_batch(decoder, texts[:6]), {"poolings": ("mean", "last"), "layers": decoder.layers}
+    routes = [route_of(parse_plan(plan), len(decoder.blocks)) for plan in PLANS]
+
+    def walk(some: list[Any]) -> dict[Any, Any]:
+        latents: dict[Any, Any] = {}
+        walk_plans(decoder, wiring, batch, some, emit=lambda r, part: latents.update({r: part.clone()}), **how)
+        return latents
+
+    with masks_in_force(decoder, [CAUSAL_KIND] * len(decoder.blocks)) as wiring:
+        together = walk(routes)
+        for route in routes:
+            assert torch.equal(together[route], walk([route])[route])
+
+
 def test_a_plan_that_cannot_share_blocks_is_refused(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'causal~tp1-2' cannot be part of a sweep"):
         sweep(decoder, texts, tmp_path, plans=("causal", "causal~tp1-2"))

@@ -15,8 +15,9 @@ from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreE
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
+from extract.run import embed as embed_module
 from extract.run import extraction as extraction_module
-from extract.run.embed import embed_texts, embed_words
+from extract.run.embed import embed_readings, embed_texts, embed_words
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import extract_shards, extract_views, sweep_latents
@@ -133,6 +134,26 @@ def test_views_that_differ_in_poolings_are_one_pass(
     assert (again.manifest.id, len(passes)) == (cache.manifest.id, 2 * n_batches)
     one = extract_latents(decoder, TEXTS, spec=ExtractionSpec(poolings=("first",)), folder=tmp_path)
     assert one.path == cache.path, "a view alone is found in what they share"
+
+
+def test_readings_of_different_layers_are_one_pass_each_to_its_own_top(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings that differ in layers and poolings run once, up to their topmost layer; a tap is as wide as it is."""
+    readings = {
+        "low": ExtractionSpec(layers=("block_01",)),
+        "top": ExtractionSpec(layers=("block_03",), poolings=("last",)),
+        "value": ExtractionSpec(layers=("block_02.value",)),
+        "echo": TWO.readings["echo"].of_layer("block_01", "echo-mean"),
+    }
+    alone = {name: embed_texts(decoder, TEXTS, spec=spec)[:, 0] for name, spec in readings.items()}
+    passes = count(monkeypatch, embed_module, "pool_batch")
+    together = embed_readings(decoder, TEXTS, readings=readings)
+    layers = {kwargs["layers"] for _, kwargs in passes}
+    assert layers == {("block_01", "block_02.value", "block_03"), ("block_01",)}
+    for name, latents in alone.items():
+        torch.testing.assert_close(together[name], latents, rtol=1e-4, atol=1e-5)
+    assert together["value"].shape[-1] < together["top"].shape[-1]
 
 
 def test_views_that_differ_in_plans_share_their_lower_blocks(decoder: Decoder, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Rows that begin with the same tokens of a template share them: equal to rows that do not, and proved on that path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,13 +202,21 @@ def test_a_cache_says_what_its_rows_shared_and_is_the_one_that_rows_apart_have(
             assert drift(states[0][None], states[1][None]) < EQUAL
 
 
-def test_a_sweep_shares_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder, plans = make_decoder(), [parse_plan(f"nosink-bidirectional:{k}") for k in (0, 2)]
-    plans.append(parse_plan("inter-block/backward:2"))
+@pytest.mark.parametrize(
+    ("names", "shared"),
+    [
+        (("nosink-bidirectional:0", "nosink-bidirectional:2", "inter-block/backward:2"), (3, 1, 3)),
+        (("backward", "backward:2", "causal"), (0, 1, 3)),  # the first of which comes before causal in the alphabet
+    ],
+)
+def test_a_sweep_shares_too(
+    names: Sequence[str], shared: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, plans = make_decoder(), [parse_plan(name) for name in names]
     swept = sweep_latents(decoder, TEXTS, plans, spec=SPEC, folder=tmp_path / "together")
     monkeypatch.setattr(extraction_spec, "FEWEST_SHARING", 1000)
-    for plan, n_blocks, cache in zip(plans, (3, 1, 3), swept, strict=True):
-        assert cache.certificate["batches"]["n_prefix_blocks"] == n_blocks
+    for plan, n_blocks, cache in zip(plans, shared, swept, strict=True):
+        assert cache.certificate["batches"].get("n_prefix_blocks", 0) == n_blocks
         apart = extract_latents(decoder, TEXTS, spec=SPEC.with_plan(plan), folder=tmp_path / "apart")
         states = [each.gather(each.rows_of(TEXTS), "mean", layers="all") for each in (cache, apart)]
         assert drift(states[0], states[1]) < EQUAL

@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import spearmanr
 
 from extract.decoders.decoder import Decoder
@@ -16,6 +17,7 @@ from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.run import extraction
+from extract.run.embed import embed_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
@@ -68,6 +70,48 @@ def test_scores_are_those_of_the_cosines_of_a_cache(mteb: Any, decoder: Decoder,
     [written] = (tmp_path / "mteb").rglob(f"{encoder.mteb_model_meta.revision}/STSBenchmark.json")
     assert json.loads(written.read_text())["scores"]["test"][0]["main_score"] == pytest.approx(found, abs=1e-5)
     assert encoder.mteb_model_meta.revision.startswith("causal.block_02.last.")
+
+
+def test_views_are_scored_by_themselves_and_side_by_side(
+    mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path
+) -> None:
+    """A view as an extraction of its own, and all of them as an encoder with these views."""
+
+    def scores(spec: ExtractionSpec, **how: Any) -> pd.DataFrame:
+        task = fill_task(mteb.get_task("STSBenchmark"), pairs)
+        return run_mteb(decoder, spec, [task], out=tmp_path / "mteb", caches=tmp_path / "caches", **how)
+
+    changes: dict[str, Any] = {"template": InputTemplate(name="echo"), "poolings": ("echo-mean",)}
+    own = {"plain": {}, "echo": changes, "mask": {"plan": "backward:1"}}
+    views = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}, "mask": {"plan": "backward:1"}}
+    layers = ("block_01", "block_03")
+    spec = ExtractionSpec(layers=layers, views=views)
+    frame = scores(spec)
+    keys = frame[["plan", "pooling"]].drop_duplicates()
+    assert list(keys["pooling"]) == ["plain", "echo", "mask", "plain+echo+mask"]
+    assert list(keys["plan"]) == ["causal", "causal", "backward:1", "causal+backward:1"]
+    by_view = frame.set_index("pooling")["score"]
+    for name, fields in own.items():
+        alone = scores(ExtractionSpec(**{"layers": layers, **fields}))["score"]
+        np.testing.assert_allclose(by_view[name], alone, atol=1e-4)
+    rows = pairs.rows("test")
+    sides = [embed_texts(decoder, list(rows[name]), spec=spec)[1] for name in ("sentence1", "sentence2")]
+    cosines = torch.nn.functional.cosine_similarity(*(torch.cat([*side], dim=-1) for side in sides), dim=-1)
+    joined = frame.query("layer == 'block_03'").set_index("pooling")
+    assert joined["score"]["plain+echo+mask"] == pytest.approx(spearmanr(cosines, rows["score"]).statistic, abs=1e-4)
+    assert joined["revision"]["plain+echo+mask"].startswith("causal_backward_1.block_03.plain_echo_mask.")
+    assert joined["score"].nunique() == 4
+    encoder: Any = as_mteb_encoder(decoder, spec=spec, layer="block_03", caches=tmp_path / "caches")
+    assert encoder.mteb_model_meta.revision == joined["revision"]["plain+echo+mask"]
+    given: dict[str, Any] = {"task_metadata": mteb.get_task("STSBenchmark").metadata, "hf_split": "", "hf_subset": ""}
+    told: Any = as_mteb_encoder(
+        decoder, spec=spec, layer="block_03", caches=tmp_path / "caches", instructions={"STSBenchmark": "Find it: "}
+    )
+    texts = [{"text": ["Ice is cold."]}]
+    changed = np.abs(encoder.encode(texts, **given) - told.encode(texts, **given)).reshape(3, -1).max(axis=1)
+    assert (changed > 1e-3).all(), "the instruction is before the text of every view"
+    both = scores(spec, plans=[parse_plan("causal"), parse_plan("backward:2")])
+    assert len(both) == 2 * (4 + 3), "a view with a plan of its own is the same under both"
 
 
 def test_one_pass_serves_every_layer(

@@ -6,15 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError
 from extract.inputs.template import InputTemplate
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache, ViewCache
 from probes.cli.main import main
+from probes.data.task_table import load_task
 from probes.export import sentence_transformers as sentence_folder
-from probes.export.sentence_transformers import export_sentence_transformer, load_sentence_transformer
+from probes.export.sentence_transformers import Recipe, export_sentence_transformer, load_sentence_transformer
+from probes.runs.probe import Encoder
+from probes.runs.run import run
 from tests.extract.tiny_decoders import make_decoder, make_texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -144,7 +149,7 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
         load_sentence_transformer(folder)
     values = json.loads((folder / "icecore.json").read_text())
     (folder / "icecore.json").write_text(json.dumps({**values, "schema": 99}))
-    with pytest.raises(HeadError, match="its schema is 99, this version reads 1"):
+    with pytest.raises(HeadError, match="its schema is 99, this version reads 1 and 2"):
         load_sentence_transformer(folder)
 
 
@@ -156,3 +161,96 @@ def test_the_command_exports_what_a_config_names(
     assert main(["export", "sentence-transformers", str(config), str(tmp_path / "out")]) == 0
     assert "block_01, mean, plan causal" in capsys.readouterr().out
     assert encoded(tmp_path / "out").shape == (20, 32)
+
+
+VIEWS: dict[str, Any] = {
+    "plain": {},
+    "echo": {"template": {"name": "echo", "bos": "force"}, "poolings": ["echo-mean"]},
+    "mask": {"plan": "backward:2", "poolings": ["last"]},
+}
+
+
+def side_by_side(cache: LatentCache, texts: list[str], layers: dict[str, str]) -> dict[str, Any]:
+    """Gather the latents of each view from its own file, by its own pooling."""
+    assert isinstance(cache, ViewCache)
+    files = {name: LatentCache(part.path) for name, part in cache.views.items()}
+    poolings = {"plain": "mean", "echo": "echo-mean", "mask": "last"}
+    return {
+        name: files[name].gather(files[name].rows_of(texts), poolings[name], layers=[layer])[0].numpy()
+        for name, layer in layers.items()
+    }
+
+
+@pytest.mark.usefixtures("unchecked_shapes", "sketched_figures")
+def test_joined_views_encode_as_the_cache_of_the_run_holds(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with its template, plan, pooling, layer and transform, which is fitted again by hand on the run's train."""
+    finished = run(
+        {
+            "name": "joined",
+            "decoder": {"name": str(decoder_folder), "device": "cpu"},
+            "task": {"name": "sts-sample", "pairs": 24},
+            "views": VIEWS,
+            "heads": {"layer-cosine": {"layers": "blocks", "transform": "standardise"}},
+            "bootstrap": 100,
+            "caches": str(tmp_path / "caches"),
+            "runs": str(tmp_path / "runs"),
+        }
+    )
+    out = tmp_path / "out"
+    names = "mask,plain,echo"
+    assert main(["export", "sentence-transformers", str(finished.folder), str(out), "--poolings", names]) == 0
+    shown = capsys.readouterr().out
+    recipe = Recipe.read(out)
+    layers = {name: spec.layers[0] for name, spec in recipe.readings.items()}
+    assert list(layers) == names.split(",")
+    assert len(set(layers.values())) > 1, "one layer for all proves little"
+    assert f"echo: {layers['echo']}, echo-mean, template echo, plan causal, standardise, length 1" in shown
+    assert "it joins the views mask, plain, echo" in shown
+    assert "times what it costs as the plain mean" in shown
+    task = load_task("sts-sample", pairs=24)
+    rows = {split: [*part["sentence1"], *part["sentence2"]] for split, part in task.splits.items()}
+    train = side_by_side(finished.cache(), list(dict.fromkeys(rows["train"])), layers)
+    parts = []
+    for name, latents in side_by_side(finished.cache(), rows["test"], layers).items():
+        part = (latents - train[name].mean(0)) / train[name].std(0, ddof=1)
+        parts.append(part / np.linalg.norm(part, axis=1, keepdims=True))
+    model = load_sentence_transformer(out)
+    assert (model.get_embedding_dimension(), model.max_seq_length) == (96, 64)
+    vectors = model.encode(rows["test"], batch_size=7)
+    np.testing.assert_allclose(vectors, np.concatenate(parts, axis=1), atol=1e-5)
+    encoder = Encoder.from_sweep(finished.folder, pooling="mask+plain+echo", caches=str(tmp_path / "caches"))
+    np.testing.assert_allclose(vectors, encoder.encode(rows["test"]), atol=1e-5)
+    model.save(str(tmp_path / "again"))
+    np.testing.assert_array_equal(load_sentence_transformer(tmp_path / "again").encode(rows["test"][:5]), vectors[:5])
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_the_views_of_a_config_are_encoded_as_an_encoder_has_them(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        yaml.safe_dump({"decoder": {"name": str(decoder_folder), "device": "cpu"}, "views": VIEWS}, sort_keys=False)
+    )
+    command = ["export", "sentence-transformers", str(config)]
+    options = {"views": VIEWS, "caches": str(tmp_path / "caches")}
+    assert main([*command, str(tmp_path / "all"), "--layer", "2"]) == 0
+    expected = Encoder(decoder_folder, layer=2, **options).encode(TEXTS)
+    np.testing.assert_allclose(encoded(tmp_path / "all"), expected, atol=1e-5)
+    layers = {"echo": 1, "mask": -1}
+    assert main([*command, str(tmp_path / "two"), "--layer", "echo/1,mask/-1", "--normalise"]) == 0
+    echo, mask = np.split(Encoder(decoder_folder, layer=layers, **options).encode(TEXTS), 2, axis=1)
+    expected = np.concatenate([part / np.linalg.norm(part, axis=1, keepdims=True) for part in (echo, mask)], axis=1)
+    np.testing.assert_allclose(encoded(tmp_path / "two"), expected / np.sqrt(2), atol=1e-5)
+    prompted = encoded(tmp_path / "two", prompt="Say what this is about: ")
+    assert np.abs(prompted - encoded(tmp_path / "two")).max() > 1e-3
+    for typed, message in (
+        (["--poolings", "eco", "--layer", "1"], "unknown view 'eco': did you mean 'echo'"),
+        (["--poolings", "plain,echo", "--layer", "echo/1"], "unknown view with a layer 'plain'"),
+        (["--poolings", "plain,echo"], "no single layer is chosen there; name one with --layer"),
+        (["--layer", "echo/blocks"], "the layer is 'blocks', which are 3; allowed: one"),
+    ):
+        assert main([*command, str(tmp_path / "no"), *typed]) == 1
+        assert message in capsys.readouterr().err

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from sklearn.base import clone
 
 from extract.errors import HeadError, UnknownNameError
 from extract.inputs.template import InputTemplate
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
 from probes.data.task_table import load_task
+from probes.latents.text_latents import Transform
 from probes.runs import predict
 from probes.runs.config_file import as_config
 from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, relative_cost
@@ -79,11 +81,75 @@ def test_a_run_becomes_the_encoder_that_it_chose(viewed: LoadedRun, tmp_path: Pa
         require_same_order(raw, viewed.folder)
 
 
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> LoadedRun:
+    """A run over the blocks of three views, by cosines, raw or standardised, and by one that saves one transform."""
+    base = tmp_path_factory.mktemp("joined")
+    views = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}, "mask": {"plan": "backward:2"}}
+    heads = {"layer-cosine": {"layers": "blocks"}}
+    return run(configure(base, decoder_folder, views=views, heads=heads))
+
+
+def test_views_become_one_encoder_each_with_the_layer_and_transform_that_it_has_alone(
+    blocks: LoadedRun, decoder_folder: Path, tmp_path: Path
+) -> None:
+    """As a run of each view by itself chooses, and the cosine of joined vectors is the mean of the views' cosines."""
+    caches = blocks.cache().path.parent
+    chosen = ChosenEncoder.of(blocks.folder, pooling="mask+echo")
+    assert isinstance(chosen.layer, dict)
+    assert isinstance(chosen.read_out, dict)
+    assert (list(chosen.layer), len(set(chosen.layer.values()))) == (["mask", "echo"], 2)
+    extractions = {"echo": {"template": "echo", "poolings": "echo-mean"}, "mask": {"plan": "backward:2"}}
+    means = []
+    for view, extraction in extractions.items():
+        own = configure(tmp_path, decoder_folder, name=view, extraction=extraction, caches=str(caches))
+        alone = ChosenEncoder.of(run({**own, "heads": {"layer-cosine": {"layers": "blocks"}}}).folder)
+        assert chosen.layer[view] == alone.layer
+        assert isinstance(alone.read_out, Transform)
+        assert torch.equal(chosen.read_out[view].scale, alone.read_out.scale)
+        means.append(cosines(Encoder.from_sweep(blocks.folder, pooling=view, caches=str(caches))))
+    joined = Encoder.from_sweep(blocks.folder, pooling="mask+echo", caches=str(caches))
+    assert joined.encode(["Ice."]).shape == joined.transform(["Ice."]).shape == (1, 64)
+    np.testing.assert_allclose(cosines(joined), np.mean(means, axis=0), atol=1e-5)
+    again = clone(joined)
+    np.testing.assert_array_equal(again.encode(["Ice."], pooling="echo"), joined.encode(["Ice."])[:, 32:])
+
+
+def test_views_side_by_side_may_each_have_a_layer(blocks: LoadedRun, decoder_folder: Path) -> None:
+    options: dict[str, Any] = {"caches": str(blocks.cache().path.parent)}
+    options["views"] = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}}
+    texts = ["A cold core was drilled.", "Ice."]
+    joined = Encoder(decoder_folder, layer={"plain": 1, "echo": "block_03"}, **options).encode(texts)
+    every = Encoder(decoder_folder, **options)
+    parts = [every.encode(texts, layer=layer, pooling=view) for view, layer in (("plain", 1), ("echo", 3))]
+    np.testing.assert_array_equal(joined, np.concatenate(parts, axis=1))
+    with pytest.raises(UnknownNameError, match=r"unknown view with a layer 'echo'.* Allowed: plain"):
+        Encoder(decoder_folder, layer={"plain": 1}, **options).encode(texts, pooling="echo")
+
+
+def test_views_of_a_head_that_saved_one_transform_are_refused(tmp_path: Path, decoder_folder: Path) -> None:
+    """Its other layers could not be transformed; what it takes as it is can be joined."""
+    views = {"plain": {}, "last": {"poolings": "last"}}
+    for transform in ("standardise", "none"):
+        heads = {"layer-rerank": {"transform": transform}}
+        task = {"name": "reranking-sample"}
+        folder = run(configure(tmp_path, decoder_folder, name=transform, views=views, heads=heads, task=task)).folder
+        if transform == "none":
+            joined = ChosenEncoder.of(folder, pooling="plain+last").read_out
+            assert isinstance(joined, dict)
+            assert {read_out.is_unit for read_out in joined.values()} == {True}
+        else:
+            with pytest.raises(HeadError, match=r"'layer-rerank' saved .* of (plain|last)/\w+ alone, and of "):
+                ChosenEncoder.of(folder, pooling="plain+last")
+
+
 def test_what_is_no_encoder_is_refused(viewed: LoadedRun, tmp_path: Path) -> None:
     with pytest.raises(HeadError, match=r"head 'siamese-cosine' .* reads several layers together, .*: layer-cosine\."):
         ChosenEncoder.of(viewed.folder, head="siamese-cosine")
     with pytest.raises(UnknownNameError, match="unknown head 'layer-cosin': did you mean 'layer-cosine'"):
         ChosenEncoder.of(viewed.folder, head="layer-cosin")
+    with pytest.raises(UnknownNameError, match=r"unknown view or pooling .* reads 'eco': did you mean 'echo'"):
+        ChosenEncoder.of(viewed.folder, pooling="plain+eco")
     with pytest.raises(HeadError, match="holds no finished run"):
         ChosenEncoder.of(tmp_path / "nowhere")
 
@@ -130,15 +196,15 @@ def test_a_folder_of_sentence_transformers_encodes_as_the_encoder(
 def test_the_cost_is_the_best_of_trials_after_a_warm_up(viewed: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by what each call is said to take: calls of the plain mean first, then of the encoder."""
     seconds, clock = iter([9.0, 2.0, 3.0, 2.5, 9.0, 7.0, 6.0, 8.0]), [0.0]
-    specs = []
+    asked = []
 
-    def embed(_: object, texts: object, *, spec: ExtractionSpec) -> None:
+    def embed(_: object, texts: object, *, readings: object) -> None:
         del texts
-        specs.append(spec)
+        asked.append(readings)
         clock[0] += next(seconds)
 
-    monkeypatch.setattr(predict, "embed_texts", embed)
+    monkeypatch.setattr(predict, "embed_readings", embed)
     monkeypatch.setattr("probes.runs.predict.time.perf_counter", lambda: clock[0])
-    repeated = ExtractionSpec(template=InputTemplate(repeat=6), poolings=("echo-mean",))
-    assert relative_cost(viewed.scorer().decoder, repeated) == 3
-    assert [spec is repeated for spec in specs] == [False] * 4 + [True] * 4
+    both = {"plain": ExtractionSpec(), "echo": ExtractionSpec(template=InputTemplate(repeat=6))}
+    assert relative_cost(viewed.scorer().decoder, both) == 3
+    assert [readings is both for readings in asked] == [False] * 4 + [True] * 4

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from extract.errors import ConfigError, IcecoreError
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.errors import ConfigError, DecoderError, FetchError, IcecoreError
 from extract.masks.mask_plan import parse_plan
 from probes.runs.config_file import given_values, read_config, with_settings
 from probes.runs.grid import grid_of, make_grid, plan_grid, read_axes, split_values
@@ -132,6 +133,22 @@ def test_the_preset_has_every_encoder_and_fills_in_shares_of_the_depth(monkeypat
     assert words["echo-mean"]["extraction.words.poolings"] == ["echo"]
     some = grid_of(config(), ["encoders=mean,echo-mean"])
     assert [point.values["encoder"] for point in some.points] == ["mean", "echo-mean"]
+
+
+def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(spec: DecoderSpec) -> int:
+        if spec.revision == "lost":
+            raise FetchError("there is no revision 'lost'")
+        return 30
+
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", read)
+    over = ["decoder.revision=here,lost", "plan=causal,nosink-bidirectional:{third}"]
+    grid = grid_of(config(decoder="somebody/steps"), over)
+    assert [point.plan.text for point in grid.points] == ["causal", "nosink-bidirectional:10", "causal", "causal"]
+    assert grid.unread == {"revision=lost, plan=nosink-bidirectional:{third}": "there is no revision 'lost'"}
+    assert "points" not in grid.settings()["sweep"]  # type: ignore[operator]
+    with pytest.raises(DecoderError, match="there is no revision 'lost'"):
+        grid_of(config(decoder="somebody/steps"), ["decoder.revision=lost", over[1].replace("causal,", "")]).unread  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,11 @@ def test_every_checkpoint_is_on_record(swept: RunResult[PlansScores]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("plan", ["causal", "nosink-bidirectional:{third}"])
 def test_checkpoints_that_had_to_be_fetched_are_removed_again(
-    config: RunConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    plan: str, config: RunConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Also where the depth of each, of which the plan is a share, is read before anything is computed."""
     there = {("somebody/steps", "step30"), ("somebody/steps", "step60")}
     present = {("somebody/steps", "step60")}
     removed: list[tuple[str, str | None]] = []
@@ -135,12 +137,13 @@ def test_checkpoints_that_had_to_be_fetched_are_removed_again(
     monkeypatch.setattr(sweep_caches, "is_fetched", lambda name, revision: (name, revision) in present)
     monkeypatch.setattr(sweep_caches, "remove_fetched", remove)
     config = replace(config, name="fetched", decoder=replace(config.decoder, name="somebody/steps"), runs=str(tmp_path))
-    over = ["decoder.revision=step30,step31,step60"]
+    over = ["decoder.revision=step30,step31,step60", f"plan={plan}"]
     result = run_grid(config, grid_of(config, over), removes_decoders=True)
     assert removed == [("somebody/steps", "step30")]  # the other was there before, and the third never came
     assert result.record.grid is not None
     [failure] = result.record.grid.failed
-    assert dict(failure.point) == {"revision": "step31"}
+    assert dict(failure.point) == {"revision": "step31", "plan": plan}
+    assert "there is no revision 'step31'" in failure.why
     assert [row.point["revision"] for row in result.record.plans] == ["step30", "step60"]
 
 

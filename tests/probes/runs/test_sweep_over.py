@@ -14,19 +14,21 @@ import pytest
 import torch
 
 from extract.decoders.decoder import load_decoder
-from extract.errors import ConfigError, IcecoreError, UnknownNameError
+from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_plan import parse_plan
+from extract.records import to_plain
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
 from probes.metrics.prediction_metrics import pearson
-from probes.report.scores import PlansScores, read_plans, without_nan
+from probes.report.scores import PlanScores, PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
-from probes.runs import sweep_caches, sweep_run
+from probes.runs import sweep_caches, sweep_points, sweep_run
 from probes.runs.config_file import read_config
-from probes.runs.folder import RunFolder
+from probes.runs.folder import RunFolder, find_finished
 from probes.runs.grid import grid_of
 from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
@@ -34,7 +36,8 @@ from probes.runs.results import results
 from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
-from probes.runs.sweep_run import sweep
+from probes.runs.sweep_run import run_sweep, sweep
+from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import save_decoder
 
 OVER = {
@@ -224,6 +227,139 @@ def test_a_point_that_fails_costs_itself_alone(config: RunConfig, tmp_path: Path
         sweep(replace(config, name="all-fail"), {"decoder.name": [str(broken)]})
 
 
+SIAMESE = {"siamese-cosine": {"max_epochs": 1, "batch_size": 8, "hidden": 8, "bottleneck": 4}}
+
+
+def test_a_point_whose_head_cannot_be_fitted_costs_itself_alone(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate that diverges, at the reference: it is reported, is in no choice, and is tried again by the next run."""
+    named, said = replace(config, name="diverging", heads=SIAMESE), list[str]()
+    over = {"heads.siamese-cosine.learning_rate": [1e30, 0.01]}
+    result = sweep(named, over, watcher=Watcher(say=said.append))
+    assert result.record.grid is not None
+    [failure] = result.record.grid.failed
+    assert dict(failure.point) == {"learning_rate": "1e+30"}
+    assert "no epoch of SiameseCosine had a finite" in failure.why
+    told = [line for line in said if "failed" in line]
+    assert told == [f"learning_rate=1e+30 failed, and the sweep goes on without it: {failure.why}"]
+    assert set(points_frame(result.record)["learning_rate"]) == {"0.01"}
+    [choice] = result.record.chosen.values()
+    assert dict(choice.point) == dict(result.record.grid.reference) == {"learning_rate": "0.01"}
+    assert "`learning_rate=1e+30` **failed**" in (result.folder / "summary.md").read_text(encoding="utf-8")
+    fitted, evaluate = list[str](), sweep_points.evaluate_plan
+
+    def count(at: RunConfig, *rest: Any, **options: Any) -> Any:
+        fitted.append(f"{at.heads['siamese-cosine']['learning_rate']:g}")  # type: ignore[index]
+        return evaluate(at, *rest, **options)
+
+    monkeypatch.setattr(sweep_points, "evaluate_plan", count)
+    again = sweep(named, over)
+    assert "1e+30" in fitted
+    assert without_nan(again.record.to_dict()) == without_nan(result.record.to_dict())
+    with pytest.raises(HeadError, match="no epoch of SiameseCosine had a finite"):
+        sweep(replace(named, name="all-diverge"), {"heads.siamese-cosine.learning_rate": [1e30, 1e31]})
+
+
+Change = Callable[[PlanScores], PlanScores]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | Change]:
+    """Plan to what happens when its heads are fitted: an error, or a change of its scores."""
+    at, evaluate = dict[str, Exception | Change](), sweep_points.evaluate_plan
+
+    def fit(config: RunConfig, task: Any, plan: Any, *rest: Any, **options: Any) -> PlanScores:
+        event = at.get(plan.text)
+        if isinstance(event, Exception):
+            raise event
+        row = evaluate(config, task, plan, *rest, **options)
+        return row if event is None else event(row)
+
+    monkeypatch.setattr(sweep_points, "evaluate_plan", fit)
+    return at
+
+
+def without_score(row: PlanScores) -> PlanScores:
+    return replace(row, heads={name: replace(head, selection_score=math.nan) for name, head in row.heads.items()})
+
+
+@pytest.mark.parametrize("event", [HeadError("it diverged"), ZeroDivisionError("it diverged"), without_score])
+def test_a_plan_that_fails_costs_itself_alone_and_is_tried_again(
+    event: Exception | Change, config: RunConfig, failing: dict[str, Exception | Change], tmp_path: Path
+) -> None:
+    plans = [parse_plan(text) for text in ("causal", "bidirectional:1", "backward:1")]
+    named = replace(config, runs=str(tmp_path))
+    failing["bidirectional:1"] = event
+    result = run_sweep(named, plans)
+    [failure] = result.record.failed
+    assert dict(failure.point) == {"plan": "bidirectional:1"}
+    assert ("diverged" if isinstance(event, Exception) else "is nan, by which no plan can be chosen") in failure.why
+    assert [row.plan.text for row in result.record.plans] == ["causal", "backward:1"]
+    assert "`plan=bidirectional:1` **failed**" in (result.folder / "summary.md").read_text(encoding="utf-8")
+    values = RunFolder(result.folder).values
+    assert without_nan(read_plans(values).to_dict()) == {key: values[key] for key in values if key != "sha256"}
+    assert find_finished(named, [plan.text for plan in plans], test="chosen") is None, "the next run computes it"
+    failing.clear()
+    again = run_sweep(named, plans)
+    assert [row.plan.text for row in again.record.plans] == ["causal", "bidirectional:1", "backward:1"]
+    assert not again.record.failed
+    assert find_finished(named, [plan.text for plan in plans], test="chosen") is not None
+
+
+def test_what_is_wrong_at_every_plan_ends_a_sweep_at_once(
+    config: RunConfig, failing: dict[str, Exception | Change], tmp_path: Path
+) -> None:
+    plans, said = [parse_plan(text) for text in ("causal", "bidirectional:1", "backward:1")], list[str]()
+    named, watcher = replace(config, runs=str(tmp_path)), Watcher(say=said.append)
+    failing["bidirectional:1"] = ConfigError("there is no such key")
+    with pytest.raises(ConfigError, match="there is no such key"):
+        run_sweep(named, plans, watcher=watcher)
+    failing["causal"] = without_score
+    with pytest.raises(HeadError, match="under plan 'causal' is nan, by which no plan can be chosen"):
+        run_sweep(named, plans, watcher=watcher)
+    assert not any("failed" in line or line.startswith("backward") for line in said)
+    failing |= dict.fromkeys(("causal", "bidirectional:1", "backward:1"), HeadError("it diverged"))
+    with pytest.raises(HeadError, match="it diverged"):
+        run_sweep(named, plans, watcher=watcher)
+
+
+def test_a_task_on_which_a_point_fails_leaves_it_out_of_all(
+    config: RunConfig, failing: dict[str, Exception | Change], tmp_path: Path
+) -> None:
+    """The reference fails on one of two tasks: points are compared with one that was computed on both."""
+    rows = TaskSpec("sts-sample", {}, pairs=24)
+    over = {"plan": ["causal", "backward:1"], "rows": {"few": {}, "more": {"task": to_plain(rows)}}}
+    named = replace(config, name="one-task", runs=str(tmp_path))
+    failures = iter([HeadError("it diverged"), None])
+
+    def once(row: PlanScores) -> PlanScores:
+        if (error := next(failures, None)) is not None:
+            raise error
+        return row
+
+    failing["causal"] = once
+    result = sweep(named, over)
+    assert result.record.grid is not None
+    assert [dict(failure.point) for failure in result.record.grid.failed] == [{"plan": "causal", "rows": "few"}]
+    assert {choice.point["plan"] for choice in result.record.chosen.values()} == {"backward:1"}
+
+
+def test_a_search_goes_on_without_a_point_that_fails(
+    config: RunConfig, failing: dict[str, Exception | Change], tmp_path: Path
+) -> None:
+    named = replace(config, name="searched", runs=str(tmp_path), task=TaskSpec("sts-sample", {}, pairs=32))
+    over = {"plan": ["causal", "backward:1", "backward:2", "bidirectional:1"], "poolings": ["mean", "last"]}
+    whole = sweep(named, over, search="halving", budget=0.9)
+    [best] = whole.record.chosen.values()
+    failing[best.plan.text] = HeadError("it diverged")
+    result = sweep(replace(named, name="without"), over, search="halving", budget=0.9)
+    [choice] = result.record.chosen.values()
+    assert choice.plan != best.plan
+    assert result.record.grid is not None
+    assert {failure.point["plan"] for failure in result.record.grid.failed} == {best.plan.text}
+
+
 # Tasks and sources.
 
 SCORED = ("validation", "pearson")
@@ -394,13 +530,23 @@ def test_the_encoder_of_a_grid_over_decoders_has_the_head_of_its_decoder(config:
 def test_points_that_differ_in_their_views_have_latents_of_their_own(config: RunConfig) -> None:
     echo = {"template": "echo", "poolings": ["echo-mean"]}
     views: dict[str, Any] = {"a": {"one": {}, "two": echo}, "b": {"one": {}, "two": {"poolings": ["last"]}}}
-    over = {"reading": {name: {"views": each} for name, each in views.items()}}
-    swept = sweep(replace(config, name="reading"), over)
-    for row in swept.record.plans:
-        [wanted] = [views[row.point["reading"]]]
-        alone = run(replace(config, name=f"reading-{row.point['reading']}", extraction=ExtractionSpec(views=wanted)))
-        [one], [other] = row.heads.values(), alone.record.heads.values()
-        assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
+    texts = ["A cold core was drilled.", "Ice."]
+    for names in (["a", "b"], ["b", "a"]):  # whichever of them was fitted last
+        over = {"reading": {name: {"views": views[name]} for name in names}}
+        swept = sweep(replace(config, name=f"reading-{names[0]}"), over)
+        [choice] = swept.record.chosen.values()
+        for row in swept.record.plans:
+            wanted = views[row.point["reading"]]
+            named = replace(config, name=f"alone-{row.point['reading']}", extraction=ExtractionSpec(views=wanted))
+            alone = run(named)
+            [one], [other] = row.heads.values(), alone.record.heads.values()
+            assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
+            if row.point == choice.point:
+                joined = [
+                    Encoder.from_sweep(folder, pooling="two+one", caches=config.caches).encode(texts)
+                    for folder in (swept.folder, alone.folder)
+                ]
+                np.testing.assert_allclose(*joined, atol=1e-5)
 
 
 def test_a_source_on_which_nothing_can_be_scored_is_left_out(config: RunConfig, tmp_path: Path) -> None:
