@@ -104,9 +104,9 @@ def precision_line() -> str:
     pairs = [100 * abs(row["difference"]) for task, row in heads if task == "stsb"]
     return fill(
         f"Of {len(heads)} heads on {len(read_results('cpu-precision')['heads'])} tasks, {len(certain) or 'none'} has a "
-        f"test score with a certain difference (paired 95 % intervals; 400 rows of STS-B and Banking77, and the shipped "
-        f"samples). On STS-B differences are at most {max(pairs):.2f} points; on the smallest samples they reach from "
-        f"{min(moved):+.1f} to {max(moved):+.1f}, within intervals of ten points and more.",
+        "test score with a certain difference (paired 95 % intervals; 400 rows of STS-B and Banking77, and the "
+        f"shipped samples). On STS-B differences are at most {max(pairs):.2f} points; on the smallest samples they "
+        f"reach from {min(moved):+.1f} to {max(moved):+.1f}, within intervals of ten points and more.",
         width=128,
     )
 
@@ -117,9 +117,9 @@ def compiled_line() -> str:
     plain, around = (f"{way['comparison']['ratio']:.2f}" for way in ways)
     n_rows = float(f"{ways[1]['rows_to_pay']:.2g}")
     return fill(
-        f"An extraction compiles nothing: on the second processor above, plain blocks take {plain} of the time of blocks "
-        f"under `torch.compile`, and {around} of that of blocks compiled around oneDNN's products, which pays from "
-        f"{n_rows:,.0f} texts on (`python -m benchmarks.compiled`).",
+        f"An extraction compiles nothing: on the second processor above, plain blocks take {plain} of the time of "
+        f"blocks under `torch.compile`, and {around} of that of blocks compiled around oneDNN's products, which pays "
+        f"from {n_rows:,.0f} texts on (`python -m benchmarks.compiled`).",
         width=128,
     )
 
