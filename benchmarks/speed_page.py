@@ -21,7 +21,6 @@ SECTIONS = (
     "tokens",
     "probes",
     "reba",
-    "checksums",
     "service",
 )
 
