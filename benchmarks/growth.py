@@ -269,33 +269,25 @@ def describe(curve: Mapping[str, Any]) -> str:
 
 
 def exponent_cell(growth: Mapping[str, Any]) -> str:
-    """Write an exponent with its standard error, the exponent between the largest sizes in brackets, or `flat`."""
+    """Write an exponent with its standard error, the slope between the largest sizes where none fits, or `flat`."""
     if growth["is_flat"]:
-        return f"flat ({100 * (growth['ratio'] - 1):+.0f} %)"
+        return "flat"
     if growth["exponent"] is None:
-        return f"- ({growth['local']:.2f})"
-    return f"{growth['exponent']:.2f} ± {growth['error']:.2f} ({growth['local']:.2f})"
+        return f"about {growth['local']:.2f}"
+    return f"{growth['exponent']:.2f}±{growth['error']:.2f}"
 
 
 def table(curves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Write one row per curve."""
-    yield "| what | grows with | from | to | time, exponent | fixed | at the end | memory, exponent | at the end |"
-    yield "|---" * 9 + "|"
+    """Write one row per thing measured: the exponents of time and of memory in each variable."""
+    variables = list(dict.fromkeys(curve["variable"] for curve in curves))
+    yield "| what | " + " | ".join(variables) + " |"
+    yield "|---" * (1 + len(variables)) + "|"
+    rows: dict[str, dict[str, str]] = {}
     for curve in curves:
-        seconds, peak = curve["seconds"][-1], curve["peak_bytes"][-1]
-        fixed = curve["seconds_growth"]["fixed"]
-        cells = [
-            curve["what"],
-            curve["variable"],
-            f"{curve['values'][0]:,}",
-            f"{curve['values'][-1]:,}",
-            exponent_cell(curve["seconds_growth"]),
-            "-" if fixed is None else f"{fixed:.2f} s",
-            f"{seconds:.2f} s",
-            exponent_cell(curve["peak_bytes_growth"]),
-            f"{peak / 1e6:,.0f} MB",
-        ]
-        yield f"| {' | '.join(cells)} |"
+        cell = f"{exponent_cell(curve['seconds_growth'])}, {exponent_cell(curve['peak_bytes_growth'])}"
+        rows.setdefault(curve["what"], {})[curve["variable"]] = cell
+    for what, cells in rows.items():
+        yield f"| {what} | " + " | ".join(cells.get(variable, "") for variable in variables) + " |"
 
 
 def page_with(curves: Sequence[Mapping[str, Any]], page: str) -> str:

@@ -1,6 +1,6 @@
 """What each view of a text adds: finished runs that differ in the views their head reads, or in seeds, in one table.
 
-    python -m benchmarks.views runs/nosink runs/nosink-echo runs/three runs/three-1 --out benchmarks/results/stsb-views.json
+    python -m benchmarks.views runs/nosink runs/nosink-echo runs/three runs/three-1 --out views.json
 
 The runs are those of `configs/stsb-views.yaml` with the head's `pooling` and `seeds` changed. Runs that read the same
 views are one row with the scores of all their seeds; the difference from the first row is paired, on seed 0 of each.

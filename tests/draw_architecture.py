@@ -1,7 +1,7 @@
 """Draws the folders of the two packages and the arrows between them into docs/architecture.md.
 
 The rows of the table on that page declare the order of the folders. Everything else in the block comes from the code:
-the first paragraph of each folder's docstring, what it imports, and the drawing. Run it after changing one of them:
+the first paragraph of each folder's docstring, and the drawing of what it imports. Run it after changing one of them:
 
     python -m tests.draw_architecture
 
@@ -45,11 +45,10 @@ def draw(order: Sequence[str], known: dict[str, Path]) -> str:
     folders = [folder for folder in order if folder not in PACKAGES]
     found = folder_graph(known)
     graph = {folder: {t: "" for t in folders if t in found.get(folder, {})} for folder in folders}
-    lines = ["| folder | what it holds | imports |", "|---|---|---|"]
+    lines = ["| folder | what it holds |", "|---|---|"]
     for folder in folders:
         holds = first_paragraph(known[folder]) if folder in known else ""
-        row = f"| `{folder.replace('.', '/')}/` | {holds} | {_imports(folder, graph[folder])}"
-        lines.append(f"{row.rstrip()} |")
+        lines.append(f"| `{folder.replace('.', '/')}/` | {holds} |")
     lines += ["", "```mermaid", "graph TD"]
     for package in PACKAGES:
         inside = [folder for folder in folders if folder.startswith(f"{package}.")]
@@ -57,17 +56,6 @@ def draw(order: Sequence[str], known: dict[str, Path]) -> str:
     arrows = without_shortcuts(graph).items()
     lines += [f"  {folder} --> {' & '.join(targets)}" for folder, targets in arrows if targets]
     return "\n".join([*lines, "```", ""])
-
-
-def _imports(folder: str, targets: dict[str, str]) -> str:
-    """List what a folder imports, its own package's folders first."""
-    own = folder.partition(".")[0]
-    parts = []
-    for package in sorted(PACKAGES, key=lambda package: package != own):
-        names = [target.partition(".")[2] for target in targets if target.startswith(f"{package}.")]
-        if names:
-            parts.append(("" if package == own else f"{package}: ") + ", ".join(names))
-    return "; ".join(parts)
 
 
 def refresh(page: str) -> str:

@@ -211,9 +211,9 @@ def test_the_drawing_follows_the_code(tmp_path: Path) -> None:
     )
     drawn = draw(("extract.masks", "extract.run", "probes.cli"), known)
     assert drawn.splitlines()[2:5] == [
-        "| `extract/masks/` | Mask plans. | |",
-        "| `extract/run/` | Runs extractions. | masks |",
-        "| `probes/cli/` | The command. | extract: masks, run |",
+        "| `extract/masks/` | Mask plans. |",
+        "| `extract/run/` | Runs extractions. |",
+        "| `probes/cli/` | The command. |",
     ]
     arrows = [line.strip() for line in drawn.splitlines() if "-->" in line]
     assert arrows == ["extract.run --> extract.masks", "probes.cli --> extract.run"]

@@ -109,10 +109,10 @@ def is_there(line: str) -> bool:
     return not block or int(block[1]) <= N_BLOCKS
 
 
-def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, *, runs_slow: bool = False) -> str:
-    """Write the files of a page and run its code, in the current folder; return what its Python prints."""
+def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, *, runs_slow: bool = False) -> None:
+    """Write the files of a page and run its code, in the current folder."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    blocks, printed = read_page(page)[0], ""
+    blocks = read_page(page)[0]
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         file = re.match(r"# ([\w./-]+\.yaml)\n", block.text)
         if block.language == "yaml" and file:
@@ -124,12 +124,10 @@ def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, *, runs_slow: bool = F
                 run_command(line, monkeypatch)
         elif block.language == "python" and (runs_slow or block.name != "slow"):
             shown = run_python(block, names, page)
-            printed += shown
             if after is not None and after.language == "text" and after.line <= block.line + block.text.count("\n") + 3:
                 # Numbers depend on where the weights came from; their labels do not.
                 labels = [line.split()[:1] for line in after.text.splitlines() if runs_slow or is_there(line)]
                 assert [line.split()[:1] for line in shown.splitlines()] == labels, name_of(page)
-    return printed
 
 
 @pytest.fixture(scope="module")
@@ -194,10 +192,7 @@ def make_demo() -> None:
 def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "runs/demo" in page.read_text(encoding="utf-8") and "run configs/demo.yaml\n" not in page.read_text("utf-8"):
         make_demo()
-    printed = run_page(page, monkeypatch)
-    if page.name == "protocol.md":  # the bias it computes
-        assert len(printed.splitlines()) == 4
-        assert set(printed.splitlines()) <= set(page.read_text(encoding="utf-8").splitlines())
+    run_page(page, monkeypatch)
 
 
 @pytest.mark.slow
