@@ -1,4 +1,4 @@
-"""The table of docs/results.md that says which layers matter: `python -m benchmarks.results_page` writes it."""
+"""The tables of docs/results.md on layers and on views: `python -m benchmarks.results_page` writes them."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.curves import read_results
 from benchmarks.training_free_page import ROOT, filled
+from benchmarks.views import shown
 
 PAGE = ROOT / "docs" / "results.md"
 TITLES = {"stsb": "STS-B", "banking77": "Banking77", "wnut17_ner": "WNUT-17", "ud_ewt_pos": "UD-EWT"}
@@ -59,13 +60,30 @@ def _match(pattern: re.Pattern[str], answer: dict[str, Any]) -> re.Match[str]:
     return match
 
 
+def view_rows() -> Iterator[str]:
+    """Write what a siamese head scores on one, two and three views, and the gain over the first."""
+    yield "| views | validation | test | 95 % interval | over the first |"
+    yield "|---" * 5 + "|"
+    for row in read_results("stsb-views-gemma")["rows"]:
+        low, high = (100 * value for value in row["interval"])
+        gain = (
+            "{difference:+.1f} ({low:.1f} to {high:.1f})".format(
+                **{name: 100 * row[name] for name in ("difference", "low", "high")}
+            )
+            if "difference" in row
+            else ""
+        )
+        scores = f"{shown(row['validation'])} | {shown(row['test'])} | {low:.1f} to {high:.1f}"
+        yield f"| {', '.join(row['views'])} | {scores} | {gain} |"
+
+
 def tables() -> dict[str, str]:
-    """Make the table by its name on the page."""
-    return {"layers": "\n".join(layer_rows())}
+    """Make the tables by their names on the page."""
+    return {"layers": "\n".join(layer_rows()), "views": "\n".join(view_rows())}
 
 
 def main() -> None:
-    """Write the table into the page."""
+    """Write the tables into the page."""
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
 
 

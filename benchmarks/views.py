@@ -33,9 +33,17 @@ def gather_views(folders: list[Path], head: str) -> list[dict[str, Any]]:
         for split, stats in summary.items():
             row[split] += stats["values"]
     first, *others = (row.pop("first") for row in rows.values())
+    if not others:
+        return list(rows.values())
     compared = compare([first, *others], head=head)
     for row, gain, p_value in zip(list(rows.values())[1:], compared.differences, compared.p_values, strict=True):
-        row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "p_value": p_value, "n_units": gain.n_units}
+        row |= {
+            "difference": gain.value,
+            "low": gain.low,
+            "high": gain.high,
+            "p_value": p_value,
+            "n_units": gain.n_units,
+        }
     return list(rows.values())
 
 
@@ -55,12 +63,12 @@ def main() -> None:
     rows = gather_views(asked.runs, asked.head)
     scores = json.loads((asked.runs[0] / "scores.json").read_text(encoding="utf-8"))
     kept = {key: scores[key] for key in ("decoder", "versions", "device")}
-    result = {"head": asked.head, "machine": describe_machine(), **kept, "task": scores["task"], "rows": rows}
+    task = {key: scores["task"][key] for key in ("name", "n_rows", "digest")}
+    result = {"head": asked.head, "machine": describe_machine(), **kept, "task": task, "rows": rows}
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for row in rows:
-        print(
-            f"{'+'.join(row['views']):20} {shown(row['validation'])} {shown(row['test'])} {row.get('gain', 0.0):+.4f}"
-        )
+        gain = row.get("difference", 0.0)
+        print(f"{'+'.join(row['views']):20} {shown(row['validation'])} {shown(row['test'])} {gain:+.4f}")
 
 
 if __name__ == "__main__":

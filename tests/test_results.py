@@ -108,6 +108,20 @@ def test_the_readme_shows_committed_results() -> None:
     assert [row for row in found if row not in page] == []
 
 
+def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
+    *_, best = read_results("stsb-views-gemma")["rows"]
+    assert best["seeds"] == [0, 1, 2]
+    low, high = (100 * value for value in best["interval"])
+    assert f"{100 * np.mean(best['test']):.1f} ({low:.1f} to {high:.1f})" in read_page("README.md")
+    [cosine] = read_results("stsb-views-gemma-cosine")["rows"]
+    low, high = (100 * value for value in cosine["interval"])
+    assert f"with {100 * cosine['test'][0]:.1f} ({low:.1f} to {high:.1f}) on test" in _unwrapped("docs/results.md")
+    swept, page = read_results("cpu-sweep"), _unwrapped("docs/cookbook/sweeps.md")
+    assert swept["is_same_after_kills"]
+    assert f"took {swept['sweep_seconds']:.0f} s of one core" in page
+    assert f"take {swept['separate_seconds']:,.0f} s." in page
+
+
 def test_only_released_rungs_are_chosen_on_test() -> None:
     for name in RUNGS:
         for whose, protocol in (("freeze", "freeze-released"), ("ladder", "icecore")):
