@@ -310,9 +310,9 @@ def run_mteb(
         name, loaded = task.metadata.name, [part for part in _parts(task) if not part.data_loaded]
         for part in loaded:
             _load(part)
-        for plan, pooling, layer in points:
+        for plan_text, pooling, layer in points:
             encoder = LayerEncoder(
-                read[plan, pooling],
+                read[plan_text, pooling],
                 layer=layer,
                 pooling=pooling,
                 instructions=_instructions_of(task, instructions or {}),
@@ -322,8 +322,8 @@ def run_mteb(
             revision = encoder.mteb_model_meta.revision
             for split, scores in outcome.task_results[0].scores.items():
                 metric, score = task.metadata.main_score, sum(score["main_score"] for score in scores) / len(scores)
-                rows.append((name, task.metadata.type, split, plan, pooling, layer, metric, score, revision))
-                report(f"{name} {split}, {plan}, {pooling} {layer}: {metric} {score:.4f}")
+                rows.append((name, task.metadata.type, split, plan_text, pooling, layer, metric, score, revision))
+                report(f"{name} {split}, {plan_text}, {pooling} {layer}: {metric} {score:.4f}")
         for part in loaded:
             part.unload_data()
     columns = ["task", "type", "split", "plan", "pooling", "layer", "metric", "score", "revision"]

@@ -200,8 +200,8 @@ class Sweep:
         passes, apart = self.caches.block_passes, self.caches.apart
         cost = None if self.search else SweepCost(passes, apart, passes / apart)
         rows, grid = tuple(self.rows.values()), self._grid_scores(chosen, reference, reads_all=reads_all)
-        failed = self._failures() if self.grid.is_of_plans else ()
-        return PlansScores(header, test_read, rows, choices, cost, self.search, baselines, grid, failed)
+        failures = self._failures() if self.grid.is_of_plans else ()
+        return PlansScores(header, test_read, rows, choices, cost, self.search, baselines, grid, failures)
 
     def _failures(self) -> tuple[FailedPoint, ...]:
         failures = self.caches.failed

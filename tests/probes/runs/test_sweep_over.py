@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from extract.run.shards import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
+from probes.latents.text_latents import Transform
 from probes.metrics.prediction_metrics import pearson
 from probes.report.scores import PlanScores, PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
@@ -227,7 +228,9 @@ def test_a_point_that_fails_costs_itself_alone(config: RunConfig, tmp_path: Path
         sweep(replace(config, name="all-fail"), {"decoder.name": [str(broken)]})
 
 
-SIAMESE = {"siamese-cosine": {"max_epochs": 1, "batch_size": 8, "hidden": 8, "bottleneck": 4}}
+SIAMESE: dict[str, dict[str, Any] | None] = {
+    "siamese-cosine": {"max_epochs": 1, "batch_size": 8, "hidden": 8, "bottleneck": 4}
+}
 
 
 def test_a_point_whose_head_cannot_be_fitted_costs_itself_alone(
@@ -508,6 +511,7 @@ def test_the_encoder_of_a_grid_has_the_transform_of_its_point(values: list[str],
     [wanted] = choice.point.values()
     read_out = ChosenEncoder.of(swept.folder).read_out
     kind = "none" if choice.result.chosen.get("kind") == "raw" else wanted
+    assert not isinstance(read_out, Mapping)
     assert ("none" if read_out is None else read_out.name) == kind
 
 
@@ -522,8 +526,8 @@ def test_the_encoder_of_a_grid_over_decoders_has_the_head_of_its_decoder(config:
         )
         theirs = ChosenEncoder.of(run(alone).folder).read_out
         mine = ChosenEncoder.of(swept.folder).read_out
-        assert mine is not None
-        assert theirs is not None
+        assert isinstance(mine, Transform)
+        assert isinstance(theirs, Transform)
         assert torch.equal(mine.mean, theirs.mean)
 
 
@@ -546,7 +550,7 @@ def test_points_that_differ_in_their_views_have_latents_of_their_own(config: Run
                     Encoder.from_sweep(folder, pooling="two+one", caches=config.caches).encode(texts)
                     for folder in (swept.folder, alone.folder)
                 ]
-                np.testing.assert_allclose(*joined, atol=1e-5)
+                np.testing.assert_allclose(joined[0], joined[1], atol=1e-5)
 
 
 def test_a_source_on_which_nothing_can_be_scored_is_left_out(config: RunConfig, tmp_path: Path) -> None:
