@@ -213,15 +213,14 @@ def read_triples(folder: Path) -> dict[str, Any]:
 
 
 def command_block(results: Mapping[str, Any]) -> Iterator[str]:
-    """Write the command that measures every encoder on a task."""
+    """Write the command that measures every encoder of the first decoder on a task."""
+    decoder, *_ = DECODERS
     yield "```console"
-    for decoder in DECODERS:
-        for task, head in HEADS.items():
-            rows = results[f"{decoder} {task}"]["rows_per_split"] if f"{decoder} {task}" in results else 0
-            few = f" --task.pairs {rows}" * bool(rows and not task.endswith("sample"))
-            name = f"{decoder}.gguf" if "-q4" in decoder else decoder
-            settings = f"--decoder.name {name} --task.name {task}{few} --heads '{{{head}: {{}}}}'"
-            yield f"icecore sweep {settings} --over encoders --test all --name {task}-{decoder.partition('-')[0]}"
+    for task, head in HEADS.items():
+        rows = results[f"{decoder} {task}"]["rows_per_split"] if f"{decoder} {task}" in results else 0
+        few = f" --task.pairs {rows}" * bool(rows and not task.endswith("sample"))
+        settings = f"--decoder.name {decoder} --task.name {task}{few} --heads '{{{head}: {{}}}}'"
+        yield f"icecore sweep {settings} --over encoders --test all --name {task}-{decoder.partition('-')[0]}"
     yield "```"
 
 
