@@ -135,8 +135,7 @@ def machine_line() -> str:
     return fill(
         f"The first row was measured on two cores that reach {rates[0]}. This gap is most of its ratio: on another "
         f"processor ({there['processor']}, {there['cores']} cores) that reaches {rates[1]}, it is "
-        f"{there['comparisons'][0]['ratio']:.2f}. Other rows come from other days and machines; only the newest "
-        "files in `benchmarks/results` name the processor.",
+        f"{there['comparisons'][0]['ratio']:.2f}. Other rows come from other days and machines.",
         width=128,
     )
 
