@@ -116,6 +116,13 @@ def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     [cosine] = read_results("stsb-views-gemma-cosine")["rows"]
     low, high = (100 * value for value in cosine["interval"])
     assert f"with {100 * cosine['test'][0]:.1f} ({low:.1f} to {high:.1f}) on test" in _unwrapped("docs/results.md")
+    for name in ("stsb-1000", "banking77"):
+        search = read_results(f"grid-search-{name}")["search"]
+        assert search["share"] <= 0.25 + 1e-9
+        assert search["regret"] == 0
+    few = read_results("grid-search-stsb")
+    assert f"{few['search']['regret']:.1f} points below" in _unwrapped("docs/cookbook/sweeps.md")
+    assert few["replayed"][-1]["regret"] == 0
     swept, page = read_results("cpu-sweep"), _unwrapped("docs/cookbook/sweeps.md")
     assert swept["is_same_after_kills"]
     assert f"took {swept['sweep_seconds']:.0f} s of one core" in page
