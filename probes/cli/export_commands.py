@@ -117,6 +117,9 @@ def _read_layer(text: str) -> str | dict[str, str]:
     if "/" not in text:
         return text
     named = [part.strip().rpartition("/") for part in text.split(",")]
+    views = [view for view, _, _ in named]
+    if not all(views) or len({*views}) < len(views):
+        raise ConfigError(f"--layer is {text!r}; allowed: one for all views, or one of each, as plain/12,echo/20.")
     return {view: layer for view, _, layer in named}
 
 

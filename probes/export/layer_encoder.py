@@ -18,7 +18,7 @@ from extract.files import digest_json, digest_rows
 from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import MaskPlan
-from extract.poolings.pooling_table import JOIN, split_poolings
+from extract.poolings.pooling_table import split_poolings
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import sweep_latents
@@ -73,9 +73,10 @@ class TextCaches:
         return caches[plan]
 
     def plan_of(self, pooling: str) -> str:
-        """Name the plan of a view, or of several joined by `+`; without views that of all poolings."""
+        """Name the plan of a view, or those of several with `, ` between them; without views that of all poolings."""
         names = split_poolings(pooling) if self.spec.views else ("",)
-        return JOIN.join(dict.fromkeys(self.spec.readings[name].mask_plan.text for name in names))
+        plans = [self.spec.readings[name].mask_plan.text for name in names]
+        return ", ".join(plans if len({*plans}) > 1 else plans[:1])
 
     def revision(self, layer: str, pooling: str, instructions: Mapping[str, str]) -> str:
         """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""

@@ -87,6 +87,13 @@ class Recipe:
         """Narrow an extraction to one layer and pooling, or to one of each of several views, joined by `+`."""
         names, n_blocks = split_poolings(pooling), len(decoder.blocks)
         by_name = layer if isinstance(layer, Mapping) else dict.fromkeys(names, layer)
+        for name in by_name:
+            if name not in names:
+                raise unknown_name("view with a layer", name, names)
+        if len(names) > 1 and read_out is not None and not isinstance(read_out, Mapping):
+            raise ConfigError(
+                f"read_out is {read_out.name!r} for {', '.join(names)} together; allowed: a mapping of each to its own."
+            )
         readings = {}
         for name in names:
             if spec.views and name not in spec.views:

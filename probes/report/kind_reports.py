@@ -229,8 +229,9 @@ def cosine_kind(result: HeadResult) -> str:
 
 
 def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
-    """Return the correlation of the raw cosine at the final norm, or at the highest layer there is."""
-    return top_scores(result, "raw")
+    """Return the correlation of the cosine at the final norm, or at the highest layer there is; raw where it is."""
+    kinds = [curve.name for curve in result.curves]
+    return top_scores(result, "raw" if "raw" in kinds else kinds[0])
 
 
 def top_scores(result: HeadResult, kind: str) -> dict[str, dict[str, float]]:

@@ -857,8 +857,10 @@ def _find_head(
     heads = [load_head(path.parent) for path in paths]
     first = next(iter(spec.readings.values()))  # whose plan and template are on record for those of views
     matches = [saved for saved in heads if saved.record.latents.get("plan") == first.mask_plan.text]
+    if place.point or spec.views:
+        matches = [saved for saved in matches if _reads(saved, spec)]
     if place.point:
-        matches = [saved for saved in matches if saved.record.pooling == result.pooling and _reads(saved, spec)]
+        matches = [saved for saved in matches if saved.record.pooling == result.pooling]
         decoders = [row.decoder for row in read_plans(run.values).plans if dict(row.point) == dict(place.point)]
         weights = {decoder["weight_digest"] for decoder in decoders if decoder is not None}
         matches = [saved for saved in matches if saved.record.latents["decoder"]["weight_digest"] in weights]
@@ -879,10 +881,8 @@ def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
     for name, view in readings.items():
         template = {key: value for key, value in recorded[name]["template"].items() if key != "window"}
         wanted = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
-        if wanted != (recorded[name]["plan"], template) or recorded[name].get("pooling", "") not in (
-            "",
-            *view.poolings,
-        ):
+        pooling = recorded[name].get("pooling") or view.poolings[0]
+        if wanted != (recorded[name]["plan"], template) or pooling not in view.poolings:
             return False
     return True
 

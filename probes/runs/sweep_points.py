@@ -131,16 +131,16 @@ def score_plan_baselines(
     return score_baselines(kind.baselines(task), heads, task=task, report=kind.report, n_resamples=config.bootstrap)
 
 
-def systems_of(points: Iterable[Point], task_axis: str) -> dict[str, dict[str, Point]]:
-    """Group points by the values of their other axes, and then by that of the axis of tasks.
+def systems_of(grid: Grid, points: Iterable[Point]) -> dict[str, dict[str, Point]]:
+    """Group points of a grid by the values of their other axes, and then by that of the axis of tasks.
 
-    A system that lacks a task is left out.
+    A system that lacks a task of the grid is left out.
     """
-    systems = dict[str, dict[str, Point]]()
+    task_axis, systems = grid.task_axis, dict[str, dict[str, Point]]()
     for point in points:
         values = {name: value for name, value in point.values.items() if name != task_axis}
         systems.setdefault(label_of(values), {})[point.values.get(task_axis, "")] = point
-    n_tasks = max(map(len, systems.values()), default=0)
+    n_tasks = len({point.values.get(task_axis, "") for point in grid.points})
     return {name: parts for name, parts in systems.items() if len(parts) == n_tasks}
 
 
@@ -173,7 +173,7 @@ class Sweep:
     @cached_property
     def parts(self) -> dict[str, dict[str, Point]]:
         """The points that did not fail by the values of the other axes, and then by that of the axis of tasks."""
-        return systems_of(self.points, self.grid.task_axis)
+        return systems_of(self.grid, self.points)
 
     def on_tasks(self, point: Point) -> dict[str, Point]:
         """Return the points that differ from one in their task alone, by the value of the axis of tasks."""

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
+
 from extract.decoders.decoder import read_n_blocks
 from extract.decoders.decoder_spec import plain_decoder
 from extract.decoders.fetch import is_fetched, remove_fetched
-from extract.errors import ConfigError, IcecoreError, first_line, unknown_name
+from extract.errors import CodeError, ConfigError, IcecoreError, first_line, unknown_name
 from extract.files import digest_json
 from extract.inputs.template import DEFAULTS
 from extract.masks.mask_plan import MaskPlan
@@ -295,7 +297,7 @@ class SearchedGrid:
     @cached_property
     def systems(self) -> dict[str, dict[str, Point]]:
         """What is chosen among, by name: points by the value of the axis of tasks."""
-        systems = systems_of(self.grid.points, self.grid.task_axis)
+        systems = systems_of(self.grid, self.grid.points)
         if self.grid.is_of_plans:
             return {points[""].plan.text: points for points in systems.values()}
         return systems
@@ -392,12 +394,23 @@ class SearchedGrid:
         tasks = {label: drawn[id(self.judged[label])] for label in labels}
         n_texts = self.space.n_texts(trial.n_rows)
         say(f"{len(trial.points)} points on at most {trial.n_rows:,} rows per split ({n_texts:,} texts)")
-        caches = (obtain or self.obtain)(grid, tasks)
-        self.failed |= caches.failed
-        sweep = Sweep(self.config, grid, tasks, caches, folder, {name: 0}, self.watcher, "")
-        sweep.fit_all(lambda point: replace(point.config, heads=dict([next(iter(point.config.heads.items()))])), tasks)
-        self.failed |= caches.failed
         scores = dict.fromkeys(trial.points, math.nan)
+        try:
+            caches = (obtain or self.obtain)(grid, tasks)
+            self.failed |= caches.failed
+            sweep = Sweep(self.config, grid, tasks, caches, folder, {name: 0}, self.watcher, "")
+            sweep.fit_all(
+                lambda point: replace(point.config, heads=dict([next(iter(point.config.heads.items()))])), tasks
+            )
+        except (ConfigError, CodeError):
+            raise
+        except (IcecoreError, OSError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
+            self.failed |= {label: self.failed.get(label, first_line(error)) for label in labels}
+            if self.failed.keys() >= self.scored.keys():
+                raise
+            say(f"the {len(labels)} points of this trial failed: {first_line(error)}")
+            return [scores[point] for point in trial.points]
+        self.failed |= caches.failed
         for points, worth in zip(sweep.parts.values(), sweep.worths(name), strict=True):
             scores[self.scored[next(iter(points.values())).label]] = worth if math.isfinite(worth) else math.nan
         return [float(scores[point]) for point in trial.points]

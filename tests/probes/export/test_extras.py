@@ -14,6 +14,7 @@ from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.export.mteb import as_mteb_encoder
 from probes.export.sentence_transformers import Recipe, export_sentence_transformer, why_not_stock
+from probes.latents.text_latents import no_transform
 from tests.extract.tiny_decoders import make_decoder
 from tests.probes.finished_run import Finished
 
@@ -59,6 +60,9 @@ def test_a_recipe_is_read_back(tmp_path: Path) -> None:
     assert (found.spec, found.normalise, found.layer) == (recipe.spec, True, "final_norm")
     with pytest.raises(ConfigError, match="'blocks', which are 3; allowed: one"):
         Recipe.of(make_decoder(), spec, layer="blocks", pooling="mean", normalise=True)
+    one = no_transform(1, 0)
+    with pytest.raises(ConfigError, match=r"read_out is 'none' for mean, last together; allowed: a mapping of each"):
+        Recipe.of(make_decoder(), spec, layer="1", pooling="mean+last", normalise=True, read_out=one)
     spans = ExtractionSpec(plan="hybrid", template=InputTemplate(spans=str(tmp_path / Recipe.FILE)))
     with pytest.raises(ConfigError, match=r"template\.spans is the file 'icecore\.json'"):
         Recipe.of(make_decoder(), spans, layer="1", pooling="mean", normalise=False)

@@ -93,7 +93,7 @@ def test_views_are_scored_by_themselves_and_side_by_side(
     frame = scores(spec)
     keys = frame[["plan", "pooling"]].drop_duplicates()
     assert list(keys["pooling"]) == ["plain", "echo", "mask", "plain+echo+mask"]
-    assert list(keys["plan"]) == ["causal", "causal", "backward:1", "causal+backward:1"]
+    assert list(keys["plan"]) == ["causal", "causal", "backward:1", "causal, causal, backward:1"]
     by_view = frame.set_index("pooling")["score"]
     for name, fields in own.items():
         alone = scores(ExtractionSpec(**{"layers": layers, **fields}))["score"]
@@ -104,7 +104,10 @@ def test_views_are_scored_by_themselves_and_side_by_side(
     cosines = torch.nn.functional.cosine_similarity(first, second, dim=-1)
     joined = frame.query("layer == 'block_03'").set_index("pooling")
     assert joined["score"]["plain+echo+mask"] == pytest.approx(spearmanr(cosines, rows["score"]).statistic, abs=1e-4)
-    assert joined["revision"]["plain+echo+mask"].startswith("causal_backward_1.block_03.plain_echo_mask.")
+    assert joined["revision"]["plain+echo+mask"].startswith("causal_causal_backward_1.block_03.plain_echo_mask.")
+    plans = [parse_plan(text) for text in ("causal", "backward:1")]
+    frame = scores(spec, plans=plans).query("layer == 'block_03' and pooling == 'plain+echo+mask'")
+    assert list(frame["plan"]) == ["causal, causal, backward:1", "backward:1"], "none takes the place of another"
     assert joined["score"].nunique() == 4
     encoder: Any = as_mteb_encoder(decoder, spec=spec, layer="block_03", caches=tmp_path / "caches")
     assert encoder.mteb_model_meta.revision == joined["revision"]["plain+echo+mask"]

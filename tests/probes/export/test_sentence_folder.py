@@ -209,7 +209,7 @@ def test_joined_views_encode_as_the_cache_of_the_run_holds(
     assert f"echo: {layers['echo']}, echo-mean, template echo, plan causal, standardise, length 1" in shown
     assert "it joins the views mask, plain, echo" in shown
     assert "times what it costs as the plain mean" in shown
-    task = load_task("sts-sample", pairs=24)
+    task = load_task("sts-sample").subset(24)
     rows = {split: [*part["sentence1"], *part["sentence2"]] for split, part in task.splits.items()}
     train = side_by_side(finished.cache(), list(dict.fromkeys(rows["train"])), layers)
     parts = []
@@ -249,6 +249,9 @@ def test_the_views_of_a_config_are_encoded_as_an_encoder_has_them(
     for typed, message in (
         (["--poolings", "eco", "--layer", "1"], "unknown view 'eco': did you mean 'echo'"),
         (["--poolings", "plain,echo", "--layer", "echo/1"], "unknown view with a layer 'plain'"),
+        (["--poolings", "plain", "--layer", "plain/1,echo/2"], "unknown view with a layer 'echo'"),
+        (["--layer", "plain/1,2"], "--layer is 'plain/1,2'; allowed: one for all views, or one of each"),
+        (["--layer", "plain/1,plain/2"], "--layer is 'plain/1,plain/2'; allowed: one for all views"),
         (["--poolings", "plain,echo"], "no single layer is chosen there; name one with --layer"),
         (["--layer", "echo/blocks"], "the layer is 'blocks', which are 3; allowed: one"),
     ):

@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 from extract.errors import HeadError, UnknownNameError
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_plan import parse_plan
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
 from probes.data.task_table import load_task
@@ -21,6 +22,7 @@ from probes.runs.config_file import as_config
 from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, relative_cost
 from probes.runs.probe import Encoder
 from probes.runs.run import run
+from probes.runs.sweep_run import run_sweep
 
 SAMPLE = load_task("sts-sample").splits["test"].select(range(20))
 PAIRS = list(zip(SAMPLE["sentence1"], SAMPLE["sentence2"], strict=True))
@@ -141,6 +143,24 @@ def test_views_of_a_head_that_saved_one_transform_are_refused(tmp_path: Path, de
         else:
             with pytest.raises(HeadError, match=r"'layer-rerank' saved .* of (plain|last)/\w+ alone, and of "):
                 ChosenEncoder.of(folder, pooling="plain+last")
+
+
+@pytest.mark.parametrize("plans", [["causal", "bidirectional:2"], ["bidirectional:2", "causal"]])
+def test_of_plans_with_views_the_head_of_the_chosen_one_is_loaded(
+    plans: list[str], tmp_path: Path, decoder_folder: Path
+) -> None:
+    """The first view has a plan of its own, so that it is the same at every point."""
+    views = {"mask": {"plan": "backward:2"}, "plain": {}}
+    heads = {"layer-cosine": {"transform": "standardise", "layers": "block_03"}}
+    config = as_config(configure(tmp_path, decoder_folder, views=views, heads=heads))
+    swept = run_sweep(config, [parse_plan(text) for text in plans])
+    [choice] = swept.record.chosen.values()
+    views["plain"] = {"plan": choice.plan.text}
+    alone = run(configure(tmp_path, decoder_folder, name="alone", heads=heads, views=views))
+    mine, theirs = (ChosenEncoder.of(folder, pooling="plain").read_out for folder in (swept.folder, alone.folder))
+    assert isinstance(mine, Transform)
+    assert isinstance(theirs, Transform)
+    torch.testing.assert_close(mine.mean, theirs.mean, atol=1e-5, rtol=0)
 
 
 def test_what_is_no_encoder_is_refused(viewed: LoadedRun, tmp_path: Path) -> None:

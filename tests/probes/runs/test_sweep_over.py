@@ -37,7 +37,7 @@ from probes.runs.results import results
 from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
-from probes.runs.sweep_run import run_sweep, sweep
+from probes.runs.sweep_run import run_search, run_sweep, sweep
 from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import save_decoder
 
@@ -346,6 +346,51 @@ def test_a_task_on_which_a_point_fails_leaves_it_out_of_all(
     assert result.record.grid is not None
     assert [dict(failure.point) for failure in result.record.grid.failed] == [{"plan": "causal", "rows": "few"}]
     assert {choice.point["plan"] for choice in result.record.chosen.values()} == {"backward:1"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "choose_on"),
+    [
+        ({("causal", "more"), ("backward:1", "more")}, "more"),
+        ({("causal", "more"), ("backward:1", "more")}, ""),
+        ({("causal", "few"), ("backward:1", "more")}, ""),
+    ],
+)
+def test_where_no_point_is_left_on_every_task_a_sweep_ends(
+    lost: set[tuple[str, str]], choose_on: str, config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is left on one task alone is no choice over all tasks."""
+    evaluate = sweep_points.Sweep.evaluate
+
+    def fit(self: sweep_points.Sweep, point: Any, *rest: Any) -> PlanScores:
+        if (point.values["plan"], point.values["task"]) in lost:
+            raise HeadError("it diverged")
+        return evaluate(self, point, *rest)
+
+    monkeypatch.setattr(sweep_points.Sweep, "evaluate", fit)
+    over = {
+        "plan": ["causal", "backward:1"],
+        "task": {"few": {}, "more": {"task": to_plain(TaskSpec("sts-sample", {}, pairs=24))}},
+    }
+    with pytest.raises(HeadError, match="nothing was computed on every task: HeadError: it diverged"):
+        sweep(replace(config, name="lost", runs=str(tmp_path)), over, choose_on=choose_on)
+
+
+@pytest.mark.long
+def test_a_search_goes_on_after_a_trial_of_which_nothing_is_left(
+    config: RunConfig, failing: dict[str, Exception | Change], tmp_path: Path
+) -> None:
+    """Along a line of k and k0 there is often one new plan."""
+    plans = [
+        parse_plan(text)
+        for text in ("nosink-bidirectional:1", "nosink-bidirectional:2", "nosink-bidirectional:1+bidirectional:1")
+    ]
+    named = replace(config, name="line", runs=str(tmp_path), task=TaskSpec("sts-sample", {}, pairs=64))
+    failing[plans[-1].text] = HeadError("it diverged")
+    result = run_search(named, plans, strategy="coordinate", budget=1.0)
+    [choice] = result.record.chosen.values()
+    assert choice.plan in plans[:2]
+    assert [dict(failure.point) for failure in result.record.failed] == [{"plan": plans[-1].text}]
 
 
 def test_a_search_goes_on_without_a_point_that_fails(
