@@ -26,7 +26,7 @@ from probes.export.sentence_transformers import export_sentence_transformer, pus
 from probes.report.comparison_figures import draw_scores
 from probes.report.style import Album
 from probes.runs.config_file import read_config
-from probes.runs.folder import CONFIG, RunFolder
+from probes.runs.folder import CONFIG
 from probes.runs.predict import ChosenEncoder, read_run_folder, relative_cost
 from probes.runs.run_caches import open_named
 from probes.runs.run_config import load_run_task
@@ -77,7 +77,7 @@ def _export_folder(args: ExportArgs) -> int:
     if args.head and not source.is_dir():
         raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
     layer: str | Mapping[str, str]
-    if source.is_dir() and not args.layer and (len(args.poolings) != 1 or _has_views(source)):
+    if source.is_dir() and not args.layer:
         chosen = ChosenEncoder.of(source, head=args.head, pooling=pooling)
         decoder_spec, spec, layer, read_out = chosen.decoder, chosen.spec, chosen.layer, chosen.read_out
         pooling = "" if isinstance(layer, Mapping) else spec.poolings[0]
@@ -104,12 +104,6 @@ def _export_folder(args: ExportArgs) -> int:
         reason = why_not_stock(recipe, decoder) or "stock modules would encode otherwise"
         show(f"a module of icecore reads it ({reason}): probes.export.load_sentence_transformer({args.out!r}).")
     return 0
-
-
-def _has_views(folder: Path) -> bool:
-    """Whether a folder is that of a sweep, whose points may have views, or of a run with views."""
-    run = RunFolder(folder)
-    return run.values["what"] != "run" or bool(run.spec.views)
 
 
 def _read_layer(text: str) -> str | dict[str, str]:

@@ -50,7 +50,7 @@ class PointCaches:
         self.failed |= dict.fromkeys(labels, why)
         for label in labels:
             self.of.pop(label, None)
-        watcher.say(f"{', '.join(labels)} failed, and the sweep goes on without it: {why}")
+        watcher.say(f"{', '.join(labels)} failed, and the sweep goes on: {why}")
 
 
 def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]:

@@ -256,7 +256,7 @@ class Sweep:
                 continue
             self.rows[point.label] = row
             self.watcher.say(f"{row.label}: {headline(row)}")
-        if not self.parts:
+        if not self.parts and not self.found:
             raise HeadError(f"nothing was computed on every task: {'; '.join(self.caches.failed.values())}")
 
     def evaluate(self, point: Point, config: RunConfig, task: Task) -> PlanScores:

@@ -59,7 +59,6 @@ from tests.probes.finished_run import Finished
         (["export", "parquet", "RUN", "x.parquet", "--column", "c"], "--column does nothing by itself"),
         (["export", "parquet", "RUN", "x.parquet", "--texts", "task", "--column", "c"], "--column names a column of"),
         (["export", "sentence-transformers", "RUN", "x", "--texts", "task"], "--texts does nothing for the format"),
-        (["export", "sentence-transformers", "RUN", "x", "--poolings", "mean,last"], "--poolings names mean, last"),
         (["export", "sentence-transformers", "c.yaml", "x", "--head", "h"], "--head is for a run folder"),
         (["push", "RUN", "--to", "staged", "--public"], "--public and --to exclude each other"),
     ],

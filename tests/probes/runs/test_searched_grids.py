@@ -308,7 +308,7 @@ def test_a_found_point_that_fails_on_all_rows_is_an_error(
         caches = real(grid, tasks, **options)
         if "test" in next(iter(tasks.values())).splits:
             label = next(label for label in caches.of if "last" in label or len(caches.of) == 1)
-            caches.failed[label] = "too long"
+            caches.fail([label], "too long", options["watcher"])
         return caches
 
     monkeypatch.setattr(sweep_run, "obtain_point_caches", obtain)
