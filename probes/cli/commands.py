@@ -480,7 +480,9 @@ class ExportArgs(Args):
     )
     out: str = positional("file to write; for sentence-transformers a new folder", completes="files")
     layer: str = option("", "layer, or for files several with ',' between them; all, or what the head reads")
-    poolings: tuple[str, ...] = option((), "poolings or views with ',' between them; an encoder joins several", read=_names)
+    poolings: tuple[str, ...] = option(
+        (), "poolings or views with ',' between them; an encoder joins them", read=_names
+    )
     texts: str = option("", "also write texts: of a file, of '-', or with 'task' of the run", completes="files")
     column: str = _column(needs=("--texts",))
     caches: str = _caches()

@@ -724,7 +724,8 @@ class ChosenEncoder:
         layers = {view: layer for view, (layer, _) in picks.items()}
         read_outs = {view: _read_out_of(saved, one, result, view, *pick) for view, pick in picks.items()}
         if len(picks) == 1:
-            return cls(name, decoder, spec.of_layer(layers[pooling], pooling), layers[pooling], read_outs[pooling])
+            [(view, layer)] = layers.items()
+            return cls(name, decoder, spec.of_layer(layer, view), layer, read_outs[view])
         views = {view: changes for view, changes in spec.views.items() if view in picks}
         poolings = spec.poolings if views else tuple(picks)
         several = tuple(dict.fromkeys(layers.values()))
@@ -872,12 +873,13 @@ def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
     """Whether a head was fitted on latents of the template of an extraction, and of every view of it."""
     latents, readings = saved.record.latents, spec.readings
     recorded = latents.get("views") or {"": {"plan": spec.mask_plan.text, "template": latents["template"]}}
-    if list(recorded) != list(readings):
+    if recorded.keys() != readings.keys():
         return False
     for name, view in readings.items():
-        template = {key: value for key, value in recorded[name]["template"].items() if key != "window"}
-        wanted = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
-        if wanted != (recorded[name]["plan"], template) or recorded[name].get("pooling", "") not in ("", *view.poolings):
+        there = {"pooling": view.poolings[0], **recorded[name]}
+        there["template"] = {key: value for key, value in there["template"].items() if key != "window"}
+        template = json.loads(json.dumps(view.template.to_dict()))
+        if there != {"plan": view.mask_plan.text, "template": template, "pooling": view.poolings[0]}:
             return False
     return True
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from probes.report.scores import SCORES_SCHEMA, ViewInfo, without_nan
+from probes.report.scores import SCORES_SCHEMA, FailedPoint, ViewInfo, without_nan
 from tests.probes.report.made_grid import make_grid
 from tests.probes.report.made_plans import OVER_K, make_plans, make_search
 from tests.probes.report.made_runs import MadeRun, make_pretraining, make_summary
@@ -100,6 +100,7 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     view: ViewInfo = {"plan": "causal", "template": {}, "pooling": "mean", "n_tokens": 9}
     runs.append(replace(scored.scores, cache={**scored.scores.cache, "views": {"plain": view}}))
     plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost=None)]
+    plans[0] = replace(plans[0], failed=(FailedPoint({"plan": "backward:9"}, "it diverged"),))
     everything: list[Any] = [*runs, *plans, make_grid(), make_pretraining()]
     return [without_nan(each.to_dict()) for each in everything]
 

@@ -145,7 +145,9 @@ def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: 
     over = ["decoder.revision=here,lost", "plan=causal,nosink-bidirectional:{third}"]
     grid = grid_of(config(decoder="somebody/steps"), over)
     assert [point.plan.text for point in grid.points] == ["causal", "nosink-bidirectional:10", "causal", "causal"]
-    assert grid.unread == {"revision=lost, plan=nosink-bidirectional:{third}": "there is no revision 'lost'"}
+    assert grid.unread == {
+        "revision=lost, plan=nosink-bidirectional:{third}": "FetchError: there is no revision 'lost'"
+    }
     assert "points" not in grid.settings()["sweep"]  # type: ignore[operator]
     with pytest.raises(DecoderError, match="there is no revision 'lost'"):
         grid_of(config(decoder="somebody/steps"), ["decoder.revision=lost", over[1].replace("causal,", "")]).unread  # noqa: B018
