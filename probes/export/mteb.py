@@ -299,7 +299,7 @@ def run_mteb(
     rows = []
     views = tuple(spec.views)
     poolings = (*views, JOIN.join(views)) if len(views) > 1 else views or spec.poolings
-    read = {}  # a view with a plan of its own is the same under all
+    read: dict[tuple[str, str], TextCaches] = {}  # a view with a plan of its own is the same under all
     for plan in plans:
         caches_of_plan = shared.under(plan)
         read |= {(caches_of_plan.plan_of(pooling), pooling): caches_of_plan for pooling in poolings}

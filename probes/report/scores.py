@@ -660,8 +660,8 @@ def read_plans(values: Plain) -> PlansScores:
         chosen[name] = PlanChoice(best.plan, result, choice.get("gain"), choice.get("lead"), point)
     header: Header = from_json(Header, values)
     costs = record.get("cost"), record.get("search")
-    rest = read_baselines(values), record.get("grid"), record.get("failed", ())
-    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, *rest)
+    baselines, failed = read_baselines(values), record.get("failed", ())
+    return PlansScores(header, record["test_read"], tuple(plans), chosen, *costs, baselines, record.get("grid"), failed)
 
 
 def read_baselines(values: Plain) -> Mapping[str, BaselineScores]:

@@ -82,8 +82,8 @@ def test_views_are_scored_by_themselves_and_side_by_side(
         return run_mteb(decoder, spec, [task], out=tmp_path / "mteb", caches=tmp_path / "caches", **how)
 
     changes: dict[str, Any] = {"template": InputTemplate(name="echo"), "poolings": ("echo-mean",)}
-    own = {"plain": {}, "echo": changes, "mask": {"plan": "backward:1"}}
-    views = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}, "mask": {"plan": "backward:1"}}
+    own: dict[str, Any] = {"plain": {}, "echo": changes, "mask": {"plan": "backward:1"}}
+    views: dict[str, Any] = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}, "mask": own["mask"]}
     layers = ("block_01", "block_03")
     spec = ExtractionSpec(layers=layers, views=views)
     frame = scores(spec)
@@ -96,7 +96,8 @@ def test_views_are_scored_by_themselves_and_side_by_side(
         np.testing.assert_allclose(by_view[name], alone, atol=1e-4)
     rows = pairs.rows("test")
     sides = [embed_texts(decoder, list(rows[name]), spec=spec)[1] for name in ("sentence1", "sentence2")]
-    cosines = torch.nn.functional.cosine_similarity(*(torch.cat([*side], dim=-1) for side in sides), dim=-1)
+    one, other = (torch.cat([*side], dim=-1) for side in sides)
+    cosines = torch.nn.functional.cosine_similarity(one, other, dim=-1)
     joined = frame.query("layer == 'block_03'").set_index("pooling")
     assert joined["score"]["plain+echo+mask"] == pytest.approx(spearmanr(cosines, rows["score"]).statistic, abs=1e-4)
     assert joined["revision"]["plain+echo+mask"].startswith("causal_backward_1.block_03.plain_echo_mask.")

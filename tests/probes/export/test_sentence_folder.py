@@ -236,7 +236,7 @@ def test_the_views_of_a_config_are_encoded_as_an_encoder_has_them(
         yaml.safe_dump({"decoder": {"name": str(decoder_folder), "device": "cpu"}, "views": VIEWS}, sort_keys=False)
     )
     command = ["export", "sentence-transformers", str(config)]
-    options = {"views": VIEWS, "caches": str(tmp_path / "caches")}
+    options: dict[str, Any] = {"views": VIEWS, "caches": str(tmp_path / "caches")}
     assert main([*command, str(tmp_path / "all"), "--layer", "2"]) == 0
     expected = Encoder(decoder_folder, layer=2, **options).encode(TEXTS)
     np.testing.assert_allclose(encoded(tmp_path / "all"), expected, atol=1e-5)

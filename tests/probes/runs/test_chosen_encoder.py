@@ -70,7 +70,7 @@ def test_a_run_becomes_the_encoder_that_it_chose(viewed: LoadedRun, tmp_path: Pa
     assert (chosen.head, chosen.layer) == ("layer-cosine", layer)
     assert chosen.spec.poolings == {"plain": ("mean",), "echo": ("echo-mean",)}[view]
     assert chosen.spec.template.repeat == (2 if view == "echo" else 1)
-    assert chosen.read_out is not None
+    assert isinstance(chosen.read_out, Transform)
     assert chosen.read_out.name == "standardise"
     encoder = Encoder.from_sweep(viewed.folder, caches=str(tmp_path))
     assert encoder.encode(["Ice."]).shape == (1, 32)

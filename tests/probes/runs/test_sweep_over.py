@@ -23,6 +23,7 @@ from extract.run.shards import sweep_latents
 from probes.cli.main import main
 from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
+from probes.latents.text_latents import Transform
 from probes.metrics.prediction_metrics import pearson
 from probes.report.scores import PlanScores, PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
@@ -227,7 +228,7 @@ def test_a_point_that_fails_costs_itself_alone(config: RunConfig, tmp_path: Path
         sweep(replace(config, name="all-fail"), {"decoder.name": [str(broken)]})
 
 
-SIAMESE = {"siamese-cosine": {"max_epochs": 1, "batch_size": 8, "hidden": 8, "bottleneck": 4}}
+SIAMESE: dict[str, Any] = {"siamese-cosine": {"max_epochs": 1, "batch_size": 8, "hidden": 8, "bottleneck": 4}}
 
 
 def test_a_point_whose_head_cannot_be_fitted_costs_itself_alone(
@@ -506,7 +507,7 @@ def test_the_encoder_of_a_grid_has_the_transform_of_its_point(values: list[str],
     swept = sweep(named, {"heads.layer-cosine.transform": values})
     [choice] = swept.record.chosen.values()
     [wanted] = choice.point.values()
-    read_out = ChosenEncoder.of(swept.folder).read_out
+    read_out: Any = ChosenEncoder.of(swept.folder).read_out
     kind = "none" if choice.result.chosen.get("kind") == "raw" else wanted
     assert ("none" if read_out is None else read_out.name) == kind
 
@@ -520,10 +521,9 @@ def test_the_encoder_of_a_grid_over_decoders_has_the_head_of_its_decoder(config:
         alone = replace(
             named, name="one", decoder=replace(config.decoder, name=str(tmp_path / choice.point["decoder.name"]))
         )
-        theirs = ChosenEncoder.of(run(alone).folder).read_out
-        mine = ChosenEncoder.of(swept.folder).read_out
-        assert mine is not None
-        assert theirs is not None
+        theirs, mine = (ChosenEncoder.of(folder).read_out for folder in (run(alone).folder, swept.folder))
+        assert isinstance(mine, Transform)
+        assert isinstance(theirs, Transform)
         assert torch.equal(mine.mean, theirs.mean)
 
 
@@ -542,11 +542,11 @@ def test_points_that_differ_in_their_views_have_latents_of_their_own(config: Run
             [one], [other] = row.heads.values(), alone.record.heads.values()
             assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
             if row.point == choice.point:
-                joined = [
+                mine, theirs = (
                     Encoder.from_sweep(folder, pooling="two+one", caches=config.caches).encode(texts)
                     for folder in (swept.folder, alone.folder)
-                ]
-                np.testing.assert_allclose(*joined, atol=1e-5)
+                )
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
 def test_a_source_on_which_nothing_can_be_scored_is_left_out(config: RunConfig, tmp_path: Path) -> None:
