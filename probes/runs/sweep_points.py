@@ -183,9 +183,8 @@ class Sweep:
         """Fit every point, choose, and read test."""
         parts = {label: task if reads_all else task.without_test() for label, task in self.tasks.items()}
         self.fit_all(lambda point: point.config, parts, needs_score=self.grid.is_of_plans)
-        lost = next((p.label for p in (self.found or {}).values() if p.label not in self.rows), "")
-        if lost:
-            raise HeadError(f"{lost!r} was found, but fails on all rows: {self.caches.failed[lost]}")
+        if self.found and (failed := [point.label for point in self.found.values() if point.label not in self.rows]):
+            raise HeadError(f"{failed[0]!r} was found, but fails on all rows: {self.caches.failed[failed[0]]}")
         reference = self._reference()
         chosen = {name: self._choose(name) for name in self.slots}
         test_read = self._read_tests(chosen, reference, reads_all=reads_all)

@@ -554,7 +554,7 @@ def test_the_encoder_of_a_grid_has_the_transform_of_its_point(values: list[str],
     swept = sweep(named, {"heads.layer-cosine.transform": values})
     [choice] = swept.record.chosen.values()
     [wanted] = choice.point.values()
-    read_out: Any = ChosenEncoder.of(swept.folder).read_out
+    read_out = ChosenEncoder.of(swept.folder).read_out
     kind = "none" if choice.result.chosen.get("kind") == "raw" else wanted
     assert not isinstance(read_out, Mapping)
     assert ("none" if read_out is None else read_out.name) == kind
@@ -591,7 +591,7 @@ def test_points_that_differ_in_their_views_have_latents_of_their_own(config: Run
             [one], [other] = row.heads.values(), alone.record.heads.values()
             assert one.selection_score == pytest.approx(other.selection_score, abs=1e-4)
             if row.point == choice.point:
-                mine, theirs = (
+                joined = [
                     Encoder.from_sweep(folder, pooling="two+one", caches=config.caches).encode(texts)
                     for folder in (swept.folder, alone.folder)
                 ]
