@@ -159,7 +159,7 @@ def test_a_search_is_the_same_whatever_test_says(strategy: str, planted: Planted
     assert len(clean["search"]["trials"][0]["scores"]) > 1
     for scores in found.values():
         assert scores["search"] == clean["search"]
-        assert point_of(scores) == point_of(clean) != planted.rival
+        assert point_of(scores) == point_of(clean)
         assert before_test(scores["plans"]) == before_test(clean["plans"])
         assert before_test(scores["chosen"]) == before_test(clean["chosen"])
     read = [scores["chosen"][HEAD]["summary"]["test"]["accuracy"]["mean"] for scores in found.values()]
