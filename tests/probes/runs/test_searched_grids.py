@@ -24,31 +24,17 @@ from probes.runs.run import RunResult
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_run import search_grid, sweep
 from tests.probes.runs.random_kills import results, without_times
+from tests.probes.runs.small_grid import OVER as SMALL
+from tests.probes.runs.small_grid import config_in
 
 N_BLOCKS = 3
-OVER = {
-    "plan": ["causal", "bidirectional:3"],
-    "encoder": {"plain": {}, "last": {"poolings": ["last"]}, "echo": {"template": "echo", "poolings": ["echo-mean"]}},
-}
+OVER = {**SMALL, "plan": ["causal", "bidirectional:3"]}
 BUDGET = 0.75
-
-
-def config_in(folder: Path, decoder: Path, **values: Any) -> RunConfig:
-    plain = {
-        "name": "grid",
-        "decoder": str(decoder),
-        "task": {"name": "sts-sample", "pairs": 60},
-        "heads": {"layer-cosine": {}},
-        "bootstrap": 100,
-        "caches": str(folder / "caches"),
-        "runs": str(folder / "runs"),
-    }
-    return RunConfig(**{**plain, **values})
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> RunConfig:
-    return config_in(tmp_path_factory.mktemp("searched"), decoder_folder)
+    return config_in(tmp_path_factory.mktemp("searched"), decoder_folder, pairs=60)
 
 
 @pytest.fixture(scope="module")

@@ -40,24 +40,7 @@ from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
 from probes.runs.sweep_run import run_search, run_sweep, sweep
 from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import save_decoder
-
-OVER = {
-    "plan": ["causal", "bidirectional:1"],
-    "encoder": {"plain": {}, "last": {"poolings": ["last"]}, "echo": {"template": "echo", "poolings": ["echo-mean"]}},
-}
-
-
-def config_in(folder: Path, decoder: Path, **values: Any) -> RunConfig:
-    plain = {
-        "name": "grid",
-        "decoder": str(decoder),
-        "task": {"name": "sts-sample", "pairs": 16},
-        "heads": {"layer-cosine": {}},
-        "bootstrap": 100,
-        "caches": str(folder / "caches"),
-        "runs": str(folder / "runs"),
-    }
-    return RunConfig(**{**plain, **values})
+from tests.probes.runs.small_grid import OVER, config_in
 
 
 @pytest.fixture(scope="module")

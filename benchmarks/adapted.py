@@ -1,0 +1,143 @@
+"""Whether adapting a decoder on two cores makes it a better frozen encoder: adapters, what they can do, and probes.
+
+    python -m benchmarks.adapted STUDY [SYSTEM ...] [--parts infilling,stsb]  # adapt and measure, or go on
+    python -m benchmarks.adapted STUDY --out benchmarks/results/adapted-smollm2.json  # gather what is there
+
+A system is the decoder under a plan, or one of its adapters under `bidirectional`. STUDY holds `adapters/`,
+`infilling/SYSTEM`, `runs/SYSTEM-TASK` and caches. The reference of all differences is the best plan without training.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe_machine
+from probes.adaptation.abilities import compare_abilities
+from probes.cli.main import main as icecore
+from probes.report.scores import without_nan
+from probes.runs.compare import compare
+
+DECODER = "smollm2-135m-instruct"
+PLANS = {"nosink": "nosink-bidirectional:10", "causal": "causal", "bidirectional": "bidirectional"}
+"""Without training; the first is the reference of probes."""
+BASE = "causal"
+"""What stands for the decoder in abilities, which have plans of their own."""
+ADAPTERS = {
+    "wiki-0": [],
+    "wiki-1": ["--seed", "1"],
+    "wiki-2": ["--seed", "2"],
+    "mntp": ["--phases", "[{steps: 300, weights: {mntp: 1}}]"],
+    "mntp-msg": ["--phases", "[{steps: 300, weights: {mntp: 1, msg: 1}}]"],
+    "all": [
+        "--phases",
+        "[{steps: 200, weights: {mntp: 1, msg: 1}}, {steps: 100, weights: {mntp: 1, msg: 1, sscl: 9}}]",
+    ],
+    "mtp": ["--phases", "[{steps: 300, weights: {mtp: 1}}]"],
+}
+"""Name to what differs from `configs/adapt/wiki.yaml`."""
+SYSTEMS = (*PLANS, *ADAPTERS)
+WORD_LAYERS = "10,14,18,20,22,24,26,28,final_norm"
+TASKS = {
+    "stsb": (
+        ["configs/stsb-nosink.yaml", "--heads", "layer-cosine,siamese-cosine", "--seeds", "0"],
+        ("layer-cosine", "siamese-cosine"),
+    ),
+    "wnut17": (["configs/wnut17-ner.yaml", "--extraction.layers", WORD_LAYERS], ("token-classifier",)),
+    "ud-ewt": (
+        ["configs/ud-ewt-pos.yaml", "--extraction.layers", WORD_LAYERS, "--task.pairs", "2000"],
+        ("token-classifier",),
+    ),
+}
+"""Task to its run and the heads that are compared."""
+INFILLING = ["--rows", "200", "--continuations", "100"]
+
+
+def measure(study: Path, system: str, parts: list[str]) -> None:
+    """Make the adapter of a system, measure what it can do, and probe it; what is there is found."""
+    adapter, plan = study / "adapters" / system, PLANS.get(system, "bidirectional")
+    is_adapted = system in ADAPTERS
+    if is_adapted:
+        where = ["--name", system, "--adapters", str(adapter.parent)]
+        _icecore("adapt", "configs/adapt/wiki.yaml", *where, *ADAPTERS[system])
+    folder = study / "infilling" / system
+    if "infilling" in parts and (is_adapted or system == BASE) and not folder.exists():
+        _icecore("infill", DECODER, *["--adapter", str(adapter)] * is_adapted, *INFILLING, "--out", str(folder))
+    for task, (run, _) in TASKS.items():
+        if task in parts:
+            where = ["--name", f"{system}-{task}", "--runs", str(study / "runs"), "--caches", str(study / "caches")]
+            under = ["--extraction.plan", plan, *["--decoder.adapter", str(adapter)] * is_adapted]
+            _icecore("run", *run, *where, *under)
+
+
+def _icecore(*words: str) -> None:
+    print("icecore", *words, flush=True)
+    status = icecore([*words, "--verbose"])
+    if status:
+        raise SystemExit(status)
+
+
+def gather(study: Path) -> dict[str, Any]:
+    """Gather records of adapters, abilities over the decoder's, and probes over the best plan without training."""
+    records = {name: study / "adapters" / name / "adaptation.json" for name in ADAPTERS}
+    return {
+        "machine": describe_machine(),
+        "decoder": DECODER,
+        "plans": PLANS,
+        "adapters": {name: _adapter(json.loads(path.read_text())) for name, path in records.items() if path.exists()},
+        "abilities": _abilities(study),
+        "tasks": {f"{task} {head}": _probes(study, task, head) for task, (_, heads) in TASKS.items() for head in heads},
+    }
+
+
+def _adapter(record: dict[str, Any]) -> dict[str, Any]:
+    keys = ("plan", "objectives", "dropped", "steps", "best_step", "held_out", "tokens", "tokens_per_second", "seconds")
+    asked = {key: record["config"][key] for key in ("phases", "seed", "lora", "training")}
+    return {**{key: record[key] for key in keys}, **asked, "versions": record["versions"]}
+
+
+def _abilities(study: Path) -> list[dict[str, Any]]:
+    folders = [study / "infilling" / system for system in (BASE, *ADAPTERS)]
+    there = [folder for folder in folders if (folder / "scores.json").exists()]
+    rows = []
+    for row in compare_abilities(there) if len(there) > 1 else []:
+        gain = row.over_plan or row.over_first
+        rows.append(
+            {"ability": row.name, "system": row.folder, "plan": row.plan, "value": row.score.mean}
+            | {"low": row.score.low, "high": row.score.high, "n_units": row.n_units}
+            | ({"difference": [gain.value, gain.low, gain.high], "p_value": row.p_value} if gain else {})
+        )
+    return rows
+
+
+def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:
+    folders = {system: study / "runs" / f"{system}-{task}" for system in SYSTEMS}
+    there = {system: path for system, path in folders.items() if (path / "scores.json").exists()}
+    if len(there) < 2:
+        return []
+    compared = compare(list(there.values()), head=head)
+    rows = compared.table.to_dict("records")
+    for system, row, run in zip(there, rows, compared.runs, strict=True):
+        test = run.result.summary["test"][compared.metric]
+        row |= {"run": system, "layer": run.result.chosen.get("layer"), "interval": [test.low, test.high]}
+    return [without_nan(row) for row in rows]
+
+
+def main() -> None:
+    """Measure systems, or gather what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", type=Path)
+    parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--parts", default="infilling,stsb,wnut17,ud-ewt")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    for system in asked.systems:
+        if system not in SYSTEMS:
+            parser.error(f"{system!r} is no system; allowed: {', '.join(SYSTEMS)}.")
+        measure(asked.study, system, asked.parts.split(","))
+    if asked.out:
+        asked.out.write_text(json.dumps(gather(asked.study), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
