@@ -97,7 +97,7 @@ class TrainingSpec:
     clip: float = 1.0
     """Largest norm of the gradient; 0 for any."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the computation; auto: bfloat16 where the device has it."""
+    """Of the computation; auto: bfloat16 on a GPU that has it. Some processors have it too and gain by it."""
     check_every: int = 25
     """Steps between two looks at the held-out loss, at which the state to resume from is written too."""
     held_out: int = 64

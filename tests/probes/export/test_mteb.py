@@ -207,6 +207,25 @@ def test_retrieval_reads_documents_as_the_template_says(mteb: Any, decoder: Deco
     assert scores["same"][1] != scores["other"][1]
 
 
+@pytest.mark.parametrize("views", [{}, {"one": {}, "two": {"plan": "backward"}}])
+def test_documents_are_read_with_their_own_instruction(
+    views: dict[str, Any], mteb: Any, decoder: Decoder, tmp_path: Path
+) -> None:
+    def read(prompt_type: str, **template: str) -> Any:
+        spec = ExtractionSpec(layers=("block_02",), template=InputTemplate(**template), views=views)  # type: ignore[arg-type]
+        encoder: Any = as_mteb_encoder(decoder, spec=spec, layer="block_02", caches=tmp_path)
+        metadata = mteb.get_task("NFCorpus").metadata
+        texts = [{"text": ["Ice is cold.", "Snow fell on the harbour."]}]
+        return encoder.encode(
+            texts, prompt_type=prompt_type, task_metadata=metadata, hf_split="test", hf_subset="default"
+        )
+
+    both = {"instruction": "Find this: ", "document_instruction": "A table: "}
+    np.testing.assert_array_equal(read("document", **both), read("query", instruction="A table: "))
+    np.testing.assert_array_equal(read("query", **both), read("query", instruction="Find this: "))
+    assert np.abs(read("document", **both) - read("query", **both)).max() > 1e-3
+
+
 def test_lists_benchmarks_types_and_subsets_are_found_offline(mteb: Any) -> None:
     del mteb
     lbw, magnet, chinese = (find_tasks([name]) for name in ("lbw", "magnet", "c-mteb"))
