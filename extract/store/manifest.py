@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from extract.errors import CacheError, CacheIdentityError, IcecoreError
@@ -137,7 +138,7 @@ class Manifest:
         """Return the width of a layer: that of the decoder, unless it is a tap of another one."""
         return (self.identity.widths or {}).get(layer) or int(self.identity.decoder["width"])
 
-    @property
+    @cached_property
     def id(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
         return digest_json(self.identity.to_plain())

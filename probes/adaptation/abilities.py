@@ -33,7 +33,7 @@ from probes.report import style
 from probes.report.blocks import NOTHING, Block, Heading, Table, cell, markdown, number
 from probes.report.document import FEW_UNITS
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
-from probes.report.scores import Plain, seal_scores, without_nan
+from probes.report.scores import Plain, seal_scores, sealed_scores
 from probes.report.style import Album
 from probes.runs.compare import LEVEL, unique_names
 
@@ -209,8 +209,7 @@ def write_scores(folder: Path, scores: AbilityScores) -> None:
     """Write the rows of every ability, and scores.json, which holds their digest, last."""
     rows = write_csv([COLUMNS, *(row for ability in scores.abilities for row in _rows(ability))]).encode()
     write_file(folder / ROWS, rows)
-    values = without_nan({**scores.to_dict(), "rows_sha256": digest_bytes(rows)})
-    sealed = {**values, "sha256": seal_scores(values)}
+    sealed = sealed_scores({**scores.to_dict(), "rows_sha256": digest_bytes(rows)})
     write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")
 
 

@@ -63,6 +63,11 @@ class HeadOptions:
         """Its options, of the first source; None for a head without any."""
         return self.values[0] if self.values else None
 
+    @property
+    def start(self) -> str:
+        """How its network of pairs starts: `fresh`, or else from autoencoders; those of words have a `start` too."""
+        return self.options.get("start", "fresh") if isinstance(self.options, Mapping) else "fresh"
+
 
 def split_data_options(name: str, options: Options) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """Separate a head's options from the pooling (empty for the first extracted one) and the layers it reads."""

@@ -169,11 +169,10 @@ class PairFits(Head):
     @staticmethod
     def check(task: PairTask, resolved: HeadOptions, purpose: Purpose) -> None:
         """Refuse a task without splits to fit and choose on, and autoencoders where a plan is chosen."""
-        start = resolved.options.get("start", "fresh")
-        if purpose.chooses_plan and start != "fresh":
+        if purpose.chooses_plan and resolved.start != "fresh":
             raise ConfigError(
-                f"head {resolved.name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan "
-                "would need its own; use start: fresh, or `icecore run` for each plan."
+                f"head {resolved.name!r} has start {resolved.start!r}, but a sweep fits no autoencoders, of which "
+                "every plan would need its own; use start: fresh, or `icecore run` for each plan."
             )
         for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
             if split not in task.splits:
@@ -290,7 +289,7 @@ class PairFits(Head):
     @cached_property
     def encoders(self) -> SavedHead[LayerAutoencoder] | None:
         """The autoencoders that the head starts from, if it does."""
-        start = self.arguments.get("start", "fresh")
+        start = self.resolved.start
         if start == "fresh":
             return None
         if self.context.autoencoders is None:

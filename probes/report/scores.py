@@ -598,15 +598,20 @@ class PlansInfo(TypedDict):
     failed: NotRequired[tuple[FailedPoint, ...]]
 
 
+def sealed_scores(values: Plain) -> Plain:
+    """Return the content of scores.json as it is read back, null where a number is missing, with its digest."""
+    plain = json.loads(json.dumps(without_nan(values)))
+    return {**plain, "sha256": seal_scores(plain)}
+
+
 def seal_scores(values: Plain) -> str:
-    """Digest the content of scores.json, without the digest that it holds: SHA-256 in hexadecimal digits.
+    """Digest the content of scores.json as it is read, without the digest in it: SHA-256 in hexadecimal digits.
 
     Example:
         >>> seal_scores({"a": 1, "sha256": "anything"}) == seal_scores({"a": 1})
         True
     """
-    rest = json.loads(json.dumps({key: value for key, value in values.items() if key != "sha256"}))
-    return digest_text(json.dumps(rest, sort_keys=True))
+    return digest_text(json.dumps({key: value for key, value in values.items() if key != "sha256"}, sort_keys=True))
 
 
 def check_scores(values: Plain) -> None:

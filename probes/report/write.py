@@ -31,7 +31,7 @@ from probes.report.predictions import (
     write_scored,
 )
 from probes.report.run_figures import draw_autoencoders, draw_figures
-from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores, without_nan
+from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores, sealed_scores
 from probes.report.style import Album
 
 SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
@@ -115,10 +115,8 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
 
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md); one that says the same stays."""
-    values = without_nan(scores.to_dict())
-    sealed = {**values, "sha256": seal_scores(values)}
-    written = _read_scores(folder)
-    if written is None or _told(written) != _told(json.loads(json.dumps(sealed))):
+    sealed, written = sealed_scores(scores.to_dict()), _read_scores(folder)
+    if written is None or _told(written) != _told(sealed):
         write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")
 
 

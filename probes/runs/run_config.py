@@ -209,18 +209,12 @@ class RunConfig:
             self._check_random_decoder()
 
     def _check_random_decoder(self) -> None:
-        """Refuse a decoder that has no other with random weights, and heads that read more than its latents."""
+        """Refuse a decoder that has no other with random weights."""
         if self.decoder.merge or self.decoder.adapter or split_random(self.decoder.name)[1] is not None:
             raise ConfigError(
                 f"random_decoder is true, but decoder {self.decoder.name!r} is merged, adapted or random already; name "
                 "a plain one, or set random_decoder to false."
             )
-        for name, options in self.heads.items():
-            if (options or {}).get("start", "fresh") != "fresh":
-                raise ConfigError(
-                    f"random_decoder is true, but head {name!r} starts from autoencoders of the trained decoder; use "
-                    "start: fresh, or set random_decoder to false."
-                )
 
     def _check_heads(self) -> None:
         """Refuse options of heads, and poolings that they read and nobody extracts."""
@@ -413,8 +407,7 @@ def load_run_task(config: RunConfig) -> "Task":
 def obtain_corpus(config: RunConfig) -> "Corpus | None":
     """Load the pretraining corpus of a run; None when no head of it starts from autoencoders."""
     spec = config.pretraining
-    starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
-    if not spec.corpus or all(start == "fresh" for start in starts):
+    if not spec.corpus or all(head.start == "fresh" for head in config.resolve_heads().values()):
         return None
     config.require_files("pretraining")
     from probes.data.task import load_corpus

@@ -71,13 +71,17 @@ class PairKind(ShippedKind):
                 f"anchor_identical is true, but head {resolved.name!r} has pair_features {n_features} and so predicts "
                 "no constant for a text paired with itself; set it to false, or pair_features to 0."
             )
-        start = arguments.get("start", "fresh")
-        if start == "fresh":
+        if resolved.start == "fresh":
             return
+        if config.random_decoder:
+            raise ConfigError(
+                f"random_decoder is true, but head {resolved.name!r} starts from autoencoders of the trained decoder; "
+                "use start: fresh, or set random_decoder to false."
+            )
         if not config.pretraining.corpus:
             raise ConfigError(
-                f"head {resolved.name!r} has start {start!r}, but `pretraining.corpus` is empty; name the corpus of "
-                "its autoencoders (icecore list corpora), or use start: fresh."
+                f"head {resolved.name!r} has start {resolved.start!r}, but `pretraining.corpus` is empty; name the "
+                "corpus of its autoencoders (icecore list corpora), or use start: fresh."
             )
         from probes.heads.pair_heads import require_same_encoders
 

@@ -55,6 +55,7 @@ from probes.report.scores import (
     PlansScores,
     read_run,
     seal_scores,
+    sealed_scores,
     without_nan,
 )
 from probes.report.style import Album
@@ -409,6 +410,7 @@ def test_a_run_folder_is_whole(
             assert min(image.size) > 300
             assert np.ptp(np.asarray(image.convert("L"))) > 100
     written = read_json(folder / "scores.json")
+    assert written == sealed_scores(made.scores.to_dict())
     assert written.pop("sha256") == seal_scores(written)
     assert written == without_nan(made.scores.to_dict())
     assert without_nan(read_run(written).to_dict()) == written

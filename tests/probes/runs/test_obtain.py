@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import probes.data.task
-from extract.errors import TaskError
+from extract.errors import ConfigError, TaskError
 from extract.store.cache import LatentCache
 from probes.data.task import Corpus
 from probes.heads.layer_head import load_head
@@ -50,6 +50,16 @@ def test_the_corpus_is_loaded_where_a_head_starts_from_it(
     assert (found is not None) == is_needed
     if found is not None:
         assert (found.name, len(found.texts())) == ("sts-sample", 20)
+
+
+def test_only_heads_of_pairs_start_from_autoencoders() -> None:
+    """A token head has a `start` too, which names how its weights begin."""
+    words: dict[str, Any] = {"task": {"name": "words-sample"}, "heads": {"token-classifier": {"start": "prior"}}}
+    corpus: dict[str, Any] = {"pretraining": {"corpus": "sts-sample"}}
+    assert obtain_corpus(RunConfig(**words, **corpus)) is None
+    assert RunConfig(**words, random_decoder=True).random_decoder
+    with pytest.raises(ConfigError, match="head 'siamese-cosine' starts from autoencoders of the trained decoder"):
+        RunConfig(**corpus, heads={"siamese-cosine": {"start": "frozen"}}, random_decoder=True)
 
 
 def test_without_a_corpus_there_is_none() -> None:
