@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -31,9 +31,6 @@ from probes.runs.predict import ChosenEncoder, read_run_folder, relative_cost
 from probes.runs.run_caches import open_named
 from probes.runs.run_config import load_run_task
 from probes.runs.task_kinds import KINDS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # --- Files and folders ---
 
@@ -129,18 +126,14 @@ def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, 
         raise ConfigError(f"the run has no head {name!r}; allowed: {', '.join(run.scores.heads)}.")
     result = run.scores.heads[name]
     pooling, _, layer = str(result.chosen.get("layer", "")).rpartition("/")
-    return run.decoder, run.spec, layer, pooling or _one(result.pooling.split("+"))
+    return run.decoder, run.spec, layer, pooling or ("" if "+" in result.pooling else result.pooling)
 
 
 def _of_config(name: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
     config = read_config([], file=name)
-    layers = config.extraction.layers
+    layers, poolings = config.extraction.layers, config.extraction.poolings_read(of_words=False)
     layer = layers[0] if len(layers) == 1 and layers[0] not in ("all", "blocks", "upper-half") else ""
-    return config.decoder, config.extraction, layer, _one(config.extraction.poolings_read(of_words=False))
-
-
-def _one(names: "tuple[str, ...] | list[str]") -> str:
-    return names[0] if len(names) == 1 else ""
+    return config.decoder, config.extraction, layer, poolings[0] if len(poolings) == 1 else ""
 
 
 # --- The hub ---
@@ -212,7 +205,7 @@ def mteb_command(args: MtebArgs) -> int:
     return 0
 
 
-def _show_scores(frame: "pd.DataFrame", columns: list[str], title: str) -> None:
+def _show_scores(frame: pd.DataFrame, columns: list[str], title: str) -> None:
     """Print the best layer of every group of scores, and the last one."""
     keys = [*columns, *(["plan"] if frame["plan"].nunique() > 1 else []), "pooling"]
     table = Table(title=printable(title), box=SIMPLE)

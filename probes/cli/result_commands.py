@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as ScreenTable
@@ -14,16 +14,13 @@ from extract.files import write_file, write_frame
 from probes.adaptation.abilities import compare_abilities, holds_abilities, score_screen, verdicts, write_compared
 from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
-from probes.report.blocks import Block, Table, cell, metric_label, number, percent
+from probes.report.blocks import Block, Table, cell, metric_label, number, percent, signed_interval
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import digest_source, is_drawn, note_drawn
 from probes.report.style import Album
 from probes.runs.compare import Comparison, compare, note_on_settings, write_comparison, write_report
 from probes.runs.results import centres_of_gravity, layers_across, open_runs, rank_systems
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def compare_command(args: CompareArgs) -> int:
@@ -92,15 +89,12 @@ def _across(args: CompareArgs) -> int:
         Console(markup=False).print(_on_screen(table, title))
     show("\n".join(notes))
     if args.out:
-        best = centres.loc[centres["centre"].idxmin()] if centres["centre"].notna().any() else None
-        answers = (
-            ()
-            if best is None
-            else (
-                f"Scores are gained lowest in {best['task']} ({best['plan']}, {best['head']}): centre of gravity "
-                f"{number(best['centre'], 2)} of the depth.",
-            )
-        )
+        answers: tuple[str, ...] = ()
+        if centres["centre"].notna().any():
+            best = centres.loc[centres["centre"].idxmin()]
+            where = f"{best['task']} ({best['plan']}, {best['head']})"
+            depth = number(best["centre"], 2)
+            answers = (f"Scores are gained lowest in {where}: centre of gravity {depth} of the depth.",)
         page = Page("Runs of any tasks", "Where do layers gain their scores?", answers, (), ())
         _write(open_output(args.out), frames, page, (*tables, *notes), draw_across, args.figures)
     return 0
@@ -124,7 +118,7 @@ def _by_layer(args: CompareArgs) -> int:
             percent(row.over),
             percent(row.value),
             percent(row.difference, sign="+"),
-            f"{percent(row.low, sign='+')} to {percent(row.high, sign='+')}",
+            signed_interval(row.low, row.high),
         )
         for row in frame.itertuples()
     ]
@@ -143,7 +137,7 @@ def _by_layer(args: CompareArgs) -> int:
     return 0
 
 
-def _centres_table(centres: "pd.DataFrame") -> Table:
+def _centres_table(centres: pd.DataFrame) -> Table:
     rows = []
     for name, part in name_curves(centres).items():
         row = part.iloc[0]
@@ -164,10 +158,10 @@ def _on_screen(table: Table, title: str) -> ScreenTable:
 
 def _write(
     folder: Path,
-    frames: "Mapping[str, pd.DataFrame]",
+    frames: Mapping[str, pd.DataFrame],
     page: Page,
     blocks: tuple[Block, ...],
-    draw: "Callable[[Album, Mapping[str, pd.DataFrame]], None]",
+    draw: Callable[[Album, Mapping[str, pd.DataFrame]], None],
     formats: tuple[str, ...],
 ) -> None:
     """Write frames as tables, their figures, and a page of both."""

@@ -4,6 +4,7 @@ A point is a whole configuration: that of the sweep with the keys of its values,
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,16 +12,10 @@ from difflib import get_close_matches
 from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from extract.decoders.decoder_spec import short_name
-from extract.errors import (
-    ConfigError,
-    DecoderError,
-    IcecoreError,
-    UsageError,
-    first_line,
-    unknown_name,
-)
+from extract.errors import ConfigError, DecoderError, IcecoreError, UsageError, first_line, unknown_name
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
@@ -149,16 +144,12 @@ def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
     """Read the axes of a sweep: those of the section `sweep` of its file, or the typed ones, `AXIS=VALUE,VALUE`.
 
     A typed axis takes some of the named values of the file, as `encoder=plain,echo`; without `=` all of them.
-
-    Raises:
-        ConfigError: An axis is no key, names a value twice, or has none.
     """
     listed = _mapping(config.sweep.get("over", {}), "sweep.over")
     listed |= {
         key: config.sweep[name] for key, name in ((PLAN_KEY, "plans"), (RATIO, "ratios")) if name in config.sweep
     }
-    read = [_read_axis(str(name), values, config) for name, values in listed.items()]
-    named = {axis.name: axis for axis in read}
+    named = {axis.name: axis for axis in (_read_axis(str(name), values, config) for name, values in listed.items())}
     if not over:
         return tuple(named.values())
     axes = [_read_typed(text, named, config) for text in over]
@@ -166,11 +157,6 @@ def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
     if repeated:
         raise ConfigError(f"--over {repeated[0]} is given twice; give all its values at once.")
     return tuple(axes)
-
-
-def plan_axis(plans: Sequence[MaskPlan]) -> Axis:
-    """Return the axis of mask plans."""
-    return Axis(PLAN, {plan.text: {PLAN_KEY: plan.text} for plan in plans})
 
 
 def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis:
@@ -194,17 +180,12 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
     if name not in PRESETS:
         hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
-        keys = [] if _is_key(name) else _keys_near(name)
-        raise unknown_name("axis", name, [*named, *PRESETS, *keys], hint=hint)
+        n_parts = name.count(".") + 1  # keys are written as short as the name
+        keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
+        near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)
+        raise unknown_name("axis", name, [*named, *PRESETS, *near], hint=hint)
     axis, read = PRESETS[name]
     return Axis(axis, read(config))
-
-
-def _keys_near(name: str) -> list[str]:
-    """List the keys whose names are nearest to a name, written as short as it is."""
-    n_parts = name.count(".") + 1
-    names = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
-    return get_close_matches(name, list(names), n=3)
 
 
 def split_values(text: str) -> list[str]:
@@ -270,10 +251,13 @@ def short_key(key: str) -> str:
 
 def _ratio_axis(values: object, config: RunConfig) -> Axis:
     """Read the ratios of a merge of two checkpoints: the weight of the second."""
+    listed: Any = split_values(values) if isinstance(values, str) else values
+    listed = listed if isinstance(listed, list | tuple) else [listed]
     try:
-        ratios = [float(value) for value in (split_values(values) if isinstance(values, str) else _list(values))]
+        ratios = [float(value) for value in listed]
     except ValueError as error:
-        raise ConfigError(f"--ratios is {_text(values)!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
+        text = ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+        raise ConfigError(f"--ratios is {text!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
     merge = config.decoder.merge
     if len(merge) != 2:
         raise ConfigError(
@@ -287,14 +271,6 @@ def _ratio_axis(values: object, config: RunConfig) -> Axis:
     if not parts:
         raise ConfigError("there is no ratio; give some with ',' between them, as 0,0.25,0.5,0.75,1.")
     return Axis(RATIO, {label: {"decoder.merge": to_plain(pair)} for label, pair in parts.items()})
-
-
-def _list(values: object) -> Sequence[str | float]:
-    return values if isinstance(values, list | tuple) else [values]  # type: ignore[list-item]
-
-
-def _text(values: object) -> str:
-    return ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
 
 
 def _mapping(value: object, where: str) -> dict[object, object]:
@@ -338,12 +314,7 @@ def _labels(values: Sequence[object]) -> list[str]:
 
 
 def read_search(config: RunConfig, strategy: str = "", budget: float | None = None) -> tuple[str, float]:
-    """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of its file.
-
-    Raises:
-        UsageError: A budget without a search.
-        ConfigError: A budget that is no number.
-    """
+    """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of a file."""
     strategy = strategy or str(config.sweep.get("search") or "")
     share = config.sweep.get("budget") if budget is None else budget
     if share is None:
@@ -367,19 +338,10 @@ def make_grid(
     choose_on: str = "",
     choose_by: str = "rows",
 ) -> Grid:
-    """Span a grid: every combination of the values of its axes, or those in a list.
+    """Span a grid: every combination of the values of its axes, or those in the list `points`.
 
-    Args:
-        config: The configuration of the sweep.
-        axes: Its axes.
-        points: Whole combinations, axis to the name of its value; all when empty.
-        reference: Some values of the point to compare with, as text or a mapping; the first value of other axes, but
-            causal of the plans where it is among them.
-        choose_on: As of `Grid`.
-        choose_by: As of `Grid`.
-
-    Raises:
-        ConfigError: No axis, a combination that a run would refuse (names it), or no such reference.
+    `reference` are some values of the point to compare with; of other axes it is causal where that is a value, or else
+    the first one.
     """
     if not axes:
         raise ConfigError(
@@ -388,7 +350,7 @@ def make_grid(
         )
     _refuse_shared_keys(axes)
     by_name = {axis.name: axis for axis in axes}
-    n_points = len(points) or _size(axes)
+    n_points = len(points) or math.prod(len(axis.values) for axis in axes)
     if n_points > MOST_POINTS:
         raise ConfigError(f"the sweep has {n_points:,} points; allowed: {MOST_POINTS:,}.")
     if points:
@@ -431,15 +393,8 @@ def plan_grid(
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")
     with allow_code([name for plan in plans for name in plan.kind_names if PLACE.fullmatch(name)]):  # read before
-        axes = [plan_axis(list(dict.fromkeys(plans)))]
+        axes = [Axis(PLAN, {plan.text: {PLAN_KEY: plan.text} for plan in plans})]
         return make_grid(config, axes, reference=reference, choose_on=choose_on, choose_by=choose_by)
-
-
-def _size(axes: Sequence[Axis]) -> int:
-    size = 1
-    for axis in axes:
-        size *= len(axis.values)
-    return size
 
 
 def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str]) -> Point:
@@ -467,11 +422,7 @@ def _but_shares(settings: Settings) -> Settings:
 
 
 def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:
-    """Read some values of a point: a mapping, `axis=value,axis=value`, or a value that only one axis has.
-
-    Raises:
-        UnknownNameError: An axis or a value that is not in the sweep.
-    """
+    """Read some values of a point: a mapping, `axis=value,axis=value`, or a value that only one axis has."""
     pairs = text.items() if isinstance(text, Mapping) else _pairs(text, axes)
     point: dict[str, str] = {}
     for name, value in pairs:

@@ -38,6 +38,7 @@ from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.head_table import TaskKind
 from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
+from probes.heads.result import HeadResult
 from probes.latents.text_latents import Transform, no_transform
 from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
@@ -49,7 +50,6 @@ from probes.runs.task_kinds import KINDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from probes.heads.result import HeadResult
     from probes.report.page import ShownPage
 
 
@@ -131,14 +131,7 @@ class RowScorer:
     ) -> list[Answer]:
         """Predict rows of which some may be bad: each gets its prediction, or the reason why there is none.
 
-        Args:
-            rows: Rows as a `RowReader` reads them.
-            with_probabilities: Whether to give the probability of every class.
-            is_clipped: Whether numbers outside the range of gold become its nearest end.
-
-        Raises:
-            HeadError: The head predicts nothing of single rows, or gives no probabilities; or there is no range of
-                gold to clip to.
+        With `is_clipped`, numbers outside the range of gold become its nearest end.
         """
         if is_clipped:
             self.require_range()
@@ -191,7 +184,10 @@ class RowScorer:
                 fields = {**self.fields(row.row, answer.prediction), **shares}
             if row.values:  # beside the user's own columns, which hold the texts
                 fields = {name: value for name, value in fields.items() if not name.startswith(("text", "word"))}
-            values = {name: _writable(value) for name, value in row.values.items()}
+            values = {  # half a character, which no file can hold, is written as its code
+                name: value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+                for name, value in row.values.items()
+            }
             yield {**values, **{_free_name(name, used): value for name, value in fields.items()}}
 
     def predict_proba(self, rows: Sequence[Row]) -> "pd.DataFrame":
@@ -237,11 +233,6 @@ class RowScorer:
         if self.n_texts > 1:
             return len(texts) == self.n_texts
         return isinstance(row, str) or (self.reads_words and (texts is row or isinstance(row, JoinedText)))
-
-
-def _writable(value: Any) -> Any:
-    """Write half a character, which no file can hold, as its code."""
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _free_name(name: str, used: Collection[str]) -> str:
@@ -300,12 +291,8 @@ def _open_scorer(
     seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
     kind = folder.scores.header.kind
     spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-    return RowScorer(kind, name, seeds, decoder, spec, _gold_range(folder))
-
-
-def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
-    values = folder.scores.header.task.get("score_range")
-    return (float(values[0]), float(values[1])) if values else None
+    ends = folder.scores.header.task.get("score_range")
+    return RowScorer(kind, name, seeds, decoder, spec, (float(ends[0]), float(ends[1])) if ends else None)
 
 
 def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
@@ -317,9 +304,7 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
             raise ValueError(f"it is a {values['what']}, which fits heads for each plan")
         if values.get("config_sha256") != digest_bytes(read_file(folder.path / CONFIG)):
             raise ValueError(f"{CONFIG} {CHANGED}")
-        custom = values.get("own", {})
-        require_recorded(custom, list_code(folder))
-        import_own(custom, folder=folder.path)
+        _import_code(folder)
         scores, _ = folder.scores, (folder.heads, folder.spec, folder.decoder)
         if scores.header.kind not in KINDS or not scores.heads:
             raise ValueError(f"it has {len(scores.heads)} heads for tasks of {scores.header.kind!r}")
@@ -670,27 +655,18 @@ class ChosenEncoder:
     def of(
         cls, folder: str | Path, *, head: str = "", pooling: str = "", allow_code: str | Iterable[str] = ()
     ) -> "ChosenEncoder":
-        """Read what a head of a finished run, sweep or search chose.
+        """Read what a head of a finished run, sweep or search chose, the best of those that read one layer if empty.
 
-        Args:
-            folder: Its folder.
-            head: The head; the best of those that read one layer if empty.
-            pooling: Poolings or views that the head reads, joined by `+`: each with the layer and transform that the
-                head would have chosen of it alone, by the same scores. The one that the head chose if empty.
-            allow_code: As for `load_run`.
-
-        Raises:
-            HeadError: No such folder, a run on words, a head that reads several layers together, or one that did not
-                save the transform of a view.
-            UnknownNameError: No such head in it, or no such view.
+        Of each of the poolings or views in `pooling`, joined by `+`, the layer and transform are those that the head
+        would have chosen of it alone, by the same scores; when empty, it is the one that the head chose.
         """
         with gate.allow_code(allow_code):
             run = RunFolder(Path(folder))
-            if run.values["what"] == "run":
-                read_run_folder(run)
-            else:
-                _import_code(run)
             try:
+                if run.values["what"] == "run":
+                    read_run_folder(run)
+                else:
+                    _import_code(run)
                 return cls._read(run, head, pooling)
             except UNREADABLE as error:
                 raise no_run(run.path, error) from error
@@ -733,7 +709,7 @@ class ChosenEncoder:
         return cls(name, decoder, spec, layers, {view: unit for view, unit in units.items() if unit is not None})
 
 
-def _pick(result: "HeadResult", view: str) -> tuple[str, str]:
+def _pick(result: HeadResult, view: str) -> tuple[str, str]:
     """Choose the layer of a view, and the name of its curve, by the scores by which a head chose one of all."""
     names = [name if "/" in name else f"{result.pooling}/{name}" for name in result.layers]
     views = dict.fromkeys(name.rpartition("/")[0] for name in names)
@@ -752,9 +728,9 @@ def _pick(result: "HeadResult", view: str) -> tuple[str, str]:
 
 
 def _read_out_of(
-    saved: "SavedHead[FittedModule]",
-    one: "SavedHead[FittedModule]",
-    result: "HeadResult",
+    saved: SavedHead[FittedModule],
+    one: SavedHead[FittedModule],
+    result: HeadResult,
     view: str,
     layer: str,
     kind: str,
@@ -815,7 +791,7 @@ class _Place:
     point: Mapping[str, str] = field(default_factory=dict)
 
 
-def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[_Place, HeadResult]]]":
+def _choices(run: RunFolder) -> Iterable[tuple[str, tuple[_Place, HeadResult]]]:
     """Give the place and the result of every head, where it was chosen."""
     if run.values["what"] == "run":
         return [(result.name, (_Place(plan), result)) for plan, result in run.results]
@@ -844,8 +820,8 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
 
 
 def _find_head(
-    run: RunFolder, result: "HeadResult", place: _Place, spec: ExtractionSpec, fitted: str
-) -> "SavedHead[FittedModule]":
+    run: RunFolder, result: HeadResult, place: _Place, spec: ExtractionSpec, fitted: str
+) -> SavedHead[FittedModule]:
     """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one.
 
     Points of a sweep over axes may differ in what is fitted alone, which the name of the folder of their heads tells.
@@ -872,7 +848,7 @@ def _find_head(
     return matches[-1]
 
 
-def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
+def _reads(saved: SavedHead[FittedModule], spec: ExtractionSpec) -> bool:
     """Whether a head was fitted on latents of the template of an extraction, and of every view of it."""
     latents, readings = saved.record.latents, spec.readings
     recorded = latents.get("views") or {"": {"plan": spec.mask_plan.text, "template": latents["template"]}}
@@ -888,10 +864,7 @@ def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
 
 
 def _import_code(run: RunFolder) -> None:
-    """Import the custom code that a sweep or search recorded, and no other that it names."""
-    try:
-        custom = run.values.get("own", {})
-        require_recorded(custom, list_code(run))
-        import_own(custom, folder=run.path)
-    except UNREADABLE as error:
-        raise no_run(run.path, error) from error
+    """Import the custom code that a run, sweep or search recorded, and no other that it names."""
+    custom = run.values.get("own", {})
+    require_recorded(custom, list_code(run))
+    import_own(custom, folder=run.path)

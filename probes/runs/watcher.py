@@ -76,10 +76,6 @@ class Line:
         self._display: Any = None
         self._drawn = 0.0
 
-    def say(self, text: str) -> None:
-        """Show a remark."""
-        self._write(text)
-
     def extraction(self, title: str) -> ExtractionProgress:
         """Make the progress of an extraction."""
         return _Bar(self, title)
@@ -102,14 +98,15 @@ class Line:
         full = WIDTH * n_done // n_all if n_all else 0
         of = f" of {n_all:,}" if n_all else ""
         text = f"{title} [{'#' * full}{'.' * (WIDTH - full)}] {n_done:,}{of} {noun}"
-        self._write(f"{text}, {more}" if more else text)
+        self.say(f"{text}, {more}" if more else text)
 
     def clear(self) -> None:
         """Take the line away."""
         if self._display is not None:
             self._display.update({"text/plain": ""}, raw=True)
 
-    def _write(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Show a remark."""
         from IPython.display import display
 
         data = {"text/plain": printable(text)}
