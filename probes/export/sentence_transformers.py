@@ -277,7 +277,7 @@ def write_custom(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
 def _write(files: Mapping[str, object], folder: Path, modules: list[tuple[str, str]]) -> None:
     """Write files as JSON, and what says which modules there are, each a type and its folder."""
     listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (kind, path) in enumerate(modules)]
-    config = {
+    config: dict[str, object] = {
         "model_type": "SentenceTransformer",
         "prompts": {},
         "default_prompt_name": None,

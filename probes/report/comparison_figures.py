@@ -542,10 +542,7 @@ def draw_maps(
     *,
     label: str = "attention, shade by square root",
 ) -> None:
-    """Draw a panel per block (LBW Figures 3 and 8), all on one scale from 0 to 1, on which 0.25 is half dark.
-
-    Without a label they are influence matrices: dark where output i moves with input j.
-    """
+    """Draw a panel per block (LBW Figures 3 and 8) on one scale from 0 to 1; without a label influence matrices."""
     picks = np.unique(np.linspace(0, len(names) - 1, MOST_PANELS).round().astype(int)).tolist()
     n_columns, n_tokens = min(4, len(picks)), maps.shape[-1]
     n_rows = -(-len(picks) // n_columns)

@@ -228,10 +228,7 @@ class KindReport:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out: titles of the columns (on screen those that fit), and texts per head and metric.
-
-    Baselines follow the heads.
-    """
+    """Lay the results of a run out: titles of the columns, and texts per head and metric, then per baseline."""
     columns = [column for column in report.columns if column.on_screen or not on_screen]
     baselines = [baseline.result(name) for name, baseline in scores.baselines.items()]
     rows = [Row(result, metric) for result in (*scores.heads.values(), *baselines) for metric in report.metrics(result)]
@@ -465,10 +462,7 @@ def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, Spl
 def _difference(
     best: HeadResult, second: HeadResult, rows: SplitRows | None, resampling: Resampling
 ) -> Difference | None:
-    """Return what one head has over another, with the interval of the rows that both predicted; None without them.
-
-    The interval is that of the predictions (of several seeds, their mean), around the difference of the scores.
-    """
+    """Return what one head has over another, with the interval of the predictions of both; None without them."""
     split = _split(best)
     if rows is None or _split(second) != split or any(split not in head.predictions for head in (best, second)):
         return None

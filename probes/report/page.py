@@ -151,10 +151,7 @@ class Page:
 def run_page(
     folder: Path, document: Document, pictures: Pictures, exploration: Values, answers: Sequence[str] = ()
 ) -> Page:
-    """Make the page of a run: the answer, what can be explored, its numbers, then folded figures and details.
-
-    `answers` are sentences that a stranger understands; the document's own answer without them.
-    """
+    """Make the page of a run: answers, or that of the document, numbers, then folded figures and details."""
     figures = pictures.take()
     in_full, warnings, parts = _layer_findings(folder, pictures)
     results, *others = parts_of(document, figures)

@@ -257,10 +257,7 @@ def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
 
 
 def label_end(axes: Axes, label: str, x: float, y: float, *, colour: str) -> None:
-    """Write a label beside the axes for a line that ends at `x` and `y`; at the edge where `x` is infinite.
-
-    `make_figure` keeps the labels of an axes apart.
-    """
+    """Write a label beside the axes for a line that ends at `x` and `y`; at the edge where `x` is infinite."""
     side = axes.get_yaxis_transform()
     is_edge = np.isinf(x)
     axes.annotate(

@@ -450,7 +450,7 @@ def _tuples(values: Values) -> Plain:
     return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
 
 
-# The stamp of a finished run: digests of what decided it, and the state of its files; loads no torch.
+# --- The stamp of a finished run: digests of what decided it, and the state of its files; loads no torch ---
 #
 # `icecore run` finds a finished run by its stamp instead of computing it again. Whatever is not known without computing
 # (code of the user's own, a decoder at the hub, pretraining, latents that were handed over) leaves no stamp, and any
@@ -503,10 +503,7 @@ def describe_inputs(config: RunConfig, *beside: str) -> Inputs | None:
 def write_stamp(
     folder: Path, inputs: Inputs, *, task: Task, caches: Sequence["LatentCache"], cache_id: str | None = None
 ) -> None:
-    """Write the stamp of a run that has just ended; `inputs` are from before it began.
-
-    The folder belongs to the cache `cache_id`, the first by default; that of a sweep to none.
-    """
+    """Write the stamp of a run that has just ended; its folder is that of the cache `cache_id`, or of the first."""
     values = {
         "schema": SCHEMA,
         "inputs": asdict(inputs),
@@ -519,12 +516,12 @@ def write_stamp(
 
 
 def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "") -> RunFolder | None:
-    """Find the folder of a finished run of a configuration of which nothing has changed; None where it is to be run.
-
-    With plans, that of a sweep over them which read `test` for some. The task is loaded as in a run, wherever its rows
-    come from.
-    """
-    stamps = [(path.parent, stamp) for path in _stamp_files(config) if (stamp := _read_stamp(path))]
+    """Find the folder of a finished run of a configuration, or of a sweep over plans, of which nothing has changed."""
+    try:
+        paths = sorted(path for path in Path(config.runs).iterdir() if path.name.startswith(config.name))
+    except OSError:
+        return None
+    stamps = [(path, stamp) for path in paths if (stamp := _read_stamp(path / STAMP))]
     inputs = describe_inputs(config, *((SWEEP, test) if plans else ())) if stamps else None
     stamps = [
         (folder, stamp)
@@ -547,14 +544,6 @@ def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "
                 return None
             return run
     return None
-
-
-def _stamp_files(config: RunConfig) -> list[Path]:
-    try:
-        names = sorted(path for path in Path(config.runs).iterdir() if path.name.startswith(config.name))
-        return [path / STAMP for path in names if (path / STAMP).is_file()]
-    except OSError:
-        return []
 
 
 def _read_stamp(path: Path) -> Values | None:

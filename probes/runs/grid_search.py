@@ -98,9 +98,8 @@ def _n_new(family: Family, had: int, n_rows: int) -> int:
 
 
 def count_texts(task: Task, least: int) -> Callable[[int], int]:
-    """Return what counts the different texts of rows that are drawn from every split of a task.
+    """Return what counts the different texts of rows of every split, drawn once, in the order of the task's `subset`.
 
-    Rows are drawn once, in the order of the task's `subset`: how many texts some rows hold is read off this one draw.
     Fewer than `least` rows are never drawn, and counted in proportion.
     """
     kind, n_rows = KINDS[task.kind], rows_of(task)
@@ -310,11 +309,7 @@ def require_budget(strategy: str, space: SearchSpace, budget: float) -> None:
 
 
 def search_points(strategy: str, space: SearchSpace, score: Score, *, budget: float = 0.25) -> Search:
-    """Search for a point with a strategy from `STRATEGIES`.
-
-    `score` gives the validation scores of a trial's points. `budget` is the most that may be computed, as a share of
-    scoring every point on all rows, the chosen one on all rows included; one too small for the strategy is refused.
-    """
+    """Search for a point with a strategy from `STRATEGIES`; the budget includes the chosen point on all rows."""
     require_search(strategy, budget)
     ledger, steps = Ledger(space, budget), []
     running = STRATEGIES[strategy][0](space, ledger)

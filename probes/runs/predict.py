@@ -172,10 +172,7 @@ class RowScorer:
             raise HeadError("the run does not record the range of its gold, so nothing can be clipped; run it again.")
 
     def table(self, rows: Sequence[NewRow], answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
-        """Put answers beside the columns of their rows, which stay as they are; ours get names that are free.
-
-        A row without a prediction has an empty one, and its reason in `error`.
-        """
+        """Put answers, or why there is none, beside the columns of their rows, in columns whose names are free."""
         used = {name for row in rows for name in row.values}
         for row, answer in zip(rows, answers, strict=True):
             fields: dict[str, Any] = {self._kind.predicts: None, "error": answer.error}
@@ -822,10 +819,7 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
 def _find_head(
     run: RunFolder, result: HeadResult, place: _Place, spec: ExtractionSpec, fitted: str
 ) -> SavedHead[FittedModule]:
-    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one.
-
-    Points of a sweep over axes may differ in what is fitted alone, which the name of the folder of their heads tells.
-    """
+    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
     at = f"*-{fitted}" if fitted else "*"

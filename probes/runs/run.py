@@ -81,10 +81,7 @@ if TYPE_CHECKING:
 
 
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
-    """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
-
-    `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
-    """
+    """Refuse a task that a head cannot be fitted on, in a sweep with `chooses_plan`, before anything is extracted."""
     require_loggers(config.loggers)
     if chooses_plan and "wandb" in config.loggers:
         raise ConfigError("loggers name wandb, which logs single runs; allowed here: csv, tensorboard.")
@@ -125,10 +122,7 @@ def obtain_shards(
     n_on_ray: int | None = None,
     watcher: Watcher = SILENT,
 ) -> ShardedCache:
-    """Extract texts into shards in a folder, or resume there.
-
-    The work is shared by processes that were launched together, or by `n_on_ray` workers on a Ray cluster.
-    """
+    """Extract texts into shards, or resume there, with the processes launched together or `n_on_ray` workers of Ray."""
     require_one_reading(config.extraction, "a folder of shards holds one extraction")
     title = f"extracting {name}"
     if n_on_ray is not None:
@@ -571,10 +565,7 @@ def score_gaps(
     n_resamples: int,
     part: Sequence[int] | None = None,
 ) -> Gaps:
-    """Score results on rows of a split and compare each with a reference, on the same resamples of whole units.
-
-    `part` are the positions of the rows, where they are some of the split.
-    """
+    """Score results and compare each with a reference on the same resamples; `part` are the rows, if not the split."""
     systems = [_fits(result, split) for result in (*results, reference)]
     if part is not None:
         systems = [[[fit[row] for row in part] for fit in fits] for fits in systems]

@@ -71,12 +71,7 @@ def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
 
 
 def open_named(source: str | Path, caches: str | Path = "") -> LatentCache:
-    """Open a cache file, shards, or the cache that a run read, and compare it with its checksums.
-
-    `caches` is the folder of a run's cache; where the run says when empty.
-
-    Raises as `open_cache` and `RunFolder.cache`.
-    """
+    """Open a cache file, shards, or the cache of a run, in `caches` or where it says, and compare the checksums."""
     if is_run(Path(source)):
         return RunFolder(Path(source)).cache(caches)
     cache = open_cache(source)

@@ -78,11 +78,7 @@ def require_unread_test(config: RunConfig) -> None:
 def evaluate_plan(
     config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path, *, adds_zero_shot: bool = True
 ) -> PlanScores:
-    """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
-
-    The fitted heads stay in `folder`. Unless `adds_zero_shot` is false, the head of the kind that needs no training is
-    fitted beside them.
-    """
+    """Fit the heads of a configuration on the cache of one plan, and beside them that which needs no training."""
     kind = KINDS[config.task.kind]
     beside = kind.zero_shot_head if adds_zero_shot else ""
     if beside:
@@ -97,10 +93,7 @@ class NoScoreError(HeadError):
 
 
 def finite_score(row: PlanScores, head: str) -> float:
-    """Return the validation score of a plan; refuse one by which plans cannot be compared.
-
-    It is no number where there was nothing to choose on, or where the head predicts one constant.
-    """
+    """Return the validation score of a plan; refuse one that is no number, by which plans cannot be compared."""
     score = row.heads[head].selection_score
     if not math.isfinite(score):
         raise NoScoreError(
@@ -119,10 +112,7 @@ def headline(row: PlanScores) -> str:
 
 
 def systems_of(grid: Grid, points: Iterable[Point]) -> dict[str, dict[str, Point]]:
-    """Group points of a grid by the values of their other axes, and then by that of the axis of tasks.
-
-    A system that lacks a task of the grid is left out.
-    """
+    """Group points by the values of other axes, then by that of the axis of tasks; systems that lack a task are out."""
     task_axis, systems = grid.task_axis, dict[str, dict[str, Point]]()
     for point in points:
         values = {name: value for name, value in point.values.items() if name != task_axis}

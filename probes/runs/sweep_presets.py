@@ -63,11 +63,7 @@ ENCODERS: dict[str, Encoder] = {
 
 
 def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
-    """Return the settings of every encoder that the task of a configuration can be read with.
-
-    A task of words has those whose pooling words have too. Transformed cosines are those of `layer-cosine`, where the
-    configuration has this head.
-    """
+    """Return the settings of every encoder that the task and the heads of a configuration can be read with."""
     reads_words = KINDS[config.task.kind].reads_words
     has_cosines = COSINES in config.heads
     settings: dict[str, dict[str, object]] = {}
@@ -101,12 +97,7 @@ def names_shares(settings: Mapping[str, object]) -> bool:
 
 
 def fill_shares(settings: Mapping[str, object], decoder: DecoderSpec) -> dict[str, object]:
-    """Write shares of the depth in texts, as `{third}`, as numbers of blocks of a decoder, whose weights are not read.
-
-    Raises:
-        UnknownNameError: A share without a name.
-        DecoderError: A decoder that cannot be found.
-    """
+    """Write shares of the depth in texts, as `{third}`, as numbers of blocks of a decoder; no weights are read."""
     from extract.decoders.decoder import read_n_blocks
 
     n_blocks = read_n_blocks(decoder)

@@ -22,10 +22,7 @@ EVERY = 0.2  # seconds between two drawings
 
 
 class Pace:
-    """Rows and tokens that are done, how fast, and the seconds that are left.
-
-    Time goes with tokens, and long texts may come last, so tokens decide where their number is known.
-    """
+    """Rows and tokens that are done, and the seconds left: by tokens where their number is known, as texts may vary."""
 
     def __init__(self) -> None:
         self.n_rows = self.n_done = self.n_before = self.n_tokens = self.n_expected = 0
@@ -175,7 +172,7 @@ def watching(watcher: Watcher | None) -> Iterator[Watcher]:
             yield Watcher(say=line.say, extraction=line.extraction, epochs=line.epochs)
 
 
-# The log of a run in Weights & Biases, by Lightning's logger: every epoch, then scores, table and figures.
+# --- The log of a run in Weights & Biases, by Lightning's logger ---
 
 
 PROJECT = "icecore"
@@ -183,13 +180,7 @@ PROJECT = "icecore"
 
 
 class WandbLog:
-    """One run of W&B for one run of icecore; its files are in `wandb/` beside the run's folder, as W&B makes links.
-
-    The modes are those of W&B: `WANDB_MODE=offline` sends nothing, and `wandb sync` sends it later.
-
-    Raises:
-        ConfigError: W&B cannot start, mostly because nobody is logged in.
-    """
+    """One run of W&B for one run of icecore; its files are in `wandb/` beside the run's folder, as W&B makes links."""
 
     def __init__(self, folder: Path, settings: dict[str, object]) -> None:
         from lightning.pytorch.loggers import WandbLogger
