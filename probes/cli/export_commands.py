@@ -185,8 +185,8 @@ def mteb_command(args: MtebArgs) -> int:
         progress=watcher.extraction("texts of mteb"),
     )
     names = list(dict.fromkeys(frame["plan"]))
-    what = f"{decoder.description.name}, {names[0] if len(names) == 1 else f'{len(names)} plans'}"
-    _show_scores(frame, ["task", "split", "metric"], f"mteb, {what}")
+    subject = f"{decoder.description.name}, {names[0] if len(names) == 1 else f'{len(names)} plans'}"
+    _show_scores(frame, ["task", "split", "metric"], f"mteb, {subject}")
     means = mean_scores(frame)
     tables, curves, note = {"mteb.csv": frame}, frame, "mteb's main score per split"
     if frame["task"].nunique() > 1:
@@ -200,7 +200,7 @@ def mteb_command(args: MtebArgs) -> int:
     for name, table in tables.items():
         write_file(folder / name, write_frame(table))
     album = Album(folder, args.figures)
-    album.add("mteb", draw_scores, curves, title=f"Scores of mteb by layer, {what}", note=note)
+    album.add("mteb", draw_scores, curves, title=f"Scores of mteb by layer, {subject}", note=note)
     show_written(folder, tuple(tables), album.drawn)
     return 0
 

@@ -123,17 +123,17 @@ def _by_layer(args: CompareArgs) -> int:
         for row in frame.itertuples()
     ]
     table = Table(("layer", cell(other), cell(one), "difference", "95 % interval"), rows)
-    what = f"every layer alone, {where['head']}, {metric_label(metric)} x 100 on {where['split']}"
+    title = f"every layer alone, {where['head']}, {metric_label(metric)} x 100 on {where['split']}"
     answer = (
         f"{one} is better than {other} at {int((frame['low'] > 0).sum())} of {len(frame)} layers and worse at "
         f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
     )
-    Console(markup=False).print(_on_screen(table, what))
+    Console(markup=False).print(_on_screen(table, title))
     note = note_on_settings(first, second, str(where["head"]))
     show(f"{answer}\n{note}")
     if args.out:
         page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer, note), (), ())
-        _write(open_output(args.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, args.figures)
+        _write(open_output(args.out), {"by-layer": frame}, page, (f"Scores: {title}.", table), draw_gaps, args.figures)
     return 0
 
 

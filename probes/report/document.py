@@ -117,11 +117,6 @@ class Row:
         """Return the score on a split, by the metric of the row or another; None where the split was not scored."""
         return self.result.summary.get(split, {}).get(metric or self.metric)
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the metric is the one that the head was chosen by."""
-        return self.metric == self.result.metric
-
 
 @dataclass(frozen=True)
 class Column:
@@ -773,8 +768,8 @@ def head_in_words(result: HeadResult) -> str:
         >>> head_in_words(HeadResult("ridge-probe", "mean", (), {}, "pearson", "", 0.5, {"layer": "block_20"}, {}))
         'A linear probe on block 20'
     """
-    what = HEAD_WORDS.get(result.name, f"The head `{cell(result.name)}`")
-    return f"{what} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
+    head = HEAD_WORDS.get(result.name, f"The head `{cell(result.name)}`")
+    return f"{head} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
 
 
 def layer_in_words(layer: str, layers: tuple[str, ...] = ()) -> str:
@@ -798,17 +793,17 @@ def _over_baseline(best: HeadResult, scores: RunScores) -> str:
     level = scores.baselines[name].summary[best.reported_split][best.metric].mean
     gap = leads[name]
     words = OF_WORDS if scores.header.kind == "words" else BASELINE_WORDS
-    what = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
+    baseline_text = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
     if math.isnan(gap.value):
-        return f"{what}, and the two cannot be compared, as one has no score."
+        return f"{baseline_text}, and the two cannot be compared, as one has no score."
     reach = f"{percent(gap.value, sign='+')}, {signed_interval(gap.low, gap.high)}"
     if gap.n_units < FEW_UNITS:
-        return f"{what}; {gap.n_units:,} rows are too few to tell the two apart."
+        return f"{baseline_text}; {gap.n_units:,} rows are too few to tell the two apart."
     if gap.low > 0:
-        return f"{what}, and the decoder is better by a significant difference ({reach})."
+        return f"{baseline_text}, and the decoder is better by a significant difference ({reach})."
     if gap.high < 0:
-        return f"{what}, and the decoder is **worse** by a significant difference ({reach})."
-    return f"{what}; the difference is not significant ({reach})."
+        return f"{baseline_text}, and the decoder is **worse** by a significant difference ({reach})."
+    return f"{baseline_text}; the difference is not significant ({reach})."
 
 
 def checks(scores: RunScores) -> tuple[str, ...]:

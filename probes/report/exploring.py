@@ -158,7 +158,7 @@ class Exploration:
 
 
 def explore_run(context: Context, folder: Path) -> Exploration:
-    """Gather what the page of a run shows of its layers and rows, from its scores and what lies in its folder."""
+    """Gather what the page of a run shows of its layers and rows, from its scores and its folder."""
     try:
         findings = {head.head: head for head in load_findings(folder)} if (folder / FINDINGS).exists() else {}
     except HeadError:  # the page warns of it

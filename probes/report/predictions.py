@@ -163,7 +163,7 @@ def write_conll(folder: Path, task: "WordTask", heads: Mapping[str, HeadResult])
 
 # --- What pages and figures were made from ---
 #
-# Both are made again only where their numbers or the drawing code changed. The record lies beside a page,
+# Both are made again only where their numbers or the drawing code changed. The record is beside a page,
 # `report.drawn.json` beside `report.html`: a digest of what was drawn, of this library and of the packages that draw,
 # and digests of the files that were written. Code of a user's own leaves none.
 

@@ -117,10 +117,10 @@ def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingSco
     """Write scores.json (docs/scores_format.md); one that says the same stays."""
     values = without_nan(scores.to_dict())
     text = json.dumps({**values, "sha256": seal_scores(values)}, indent=1, allow_nan=False) + "\n"
-    told: list[Plain] = []
+    records: list[Plain] = []
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, IcecoreError):
         written = json.loads(read_file(folder / SCORES))
         if written["sha256"] == seal_scores(written):  # nobody changed it
-            told = [{key: part[key] for key in part.keys() - {*UNTOLD}} for part in (written, json.loads(text))]
-    if not told or told[0] != told[1]:
+            records = [{key: part[key] for key in part.keys() - {*UNTOLD}} for part in (written, json.loads(text))]
+    if not records or records[0] != records[1]:
         write_file(folder / SCORES, text)

@@ -290,17 +290,16 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
                     f"{run.label!r} and {runs[0].label!r} differ in {name!r} of {split} ({len(table['row'])} and "
                     f"{len(first['row'])} rows): compare runs of the same rows, or see --across."
                 )
-    predicted = [_read_fits(run, table, split) for run, table in zip(runs, tables, strict=True)]
+    predicted = []
+    for run, table in zip(runs, tables, strict=True):
+        fits = read_scored(run.folder.path, split, run.result.name)  # of every seed or draw
+        if any(len(rows) != len(table["row"]) for rows in fits):
+            raise HeadError(
+                f"{str(run.folder.path / SCORED)!r} has other rows than {PREDICTIONS}; run its config again."
+            )
+        predicted.append(fits or [table[run.result.name]])
     rows = SplitRows({"row": first["row"]}, first["gold"], first["unit"])
     return ComparedRows(split, metrics.pop(), rows, predicted)
-
-
-def _read_fits(run: ComparedRun, table: Mapping[str, list[str]], split: str) -> list[list[str]]:
-    """Read the predictions of every seed or draw, or else those of predictions.csv."""
-    fits = read_scored(run.folder.path, split, run.result.name)
-    if any(len(rows) != len(table["row"]) for rows in fits):
-        raise HeadError(f"{str(run.folder.path / SCORED)!r} has other rows than {PREDICTIONS}; run its config again.")
-    return fits or [table[run.result.name]]
 
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:

@@ -394,10 +394,10 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     the options of the old one out, other poolings those of the heads, and another decoder a merge. Of a section, only
     the keys that are named change.
     """
-    layers, told = _Layers(RunConfig, ()), given_values(config)
-    if isinstance(extracted := told.get("extraction"), dict):
+    layers, plain = _Layers(RunConfig, ()), given_values(config)
+    if isinstance(extracted := plain.get("extraction"), dict):
         extracted.pop("views", None)  # a key of the whole configuration
-    layers.add("", told)
+    layers.add("", plain)
     before = _plain_values(layers.values)
     for key, value in settings.items():
         layers.put(key, value, source)

@@ -129,8 +129,8 @@ class Grid:
         points = [dict(point.values) for point in self.points]
         whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
         listed = {} if points == whole else {"points": points}
-        wanted = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
-        return {"sweep": {"over": over, **listed, **wanted, **search}}
+        chosen = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
+        return {"sweep": {"over": over, **listed, **chosen, **search}}
 
 
 def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:
@@ -359,13 +359,13 @@ def make_grid(
         named = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
     spanned = tuple(_point(config, by_name, values) for values in named)
     default = {axis.name: CAUSAL if CAUSAL in axis.values else next(iter(axis.values)) for axis in axes}
-    wanted = default | read_point(reference, by_name)
-    if wanted not in named:
+    target = default | read_point(reference, by_name)
+    if target not in named:
         if reference:
-            raise ConfigError(f"the reference {label_of(wanted)!r} is no point of the sweep; name one that is.")
-        wanted = named[0]
+            raise ConfigError(f"the reference {label_of(target)!r} is no point of the sweep; name one that is.")
+        target = named[0]
     values = {axis.name: axis.values for axis in axes}
-    return Grid(tuple(by_name), spanned, wanted, choose_on, choose_by, values)
+    return Grid(tuple(by_name), spanned, target, choose_on, choose_by, values)
 
 
 def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
@@ -462,10 +462,10 @@ def grid_of(
     of_file = config.sweep.get("reference", "")
     if isinstance(of_file, Mapping):  # typed axes may be others
         of_file = {_short(str(key)): str(value) for key, value in of_file.items() if _short(str(key)) in by_name}
-    wanted = reference or (of_file if isinstance(of_file, dict) else str(of_file))
+    target = reference or (of_file if isinstance(of_file, dict) else str(of_file))
     chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
     by = choose_by or str(config.sweep.get("choose_by", "rows"))
-    return make_grid(config, axes, points=points, reference=wanted, choose_on=chosen_on, choose_by=by)
+    return make_grid(config, axes, points=points, reference=target, choose_on=chosen_on, choose_by=by)
 
 
 def _read_points(

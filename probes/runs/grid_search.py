@@ -84,17 +84,17 @@ class SearchSpace:
 
     def cost(self, points: Sequence[str], had: int, n_rows: int) -> int:
         """Count block passes times texts of points on some rows per split, when `had` rows are computed already."""
-        return sum(_passes(family, points) * _n_new(family, had, n_rows) for family in self.families)
+        cost = 0
+        for family in self.families:
+            n_held, n_new = family.n_texts(had), family.n_texts(n_rows)
+            if family.keeps_rows or n_held >= n_new:
+                n_new = max(0, n_new - n_held)
+            cost += _passes(family, points) * n_new
+        return cost
 
 
 def _passes(family: Family, points: Sequence[str]) -> int:
     return family.n_readings * count_blocks([family.routes[point] for point in points if point in family.routes])
-
-
-def _n_new(family: Family, had: int, n_rows: int) -> int:
-    """Count the texts of some rows that are to be computed."""
-    n_held, n_needed = family.n_texts(had), family.n_texts(n_rows)
-    return max(0, n_needed - n_held) if family.keeps_rows or n_held >= n_needed else n_needed
 
 
 def count_texts(task: Task, least: int) -> Callable[[int], int]:

@@ -770,11 +770,11 @@ COST_TRIALS = 3
 def relative_cost(decoder: Decoder, readings: Mapping[str, ExtractionSpec]) -> float:
     """Measure how much longer texts take than as the plain mean of the final norm: the best of a few trials each."""
     seconds = []
-    for each in ({"": ExtractionSpec(layers=("final_norm",))}, readings):
+    for spec_by_view in ({"": ExtractionSpec(layers=("final_norm",))}, readings):
         times = []
         for _ in range(COST_TRIALS + 1):  # the first one warms up
             started = time.perf_counter()
-            embed_readings(decoder, COST_TEXTS, readings=each)
+            embed_readings(decoder, COST_TEXTS, readings=spec_by_view)
             times.append(time.perf_counter() - started)
         seconds.append(min(times[1:]))
     return seconds[1] / seconds[0]
@@ -805,9 +805,9 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
     from probes.runs.grid import PLAN_KEY, set_point
 
     config = run.config  # what is on record as its default was not given, so that the point's template decides it
-    told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
-    told |= run.settings["sweep"].get("typed", {})
-    config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
+    typed = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
+    typed |= run.settings["sweep"].get("typed", {})
+    config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**typed)))
     over = run.settings["sweep"]["over"]
     settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
     if PLAN_KEY in settings:
@@ -850,9 +850,9 @@ def _reads(saved: SavedHead[FittedModule], spec: ExtractionSpec) -> bool:
         return False
     for name, view in readings.items():
         template = {key: value for key, value in recorded[name]["template"].items() if key != "window"}
-        wanted = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
+        expected = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
         pooling = recorded[name].get("pooling") or view.poolings[0]
-        if wanted != (recorded[name]["plan"], template) or pooling not in view.poolings:
+        if expected != (recorded[name]["plan"], template) or pooling not in view.poolings:
             return False
     return True
 

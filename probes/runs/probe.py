@@ -275,10 +275,10 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
             (1, 576)
         """
         chosen = ChosenEncoder.of(folder, head=head, pooling=pooling, allow_code=allow_code)
-        how = {"extraction": _plain_spec(chosen.spec)}
+        values = {"extraction": _plain_spec(chosen.spec)}
         if chosen.spec.views:  # each with all keys, so that none is that of the extraction
-            how["views"] = {name: _plain_spec(view, "layers") for name, view in chosen.spec.readings.items()}
-        return cls(decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{**how, **options})
+            values["views"] = {name: _plain_spec(view, "layers") for name, view in chosen.spec.readings.items()}
+        return cls(decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{**values, **options})
 
     def encode(
         self, texts: Iterable[str], *, layer: Layer | Mapping[str, Layer] | None = None, pooling: str = ""

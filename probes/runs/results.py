@@ -140,7 +140,14 @@ def expected_validation(runs: Runs, *, by: Sequence[str] = ("head",), n_resample
     metrics = set()
     for folder in open_runs(runs):
         for system, result in _systems(folder):
-            tried.setdefault(tuple(system[name] for name in by), []).extend(_scores_tried(result))
+            chosen_by = [  # the scores of every layer and option
+                score
+                for curve in result.curves
+                if curve.metric == result.metric and result.selection.startswith(curve.split)
+                for score in curve.values
+            ]
+            system_scores = tried.setdefault(tuple(system[name] for name in by), [])
+            system_scores += chosen_by or [result.selection_score]
             metrics.add(result.metric)
     if len(metrics) > 1:
         raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; give runs of one kind of task.")
@@ -154,16 +161,6 @@ def expected_validation(runs: Runs, *, by: Sequence[str] = ("head",), n_resample
                 columns = dict(zip(("value", "std", "low", "high"), line, strict=True))
                 rows.append({**dict(zip(by, names, strict=True)), "n_tried": len(scores), "n": n, **columns})
     return pd.DataFrame(rows, columns=[*by, "n_tried", "n", "value", "std", "low", "high"])
-
-
-def _scores_tried(result: HeadResult) -> list[float]:
-    """Return the scores that a head was chosen by: of every layer and option, or its only one."""
-    return [
-        score
-        for curve in result.curves
-        if curve.metric == result.metric and result.selection.startswith(curve.split)
-        for score in curve.values
-    ] or [result.selection_score]
 
 
 @dataclass(frozen=True, eq=False)

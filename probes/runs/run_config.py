@@ -316,7 +316,7 @@ def _check_choices(spec: object, prefix: str = "") -> None:
 def describe_sources(config: RunConfig) -> dict[str, str]:
     """Say of every value of a configuration, by dotted key, where it came from.
 
-    Options of heads that a protocol decides stand in no configuration, so their values are told as well.
+    Options of heads that a protocol decides stand in no configuration, so their values are written too.
     """
     protocol, name = find_protocol(config.protocol), f"protocol {config.protocol}"
     extraction = protocol.extraction.get(config.task.kind, {})

@@ -400,15 +400,15 @@ def load_tasks(grid: Grid) -> dict[str, Task]:
 
 def find_choice_task(grid: Grid, tasks: Mapping[str, Task]) -> str:
     """Find the value of the axis of tasks that a sweep chooses on; empty for all of them, or where there is no axis."""
-    wanted, axis = grid.choose_on, grid.task_axis
-    if not wanted:
+    target, axis = grid.choose_on, grid.task_axis
+    if not target:
         return ""
     if not axis:
-        raise ConfigError(f"choose_on is {wanted!r}, but tasks are no axis of the sweep; add --over task=NAME,NAME.")
+        raise ConfigError(f"choose_on is {target!r}, but tasks are no axis of the sweep; add --over task=NAME,NAME.")
     names = {point.values[axis]: tasks[point.label].name for point in grid.points}
-    named = next((value for value, name in names.items() if wanted in (value, name)), None)
+    named = next((value for value, name in names.items() if target in (value, name)), None)
     if named is None:
-        raise unknown_name("task to choose on", wanted, names)
+        raise unknown_name("task to choose on", target, names)
     return named
 
 

@@ -63,11 +63,6 @@ class ServedRun:
         """Whether its head gives the probability of every class."""
         return HEADS[self.scorer.name].gives_probabilities
 
-    @property
-    def can_clip(self) -> bool:
-        """Whether it predicts numbers and knows the range of gold."""
-        return self.kind in ("pairs", "numbers") and self.scorer.gold_range is not None
-
 
 def open_runs(
     folders: Sequence[str], *, head: str = "", decoder: str = "", trust_remote_code: bool = False
@@ -130,7 +125,7 @@ def request_model(run: ServedRun, *, most_rows: int) -> type[BaseModel]:
     options: dict[str, Any] = {}
     if run.gives_probabilities:
         options["probabilities"] = (Annotated[bool, Field(description="Add the probability of every class.")], False)
-    if run.can_clip:
+    if run.kind in ("pairs", "numbers") and run.scorer.gold_range is not None:
         options["clip"] = (Annotated[bool, Field(description="Keep predictions in the range of gold.")], False)
     return create_model(f"Request-{run.name}", __base__=_Strict, rows=rows, **options)
 
