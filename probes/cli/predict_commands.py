@@ -22,7 +22,6 @@ from probes.runs.predict import CHUNK_ROWS, Answer, LoadedRun, RowScorer, load_r
 
 
 def score_command(args: ScoreArgs) -> int:
-    """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
     run, rows = _open(args, args.file, (), default_to_lines=True)
     scorer = run.scorer(args.head)
     if not args.file:
@@ -107,7 +106,6 @@ MOST_BYTES = 65_536
 
 
 def predict_command(args: PredictArgs) -> int:
-    """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
     form = args.format or _format_of(args.out)
     if args.safe_for_spreadsheets and form != "csv":
         raise UsageError(f"--safe-for-spreadsheets does nothing for the format {form!r}; leave it out.")
@@ -197,7 +195,6 @@ MOST_PORT = 65_535
 
 
 def serve_command(args: ServeArgs) -> int:
-    """Answer predictions over HTTP until it is stopped."""
     if missing := [name for name in SERVICE_PACKAGES if find_spec(name) is None]:
         raise ConfigError(
             f"icecore serve needs {' and '.join(missing)}; run: pip install {' '.join(SERVICE_PACKAGES)}."

@@ -24,7 +24,6 @@ from probes.runs.results import centres_of_gravity, layers_across, open_runs, ra
 
 
 def compare_command(args: CompareArgs) -> int:
-    """Print a comparison of runs, and write it to a folder where one is named."""
     if any(map(holds_abilities, args.runs)):
         return _compare_abilities(args)
     if args.across:
@@ -176,6 +175,5 @@ def _write(
 
 
 def report_command(args: ReportArgs) -> int:
-    """Write the page of a finished run from its folder, or one page of several runs side by side."""
     show(f"written: {write_report(args.runs, args.out)}")
     return 0

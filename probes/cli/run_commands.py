@@ -37,7 +37,6 @@ WORTH_SAYING = 1.3
 
 
 def extract_command(args: ExtractArgs) -> int:
-    """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
     if args.ray is not None:
         _check_ray(args)
     if args.shards:
@@ -97,7 +96,6 @@ def _check_ray(args: ExtractArgs) -> None:
 
 
 def fit_command(args: FitArgs) -> int:
-    """Fit and report on a cache that is already there; no decoder is loaded."""
     from probes.runs.run_caches import find_cache_of
 
     config, name, head = args.config, args.cache, args.head
@@ -220,7 +218,6 @@ def _total_lines(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def embed_command(args: EmbedArgs) -> int:
-    """Extract the latents of the texts of a file or of standard input."""
     return embed_file(args.config, args.file, column=args.column, to=args.out, watcher=watcher_of(args))
 
 

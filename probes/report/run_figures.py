@@ -22,7 +22,15 @@ from probes.metrics.prediction_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context
-from probes.report.scores import AutoencoderInfo, BaselineScores, Plain, PretrainingInfo, baseline_rows, tidy_rows
+from probes.report.scores import (
+    NUMBER_COLUMNS,
+    AutoencoderInfo,
+    BaselineScores,
+    Plain,
+    PretrainingInfo,
+    baseline_rows,
+    tidy_rows,
+)
 
 NONE: Mapping[str, BaselineScores] = MappingProxyType({})
 LINES = {"test": (0, (1, 1.2))}
@@ -167,8 +175,8 @@ def curve_frame(result: HeadResult, baselines: Mapping[str, BaselineScores] = NO
 
 def tidy_frame(result: HeadResult, baselines: Mapping[str, BaselineScores] = NONE, **columns: str) -> pd.DataFrame:
     """Make a frame of the numbers of a head and of baselines, as of `icecore.results`, with further columns."""
-    names = ("record", "layer", "curve", "split", "metric", "value", "std", "low", "high")
-    frame = pd.DataFrame([*tidy_rows(result), *baseline_rows(baselines)], columns=list(names))
+    names = [name for name in NUMBER_COLUMNS if name != "seed"]
+    frame = pd.DataFrame([*tidy_rows(result), *baseline_rows(baselines)], columns=names)
     return frame.astype(dict.fromkeys(names[5:], float)).assign(**columns)
 
 

@@ -685,6 +685,10 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
     return HeadResult(name, **fields_of_head)
 
 
+NUMBER_COLUMNS = ("record", "layer", "curve", "split", "metric", "seed", "value", "std", "low", "high")
+"""Columns of `tidy_rows` and `baseline_rows`."""
+
+
 def baseline_rows(baselines: Mapping[str, BaselineScores]) -> Iterator[dict[str, object]]:
     """Give the rows of `icecore.results` for baselines, without the columns that say what they are of."""
     for name, scores in baselines.items():

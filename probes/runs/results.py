@@ -16,7 +16,7 @@ from probes.heads.result import HeadResult
 from probes.metrics.significance import centre_of_gravity, expected_maximum, normalised_ranks
 from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.report.document import best_result
-from probes.report.scores import baseline_rows, tidy_rows
+from probes.report.scores import NUMBER_COLUMNS, baseline_rows, tidy_rows
 from probes.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -33,16 +33,7 @@ COLUMNS = (
     "plan",
     "head",
     "pooling",
-    "record",
-    "layer",
-    "curve",
-    "split",
-    "metric",
-    "seed",
-    "value",
-    "std",
-    "low",
-    "high",
+    *NUMBER_COLUMNS,
 )
 SYSTEM_COLUMNS = ("run", "plan", "decoder", "head", "pooling")
 """Columns that may name the systems of `expected_validation`."""
