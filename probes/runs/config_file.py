@@ -446,18 +446,13 @@ def _plain_values(values: Mapping[str, object], prefix: str = "") -> dict[str, o
 
 def given_values(config: RunConfig) -> dict[str, object]:
     """Write what was given of a configuration as plain values: nothing that a default, protocol or template decided."""
-    decoder = {
-        item.name: getattr(config.decoder, item.name)
-        for item in fields(config.decoder)
-        if getattr(config.decoder, item.name) != default_of(item) and not (item.name == "name" and config.decoder.merge)
-    }
-    rest = {
-        item.name: getattr(config, item.name)
-        for item in fields(config)
-        if item.metadata.get("is_key", True)
-        and item.name not in ("decoder", "extraction")
-        and getattr(config, item.name) != default_of(item)
-    }
+
+    def changed(record: Any, *without: str) -> dict[str, object]:
+        keys = (item for item in fields(record) if item.metadata.get("is_key", True) and item.name not in without)
+        return {key.name: value for key in keys if (value := getattr(record, key.name)) != default_of(key)}
+
+    rest = changed(config, "decoder", "extraction")
+    decoder = changed(config.decoder, *["name"] * bool(config.decoder.merge))
     decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
     extraction = _given_of(config.extraction, decided)
     values: dict[str, object] = to_plain({**rest, "decoder": decoder, "extraction": extraction})

@@ -303,11 +303,6 @@ def require_search(strategy: str, budget: float) -> None:
         raise ConfigError(f"the search budget is {budget:g}; allowed: a share of the full grid's cost, as 0.25.")
 
 
-def require_budget(strategy: str, space: SearchSpace, budget: float) -> None:
-    """Refuse a budget that is too small for a strategy to begin, or points that it cannot search."""
-    next(STRATEGIES[strategy][0](space, Ledger(space, budget)))
-
-
 def search_points(strategy: str, space: SearchSpace, score: Score, *, budget: float = 0.25) -> Search:
     """Search for a point with a strategy from `STRATEGIES`; the budget includes the chosen point on all rows."""
     require_search(strategy, budget)

@@ -29,13 +29,14 @@ from probes.runs.folder import SEARCH, SWEEP, describe_inputs, name_sweep, open_
 from probes.runs.grid import BUDGET, Grid, Point, grid_of, read_search
 from probes.runs.grid_search import (
     FEWEST_ROWS,
+    STRATEGIES,
     Family,
+    Ledger,
     Search,
     SearchSpace,
     Trial,
     count_texts,
     draw_rows,
-    require_budget,
     require_search,
     rows_of,
     search_points,
@@ -194,7 +195,7 @@ def search_grid(
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
     space = searched.space
-    require_budget(strategy, space, budget)
+    next(STRATEGIES[strategy][0](space, Ledger(space, budget)))  # refuses a budget too small to begin with
     folder = open_sweep_folder(config, grid, search=strategy, budget=budget)
     search = search_points(strategy, space, partial(searched.score, folder=folder), budget=budget)
     watcher.say(f"{search.chosen} was found for {search.share:.2f} of what all {len(space.points)} points would cost")
