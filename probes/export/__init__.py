@@ -6,9 +6,16 @@ The packages of the extras are imported when a function needs them.
 from importlib import import_module
 from typing import Any
 
-from probes import _NAMES
-
-_HOMES = dict(sorted((name, home) for home, names in _NAMES.items() if home.startswith(__name__) for name in names))
+_HOMES = {
+    "PairScorer": "probes.export.sentence_transformers",
+    "as_mteb_encoder": "probes.export.mteb",
+    "export_sentence_transformer": "probes.export.sentence_transformers",
+    "fill_task": "probes.export.mteb",
+    "load_sentence_transformer": "probes.export.sentence_transformers",
+    "push_run": "probes.export.sentence_transformers",
+    "run_mteb": "probes.export.mteb",
+    "stage_run": "probes.export.sentence_transformers",
+}
 
 __all__ = [*_HOMES]  # noqa: PLE0604
 
