@@ -18,6 +18,8 @@ LISTED = (
     *("instructions", "configs"),
 )
 """Tables of `icecore list`."""
+PLAN_FLAGS = ("--plans", "--kinds", "--k", "--k0", "--windows", "--read")
+"""Options of `icecore sweep` that are axes of mask plans."""
 SHELLS = ("bash", "zsh")
 EXPORTS = ("parquet", "arrow", "safetensors", "sentence-transformers")
 """Formats of `icecore export`."""
@@ -190,7 +192,7 @@ class SweepArgs(Configured, Computing):
     over: tuple[str, ...] = option(
         (),
         "an axis, KEY=VALUE,VALUE, or one that the config names; several span a grid",
-        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read", "--ratios"),
+        excludes=(*PLAN_FLAGS, "--ratios"),
     )
     reference: str = option("", "values of the point to compare with, as plan=causal; the first ones when absent")
     choose_on: str = option("", "where tasks are an axis: the task to choose on; all when absent")
@@ -201,14 +203,14 @@ class SweepArgs(Configured, Computing):
     ratios: str = option(
         "",
         "weights of the second part of decoder.merge, as 0,0.5,1: the axis `ratio`",
-        excludes=("--plans", "--kinds", "--k", "--k0", "--windows", "--read"),
+        excludes=PLAN_FLAGS,
     )
     plans: str = option(
         "",
         "plans themselves, with ';' between them",
         read=_check_plans,
         completes="masks",
-        excludes=("--kinds", "--k", "--k0", "--windows", "--read"),
+        excludes=PLAN_FLAGS[1:],
     )
     kinds: str = option("", "mask kinds, each swept over --k, with ',' between", read=_check_kinds, completes="masks")
     k: str = option("", "converted blocks from the top, as 0-30 or 2,4,8")

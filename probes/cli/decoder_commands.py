@@ -3,16 +3,17 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from rich.table import Table as ScreenTable
 
 from extract.decoders.decoder import compare_weights, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
@@ -41,7 +42,7 @@ from probes.cli.commands import (
 )
 from probes.cli.screen import fit_line, open_output, read_lines, show, show_written, watcher_of
 from probes.data.pair_task import PairTask
-from probes.layers.findings import load_findings
+from probes.layers.findings import HeadFindings, load_findings
 from probes.layers.geometry import (
     MEASURES,
     MOST_SHARED,
@@ -76,10 +77,7 @@ from probes.runs.run_config import figure_formats, load_run_task
 from probes.runs.watcher import short_time
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from probes.adaptation.adapt import StepReport
-    from probes.layers.findings import HeadFindings
 
 
 # --- Plans on a decoder ---
@@ -92,7 +90,6 @@ TEXTS = (
 
 
 def verify_command(args: VerifyArgs) -> int:
-    """Certify a mask plan on a decoder and print the mask that was measured at every block."""
     plan, picture = args.plan, Path(args.picture)
     formats = figure_formats(picture.suffix.removeprefix(".")) if args.picture else ()
     decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
@@ -120,7 +117,6 @@ def verify_command(args: VerifyArgs) -> int:
 
 
 def attention_command(args: AttentionArgs) -> int:
-    """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
     plan = args.plan
     texts = [line for line in read_lines(args.texts) if line.strip()] if args.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
@@ -146,7 +142,6 @@ def attention_command(args: AttentionArgs) -> int:
 
 
 def weights_command(args: WeightsArgs) -> int:
-    """Compare the weights of two checkpoints block by block; print a table, and write a frame and a figure."""
     checkpoints = [(args.decoder, args.adapter), (args.other or args.decoder, args.other_adapter)]
     if not args.other and args.adapter == args.other_adapter:
         raise UsageError(
@@ -181,9 +176,6 @@ def weights_command(args: WeightsArgs) -> int:
     return 0
 
 
-# Commands about layers and caches: geometry, layers, inspect.
-
-
 # --- Geometry ---
 
 
@@ -204,9 +196,6 @@ MOST_LAYERS = 12
 
 
 def geometry_command(args: GeometryArgs) -> int:
-    """Measure the layers of caches, print a short table, and write frames and figures where a folder is named."""
-    import pandas as pd
-
     names = [name.strip() for name in args.measures.split(",") if name.strip()] or list(ALL_MEASURES)
     for name in names:
         if name not in ALL_MEASURES:
@@ -221,7 +210,9 @@ def geometry_command(args: GeometryArgs) -> int:
     for source, cache in zip(sources, caches, strict=True):
         pairs = _pairs_of(source, is_asked=GOLD in args.measures) if is_run(source) else None
         if measures:
-            texts = () if pairs is None else _first_texts(pairs)
+            # The first of every pair: a paraphrase beside it would be its nearest neighbour.
+            first = [] if pairs is None else [pairs.rows(split)["sentence1"] for split in pairs.splits]
+            texts = list(dict.fromkeys(text for column in first for text in column))
             parts.append(measure_geometry(cache, measures=measures, texts=texts, most_rows=args.rows, **options))
         if GOLD in names and pairs is not None:
             split = "validation" if "validation" in pairs.splits else next(iter(pairs.splits))
@@ -263,19 +254,13 @@ def _pairs_of(folder: Path, *, is_asked: bool) -> PairTask | None:
     return cast("PairTask", task) if task.kind == "pairs" else None
 
 
-def _first_texts(task: PairTask) -> list[str]:
-    """List the first text of every pair once: a paraphrase beside it would be its nearest neighbour."""
-    return list(dict.fromkeys(text for split in task.splits for text in task.rows(split)["sentence1"]))
-
-
-def _show_geometry(label: str, frame: "pd.DataFrame") -> None:
+def _show_geometry(label: str, frame: pd.DataFrame) -> None:
     """Print one series: a row per layer, as many as a screen holds."""
     layers, measures = (list(dict.fromkeys(frame[name])) for name in ("layer", "measure"))
     columns = {name: ON_SCREEN[name] for name in measures if name in ON_SCREEN}
     indices = np.unique(np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)).tolist()
-    first = frame.iloc[0]
-    title = f"{first['decoder']}, {first['plan']}, {first['pooling']}"
-    table = ScreenTable(title=printable(title if title != label else label), box=SIMPLE, padding=(0, 1))
+    title = ", ".join(frame.iloc[0][["decoder", "plan", "pooling"]])
+    table = Table(title=printable(title if title != label else label), box=SIMPLE, padding=(0, 1))
     table.add_column("layer", no_wrap=True, min_width=len("final_norm"))
     for name, _ in columns.values():
         table.add_column(name, justify="right")
@@ -287,21 +272,18 @@ def _show_geometry(label: str, frame: "pd.DataFrame") -> None:
     show(f"{_counts(frame)}, drawn with a seed; {len(indices)} of {len(layers)} layers, all with --out")
 
 
-def _write_geometry(
-    folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]", formats: Sequence[str]
-) -> None:
+def _write_geometry(folder: Path, frame: pd.DataFrame, alike: Sequence[pd.DataFrame], formats: Sequence[str]) -> None:
     """Write the frames as CSV, and the figures."""
-    import pandas as pd
-
     album, written = Album(folder, formats), []
     if len(frame):
         write_file(folder / "geometry.csv", write_frame(frame))
         written.append("geometry.csv")
+        shared = [str(frame[name].iloc[0]) for name in ("decoder", "plan", "pooling") if frame[name].nunique() == 1]
         album.add(
             "geometry",
             draw_geometry,
             frame,
-            title=f"Geometry of layers, {_title(frame)}",
+            title=f"Geometry of layers, {', '.join(shared)}",
             size=WIDE,
             note=f"{_counts(frame)}; {GEOMETRY_NOTE}",
         )
@@ -309,34 +291,25 @@ def _write_geometry(
         write_file(folder / "similarity.csv", write_frame(pd.concat(alike)))
         written.append("similarity.csv")
     for n, similarity in enumerate(alike, 1):
+        first = similarity.iloc[0]
+        one, other = (", ".join(str(first[prefix + name]) for name in WHERE[1:4]) for prefix in ("", "other_"))
+        is_one = first["cache"] == first["other_cache"] and one == other
         album.add(
             "similarity" + f"_{n}" * (len(alike) > 1),
             on_panel(draw_similarity),
             similarity,
             size=(5.2, 4.4),
-            title=f"Similarity of layers, {_sides(similarity)}",
+            title=f"Similarity of layers, {one if is_one else f'{one} against {other}'}",
             note=f"{int(similarity['n_rows'].iloc[0]):,} rows",
         )
     show_written(folder, written, album.drawn)
 
 
-def _counts(frame: "pd.DataFrame") -> str:
+def _counts(frame: pd.DataFrame) -> str:
     """Say how many rows and pairs the values are of."""
     is_gold = ~frame["measure"].isin(list(MEASURES))
     counts = ((noun, frame.loc[part, "n_rows"].unique()) for noun, part in (("rows", ~is_gold), ("pairs", is_gold)))
     return ", ".join(f"{' and '.join(f'{n:,}' for n in numbers)} {noun}" for noun, numbers in counts if len(numbers))
-
-
-def _title(frame: "pd.DataFrame") -> str:
-    """Name what all rows of a frame share: decoder, plan, pooling."""
-    return ", ".join(str(frame[name].iloc[0]) for name in ("decoder", "plan", "pooling") if frame[name].nunique() == 1)
-
-
-def _sides(frame: "pd.DataFrame") -> str:
-    """Name both sides of a comparison, once where they are the same cache."""
-    first = frame.iloc[0]
-    one, other = (", ".join(str(first[prefix + name]) for name in WHERE[1:4]) for prefix in ("", "other_"))
-    return one if first["cache"] == first["other_cache"] and one == other else f"{one} against {other}"
 
 
 # --- Layers ---
@@ -351,8 +324,6 @@ SHOWN = {
     "mix": "mix",
 }
 """Views on screen beside `alone`, which an 80-column terminal has room for."""
-
-
 READS = {
     "--orders": ("shapley",),
     "--components": ("shapley", "sets"),
@@ -362,7 +333,6 @@ READS = {
 
 
 def layers_command(args: LayersArgs) -> int:
-    """Study the layers of finished runs, print what matters, and write it beside their scores."""
     for option, views in READS.items():
         if option in args.typed and args.views and not set(views) & set(args.views):
             raise UsageError(f"{option} counts for the views {', '.join(views)}, none of which --views names.")
@@ -395,9 +365,9 @@ def layers_command(args: LayersArgs) -> int:
     return 0
 
 
-def layers_table(findings: "HeadFindings", *, title: str) -> ScreenTable:
+def layers_table(findings: HeadFindings, *, title: str) -> Table:
     """Make the table of layers for a terminal: scores times 100, a mark at layers of the set that holds the best."""
-    table = ScreenTable(
+    table = Table(
         title=printable(f"{title}: {findings.head}, {findings.metric} x 100 on {findings.split}"),
         box=SIMPLE,
         padding=(0, 1, 0, 0),
@@ -409,21 +379,17 @@ def layers_table(findings: "HeadFindings", *, title: str) -> ScreenTable:
     if alone is None:
         return table
     for k, layer in enumerate(findings.layers):
-        ends = f"{_times(alone.low, k)} to {_times(alone.high, k)}" if alone.low else ""
+        ends = f"{_shown(alone.low[k])} to {_shown(alone.high[k])}" if alone.low else ""
         mark = "use " * (layer == findings.recommended) + "*" * (layer in findings.best_set)
-        cells = (
-            _bits(curve.values, k) if curve.metric == "bits" else _times(curve.values, k) for curve in curves.values()
-        )
-        table.add_row(printable(layer), mark, _times(alone.values, k), ends, *cells)
+        cells = (_shown(curve.values[k], is_bits=curve.metric == "bits") for curve in curves.values())
+        table.add_row(printable(layer), mark, _shown(alone.values[k]), ends, *cells)
     return table
 
 
-def _times(values: Sequence[float], index: int) -> str:
-    return f"{100 * values[index]:.1f}" if np.isfinite(values[index]) else ""
-
-
-def _bits(values: Sequence[float], index: int) -> str:
-    return f"{values[index]:.2f}" if np.isfinite(values[index]) else ""
+def _shown(value: float, *, is_bits: bool = False) -> str:
+    if not np.isfinite(value):
+        return ""
+    return f"{value:.2f}" if is_bits else f"{100 * value:.1f}"
 
 
 # --- Caches ---
@@ -433,10 +399,14 @@ NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes 
 
 
 def inspect_command(args: InspectArgs) -> int:
-    """Say what a cache is and how complete; works on half-done caches."""
     cache = open_cache(args.file, allow_partial=True)
     if args.verify:
-        _verify(cache)
+        if not cache.has_checksums:
+            raise CacheError(
+                f"cache {str(cache.path)!r} cannot be verified: it was written by an earlier version and carries no "
+                "checksums; extract it again to have them."
+            )
+        cache.verify()
     if args.json:
         value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
         Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
@@ -452,20 +422,14 @@ def inspect_command(args: InspectArgs) -> int:
     return 0
 
 
-def _verify(cache: LatentCache) -> None:
-    if not cache.has_checksums:
-        raise CacheError(
-            f"cache {str(cache.path)!r} cannot be verified: it was written by an earlier version and carries no "
-            "checksums; extract it again to have them."
-        )
-    cache.verify()
-
-
 def _describe(cache: LatentCache) -> list[str]:
     """Describe a cache: what it is, how complete, sizes, certificate, then every field of its identity."""
     state = "complete" if cache.is_complete else "half done: run the same extraction again to go on"
     decoder = cache.manifest.provenance["decoder"]
     itemsize, n_places = np.dtype(STORAGE_DTYPES[cache.storage_dtype]).itemsize, cache.n_words or len(cache)
+    checksums = "CRC-32 per array and block of rows (--verify)" if cache.has_checksums else NO_CHECKSUMS
+    if isinstance(cache, ShardedCache):
+        checksums = f"SHA-256 of each of {cache.n_shards:,} shards (--verify)"
     layer_bytes = {layer: n_places * cache.width_of([layer]) * itemsize for layer in cache.layers}
     lines = [
         f"cache        {cache.path}",
@@ -476,7 +440,7 @@ def _describe(cache: LatentCache) -> list[str]:
         f"size         {cache.n_bytes / 1e6:,.1f} MB on disk, "
         f"{len(cache.poolings) * sum(layer_bytes.values()) / 1e6:,.1f} MB of latents, "
         f"{layer_bytes[cache.layers[0]] / 1e6:,.2f} MB per layer and pooling",
-        f"checksums    {_checksums_text(cache)}",
+        f"checksums    {checksums}",
         f"certificate  {_certificate_text(cache)}",
     ]
     if cache.is_complete:
@@ -495,12 +459,6 @@ def _describe(cache: LatentCache) -> list[str]:
     lines.append(f"identity     {cache.manifest.id}")
     lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity.to_plain()).items() if key != "layers"]
     return lines
-
-
-def _checksums_text(cache: LatentCache) -> str:
-    if isinstance(cache, ShardedCache):
-        return f"SHA-256 of each of {cache.n_shards:,} shards (--verify)"
-    return "CRC-32 per array and block of rows (--verify)" if cache.has_checksums else NO_CHECKSUMS
 
 
 def _certificate_text(cache: LatentCache) -> str:
@@ -523,11 +481,7 @@ SECONDS = 30.0
 
 
 def adapt_command(args: AdaptArgs) -> int:
-    """Adapt a decoder, and say where the adapter is and how to probe it."""
-    from probes.adaptation.adapt import (
-        adapt,  # which loads Lightning
-        ignore_step,
-    )
+    from probes.adaptation.adapt import adapt, ignore_step  # which loads Lightning
 
     report = ignore_step if args.quiet else _report(Console(stderr=True), is_verbose=args.verbose)
     adapted = adapt(args.config, say=watcher_of(args).say, report=report)
@@ -563,26 +517,12 @@ def _report(console: Console, *, is_verbose: bool) -> "Callable[[StepReport], No
 
 
 def infill_command(args: InfillArgs) -> int:
-    """Measure what a decoder can do with text, print it, and write it where a folder is named."""
     shortest, longest = map(int, args.span_tokens.split("-"))
-    options = AbilityOptions(
-        plans=args.plans,
-        texts=args.texts,
-        column=args.column or "text",
-        split=args.split,
-        rows=args.rows,
-        spans=DrawnSpans(args.spans, shortest, longest, args.seed),
-        choices=args.choices,
-        infillings=args.infillings,
-        window=args.window,
-        continuations=args.continuations,
-        new_tokens=args.new_tokens,
-        bos=args.bos,
-        max_tokens=args.max_tokens,
-    )
+    options = {item.name: getattr(args, item.name) for item in fields(AbilityOptions) if item.name != "prefix_words"}
+    options |= {"column": args.column or "text", "spans": DrawnSpans(args.spans, shortest, longest, args.seed)}
     folder = open_output(args.out) if args.out else None
     decoder = DecoderSpec(args.decoder, adapter=args.adapter or None, device=args.device)
-    measured = measure_abilities(decoder, options, watcher=watcher_of(args))
+    measured = measure_abilities(decoder, AbilityOptions(**options), watcher=watcher_of(args))
     compared = compare_scores([measured.scores], [measured.scores.name])
     Console(markup=False).print(score_screen(compared))
     show("\n".join([*measured.scores.notes, *(f"{sentence}." for sentence in verdicts(compared))]))

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -32,9 +32,6 @@ from probes.runs.run_caches import open_named
 from probes.runs.run_config import load_run_task
 from probes.runs.task_kinds import KINDS
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 # --- Files and folders ---
 
 
@@ -44,7 +41,6 @@ OF_FOLDERS, OF_FILES = ("--normalise", "--head", "--decoder"), ("--texts", "--co
 
 
 def export_command(args: ExportArgs) -> int:
-    """Write a cache as .parquet, .arrow or .safetensors, or a folder for sentence-transformers."""
     for option in OF_FILES if args.format == FOLDER else OF_FOLDERS:
         if option in args.typed:
             raise UsageError(f"{option} does nothing for the format {args.format!r}; leave it out.")
@@ -129,25 +125,20 @@ def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, 
         raise ConfigError(f"the run has no head {name!r}; allowed: {', '.join(run.scores.heads)}.")
     result = run.scores.heads[name]
     pooling, _, layer = str(result.chosen.get("layer", "")).rpartition("/")
-    return run.decoder, run.spec, layer, pooling or _one(result.pooling.split("+"))
+    return run.decoder, run.spec, layer, pooling or ("" if "+" in result.pooling else result.pooling)
 
 
 def _of_config(name: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
     config = read_config([], file=name)
-    layers = config.extraction.layers
+    layers, poolings = config.extraction.layers, config.extraction.poolings_read(of_words=False)
     layer = layers[0] if len(layers) == 1 and layers[0] not in ("all", "blocks", "upper-half") else ""
-    return config.decoder, config.extraction, layer, _one(config.extraction.poolings_read(of_words=False))
-
-
-def _one(names: "tuple[str, ...] | list[str]") -> str:
-    return names[0] if len(names) == 1 else ""
+    return config.decoder, config.extraction, layer, poolings[0] if len(poolings) == 1 else ""
 
 
 # --- The hub ---
 
 
 def push_command(args: PushArgs) -> int:
-    """Send a run with its cache and a card to a repository, or write what would be sent to a folder."""
     if bool(args.repo) == bool(args.to):
         raise UsageError(
             "give one of --repo OWNER/NAME, which uploads, and --to FOLDER, which writes there what would be uploaded."
@@ -167,7 +158,6 @@ def push_command(args: PushArgs) -> int:
 
 
 def mteb_command(args: MtebArgs) -> int:
-    """Evaluate every layer of a configuration's decoder on tasks of mteb; print the best and draw the curves."""
     if not args.tasks:
         raise UsageError("--tasks is missing; give names of mteb's tasks with ',' between them, as STSBenchmark.")
     require_extra("mteb")
@@ -192,8 +182,8 @@ def mteb_command(args: MtebArgs) -> int:
         progress=watcher.extraction("texts of mteb"),
     )
     names = list(dict.fromkeys(frame["plan"]))
-    what = f"{decoder.description.name}, {names[0] if len(names) == 1 else f'{len(names)} plans'}"
-    _show_scores(frame, ["task", "split", "metric"], f"mteb, {what}")
+    subject = f"{decoder.description.name}, {names[0] if len(names) == 1 else f'{len(names)} plans'}"
+    _show_scores(frame, ["task", "split", "metric"], f"mteb, {subject}")
     means = mean_scores(frame)
     tables, curves, note = {"mteb.csv": frame}, frame, "mteb's main score per split"
     if frame["task"].nunique() > 1:
@@ -207,12 +197,12 @@ def mteb_command(args: MtebArgs) -> int:
     for name, table in tables.items():
         write_file(folder / name, write_frame(table))
     album = Album(folder, args.figures)
-    album.add("mteb", draw_scores, curves, title=f"Scores of mteb by layer, {what}", note=note)
+    album.add("mteb", draw_scores, curves, title=f"Scores of mteb by layer, {subject}", note=note)
     show_written(folder, tuple(tables), album.drawn)
     return 0
 
 
-def _show_scores(frame: "pd.DataFrame", columns: list[str], title: str) -> None:
+def _show_scores(frame: pd.DataFrame, columns: list[str], title: str) -> None:
     """Print the best layer of every group of scores, and the last one."""
     keys = [*columns, *(["plan"] if frame["plan"].nunique() > 1 else []), "pooling"]
     table = Table(title=printable(title), box=SIMPLE)

@@ -8,10 +8,14 @@ from itertools import takewhile
 from pathlib import Path
 from shutil import get_terminal_size
 
-from extract.decoders.decoder_spec import DecoderSpec, known_decoder
+from extract.decoders.decoder_spec import GROUPS, KNOWN_DECODERS, TAPS, DecoderSpec, known_decoder
 from extract.decoders.fetch import missing_gguf_modules
 from extract.errors import ConfigError, UsageError, printable
 from extract.files import write_file
+from extract.inputs.template import SETS, TEMPLATES
+from extract.masks.mask_plan import KINDS, PLANS
+from extract.poolings.pooling_table import AUTO, AUTO_RULE, POOLINGS, TOKEN_SETS, WORD_POOLINGS
+from extract.registry import option_names, parameter_names
 from probes.cli.arguments import Command, strong, two_columns
 from probes.cli.commands import (
     COMMANDS,
@@ -23,111 +27,72 @@ from probes.cli.commands import (
     TableArgs,
     VersionArgs,
 )
-from probes.runs.config_file import ROLES, config_of_data, dump_config, list_keys, read_data, shipped
+from probes.data.task_table import CORPORA, INSTRUCTIONS, TASKS
+from probes.heads.head_table import AUTOENCODER, HEADS, SOURCES
+from probes.networks.network_options import LOSSES
+from probes.runs.config_file import (
+    ROLES,
+    config_of_data,
+    dump_config,
+    list_keys,
+    read_data,
+    shipped,
+    shipped_configs,
+)
 
 # --- Tables of names ---
 
+Rows = Iterable[tuple[str, str]]
+"""Names, and a text about each."""
 MOST_INDENT = 32
 """Columns of the names; a longer one has a line of its own."""
-
-
-def _decoders() -> list[tuple[str, str]]:
-    from extract.decoders.decoder_spec import KNOWN_DECODERS
-
-    return [
-        (
-            entry.name,
-            f"{entry.hub_id}, {entry.family}, {entry.n_layers} blocks, width {entry.width}, {entry.license}"
-            + (", also from the package index" if entry.wheel else ""),
-        )
-        for entry in KNOWN_DECODERS.values()
-    ]
-
-
-def _plans() -> list[tuple[str, str]]:
-    from extract.masks.mask_plan import PLANS
-
-    return list(PLANS.items())
-
-
-def _masks() -> list[tuple[str, str]]:
-    from extract.masks.mask_plan import KINDS
-
-    return [(name, f"{row.what} ({row.source})") for name, row in KINDS.items()]
-
-
-def _poolings() -> list[tuple[str, str]]:
-    from extract.poolings.pooling_table import AUTO, AUTO_RULE, POOLINGS, TOKEN_SETS, WORD_POOLINGS
-
-    words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
-    rows = [(name, text) for name, (_, text) in POOLINGS.items()]
-    rows += [(name, text) for name, (_, _, text) in TOKEN_SETS.items()]
-    return [*rows, *((f"words: {name}", text) for name, text in words.items())]
-
-
-def _layers() -> list[tuple[str, str]]:
-    from extract.decoders.decoder_spec import GROUPS, TAPS
-
-    return [*GROUPS.items(), *((f"block_07.{tap}", f"of the seventh block {what}") for tap, what in TAPS.items())]
-
-
-def _templates() -> list[tuple[str, str]]:
-    from extract.inputs.template import SETS, TEMPLATES
-
-    rows = [(name, f"{entry.source}: {entry.show()}") for name, entry in TEMPLATES.items()]
-    return [*rows, *((name, f"the mean of {len(names)}: {names[0]} to {names[-1]}") for name, names in SETS.items())]
-
-
-def _tasks() -> list[tuple[str, str]]:
-    from probes.data.task_table import TASKS
-
-    return [
-        (name, _with_options(f"{entry.kind}: {entry.description}", entry.options())) for name, entry in TASKS.items()
-    ]
-
-
-def _corpora() -> list[tuple[str, str]]:
-    from extract.registry import parameter_names
-    from probes.data.task_table import CORPORA
-
-    rows = [(name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items()]
-    return [*rows, ("any task", "the texts of the task; its own options")]
-
-
-def _heads() -> list[tuple[str, str]]:
-    from extract.registry import option_names
-    from probes.heads.head_table import AUTOENCODER, HEADS, SOURCES
-
-    rows = [(name, entry.kind, entry.description, entry.options()) for name, entry in HEADS.items()]
-    description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
-    options = tuple(option for source in SOURCES for option in option_names(source))
-    rows.append((AUTOENCODER, "pretraining.autoencoder", description, options))
-    return [(name, _with_options(f"{kind}: {text}", options)) for name, kind, text, options in rows]
 
 
 def _with_options(text: str, options: Iterable[str]) -> str:
     return f"{text}; options: {', '.join(options) or 'none'}"
 
 
-def _losses() -> list[tuple[str, str]]:
-    from probes.networks.network_options import LOSSES
-
-    return [(name, text) for name, (_, text) in LOSSES.items()]
-
-
-def _instructions() -> list[tuple[str, str]]:
-    from probes.data.task_table import INSTRUCTIONS
-
-    return [
-        (name, f"{repr(entry.prompt)[1:-1] or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")
-        for name, entry in INSTRUCTIONS.items()
-    ]
+def _decoders() -> Rows:
+    for entry in KNOWN_DECODERS.values():
+        more = ", also from the package index" * bool(entry.wheel)
+        blocks = f"{entry.n_layers} blocks, width {entry.width}"
+        yield entry.name, f"{entry.hub_id}, {entry.family}, {blocks}, {entry.license}{more}"
 
 
-def _configs() -> list[tuple[str, str]]:
-    from probes.runs.config_file import shipped_configs
+def _poolings() -> Rows:
+    yield from ((name, text) for name, (_, text) in POOLINGS.items())
+    yield from ((name, text) for name, (_, _, text) in TOKEN_SETS.items())
+    yield f"words: {AUTO}", AUTO_RULE
+    yield from ((f"words: {name}", text) for name, (_, text) in WORD_POOLINGS.items())
 
-    return [(name, _about(path)) for name, path in shipped_configs().items()]
+
+def _layers() -> Rows:
+    yield from GROUPS.items()
+    yield from ((f"block_07.{tap}", f"of the seventh block {value}") for tap, value in TAPS.items())
+
+
+def _templates() -> Rows:
+    yield from ((name, f"{entry.source}: {entry.show()}") for name, entry in TEMPLATES.items())
+    yield from ((name, f"the mean of {len(names)}: {names[0]} to {names[-1]}") for name, names in SETS.items())
+
+
+def _corpora() -> Rows:
+    yield from ((name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items())
+    yield "any task", "the texts of the task; its own options"
+
+
+def _heads() -> Rows:
+    for name, entry in HEADS.items():
+        yield name, _with_options(f"{entry.kind}: {entry.description}", entry.options())
+    description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
+    options = (option for source in SOURCES for option in option_names(source))
+    yield AUTOENCODER, _with_options(f"pretraining.autoencoder: {description}", options)
+
+
+def _instructions() -> Rows:
+    for name, entry in INSTRUCTIONS.items():
+        of_task = f"; task {entry.task}" * bool(entry.task)
+        yield name, f"{repr(entry.prompt)[1:-1] or 'none'} ({entry.source}{of_task})"
 
 
 def _about(config: Path) -> str:
@@ -137,24 +102,25 @@ def _about(config: Path) -> str:
     return text.partition(". ")[0].removesuffix(".")
 
 
-TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
+TABLES: dict[str, Callable[[], Rows]] = {
     "decoders": _decoders,
-    "plans": _plans,
-    "masks": _masks,
+    "plans": PLANS.items,
+    "masks": lambda: ((name, f"{row.what} ({row.source})") for name, row in KINDS.items()),
     "poolings": _poolings,
     "layers": _layers,
     "templates": _templates,
-    "tasks": _tasks,
+    "tasks": lambda: (
+        (name, _with_options(f"{entry.kind}: {entry.description}", entry.options())) for name, entry in TASKS.items()
+    ),
     "corpora": _corpora,
     "heads": _heads,
-    "losses": _losses,
+    "losses": lambda: ((name, text) for name, (_, text) in LOSSES.items()),
     "instructions": _instructions,
-    "configs": _configs,
+    "configs": lambda: ((name, _about(path)) for name, path in shipped_configs().items()),
 }
 
 
 def list_command(args: ListArgs) -> int:
-    """List one table, some, or all of them."""
     width = get_terminal_size().columns
     for name in args.table or TABLES:
         rows = [(printable(key), printable(text)) for key, text in TABLES[name]()]
@@ -239,7 +205,6 @@ def _values() -> Iterator[tuple[str, list[str]]]:
 
 
 def completion_command(args: CompletionArgs) -> int:
-    """Print a script that completes commands, options and names in a shell."""
     sys.stdout.write(write_script(args.shell))
     return 0
 
@@ -248,7 +213,6 @@ def completion_command(args: CompletionArgs) -> int:
 
 
 def fetch_command(args: FetchArgs) -> int:
-    """Obtain a known decoder: from the hub, else from the package index."""
     known_decoder(args.name)  # before anything heavy is loaded
     from extract.decoders.fetch import fetch_decoder
     from probes.cli.screen import show, watcher_of
@@ -258,7 +222,7 @@ def fetch_command(args: FetchArgs) -> int:
     return 0
 
 
-# What is installed: its versions, its pins, and a demo of it.
+# --- What is installed ---
 
 
 NOSINK = "nosink-bidirectional:10"
@@ -272,7 +236,6 @@ DEMO = (
 
 
 def version_command(args: VersionArgs) -> int:
-    """Print versions and device, or the path of the pins."""
     if args.constraints:
         sys.stdout.write(f"{shipped('constraints.txt')}\n")
         return 0
@@ -300,7 +263,6 @@ def _device() -> str:
 
 
 def demo_command(args: DemoArgs) -> int:
-    """Run the demo in the working folder; stops at the first command that fails."""
     from probes.cli.main import main
 
     for words in DEMO:
@@ -316,11 +278,10 @@ def demo_command(args: DemoArgs) -> int:
     return 0
 
 
-# Commands on files of data, which load no torch: init.
+# --- Files to start from ---
 
 
 def init_command(args: InitArgs) -> int:
-    """Write the configuration that a file of data stands for."""
     roles = {name: getattr(args, name) for name in ROLES if getattr(args, name)}
     data = read_data(args.file, roles)
     if data is None:
@@ -335,7 +296,6 @@ def init_command(args: InitArgs) -> int:
 
 
 def table_command(args: TableArgs) -> int:
-    """Write the results of runs, sweeps and searches as one table."""
     from probes.runs.results import write_table
 
     text = write_table(args.runs, args.format)

@@ -15,18 +15,22 @@ from probes.cli.commands import PredictArgs, ScoreArgs, ServeArgs
 from probes.cli.screen import read_lines, watcher_of
 from probes.data.table_files import DELIMITERS, inner_suffix
 from probes.heads.layer_head import require_probabilities
-from probes.runs.new_rows import TABLES, NewRow, Row, RowReader, count_texts
+from probes.runs.new_rows import TABLES, NewRow, RowReader, count_texts
 from probes.runs.predict import CHUNK_ROWS, Answer, LoadedRun, RowScorer, load_run
 
 # --- Scores of new rows ---
 
 
 def score_command(args: ScoreArgs) -> int:
-    """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
     run, rows = _open(args, args.file, (), default_to_lines=True)
     scorer = run.scorer(args.head)
     if not args.file:
-        rows = [NewRow(_one_row(args.texts, scorer))]
+        if len(args.texts) != scorer.n_texts:
+            raise InputError(
+                f"{len(args.texts)} texts were given; allowed: {count_texts(scorer.n_texts)} for a run on "
+                f"{scorer.kind}, or a file of rows with --file FILE."
+            )
+        rows = [NewRow(args.texts[0] if scorer.n_texts == 1 else args.texts)]
     if args.clip:
         scorer.require_range()
     _say(scorer, args)
@@ -89,21 +93,9 @@ def _lines(fields: Values) -> str:
     """Write a scored row as one line, or where it holds lists as a line per word and a blank one."""
     is_list = any(isinstance(value, list) for value in fields.values())
     columns = [value if is_list else [value] for value in fields.values()]
-    lines = ["\t".join(_cell(value) for value in cells) + "\n" for cells in zip(*columns, strict=True)]
+    texts = [["-" if v is None else f"{v:.3f}" if isinstance(v, float) else v for v in column] for column in columns]
+    lines = ["\t".join(cells) + "\n" for cells in zip(*texts, strict=True)]
     return "".join([*lines, "\n"] if is_list else lines)
-
-
-def _cell(value: str | float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
-
-
-def _one_row(texts: Sequence[str], scorer: RowScorer) -> Row:
-    if len(texts) != scorer.n_texts:
-        raise InputError(
-            f"{len(texts)} texts were given; allowed: {count_texts(scorer.n_texts)} for a run on {scorer.kind}, or a "
-            "file of rows with --file FILE."
-        )
-    return texts[0] if scorer.n_texts == 1 else tuple(texts)
 
 
 # --- Predictions ---
@@ -114,7 +106,6 @@ MOST_BYTES = 65_536
 
 
 def predict_command(args: PredictArgs) -> int:
-    """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
     form = args.format or _format_of(args.out)
     if args.safe_for_spreadsheets and form != "csv":
         raise UsageError(f"--safe-for-spreadsheets does nothing for the format {form!r}; leave it out.")
@@ -160,12 +151,12 @@ def _write(rows: Iterable[Values], form: str, *, is_safe: bool) -> str:
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     listed = list(rows)
     columns = dict.fromkeys(name for row in listed for name in row)  # objects of JSON may each have their own
-    cells = ([_csv_cell(row.get(name, "")) for name in columns] for row in listed)
-    return write_csv([columns, *cells], newline="\n", is_safe=is_safe)
-
-
-def _csv_cell(value: object) -> object:
-    return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
+    cells = ([row.get(name, "") for name in columns] for row in listed)
+    texts = (
+        [" ".join("-" if part is None else str(part) for part in v) if isinstance(v, list) else v for v in row]
+        for row in cells
+    )
+    return write_csv([columns, *texts], newline="\n", is_safe=is_safe)
 
 
 def _serve(scorer: RowScorer, reader: RowReader, columns: tuple[str, ...], args: PredictArgs) -> int:
@@ -204,7 +195,6 @@ MOST_PORT = 65_535
 
 
 def serve_command(args: ServeArgs) -> int:
-    """Answer predictions over HTTP until it is stopped."""
     if missing := [name for name in SERVICE_PACKAGES if find_spec(name) is None]:
         raise ConfigError(
             f"icecore serve needs {' and '.join(missing)}; run: pip install {' '.join(SERVICE_PACKAGES)}."

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table as ScreenTable
@@ -14,7 +14,7 @@ from extract.files import write_file, write_frame
 from probes.adaptation.abilities import compare_abilities, holds_abilities, score_screen, verdicts, write_compared
 from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
-from probes.report.blocks import Block, Table, cell, metric_label, number, percent
+from probes.report.blocks import Block, Table, cell, metric_label, number, percent, signed_interval
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import digest_source, is_drawn, note_drawn
@@ -22,12 +22,8 @@ from probes.report.style import Album
 from probes.runs.compare import Comparison, compare, note_on_settings, write_comparison, write_report
 from probes.runs.results import centres_of_gravity, layers_across, open_runs, rank_systems
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def compare_command(args: CompareArgs) -> int:
-    """Print a comparison of runs, and write it to a folder where one is named."""
     if any(map(holds_abilities, args.runs)):
         return _compare_abilities(args)
     if args.across:
@@ -92,15 +88,12 @@ def _across(args: CompareArgs) -> int:
         Console(markup=False).print(_on_screen(table, title))
     show("\n".join(notes))
     if args.out:
-        best = centres.loc[centres["centre"].idxmin()] if centres["centre"].notna().any() else None
-        answers = (
-            ()
-            if best is None
-            else (
-                f"Scores are gained lowest in {best['task']} ({best['plan']}, {best['head']}): centre of gravity "
-                f"{number(best['centre'], 2)} of the depth.",
-            )
-        )
+        answers: tuple[str, ...] = ()
+        if centres["centre"].notna().any():
+            best = centres.loc[centres["centre"].idxmin()]
+            where = f"{best['task']} ({best['plan']}, {best['head']})"
+            depth = number(best["centre"], 2)
+            answers = (f"Scores are gained lowest in {where}: centre of gravity {depth} of the depth.",)
         page = Page("Runs of any tasks", "Where do layers gain their scores?", answers, (), ())
         _write(open_output(args.out), frames, page, (*tables, *notes), draw_across, args.figures)
     return 0
@@ -124,26 +117,26 @@ def _by_layer(args: CompareArgs) -> int:
             percent(row.over),
             percent(row.value),
             percent(row.difference, sign="+"),
-            f"{percent(row.low, sign='+')} to {percent(row.high, sign='+')}",
+            signed_interval(row.low, row.high),
         )
         for row in frame.itertuples()
     ]
     table = Table(("layer", cell(other), cell(one), "difference", "95 % interval"), rows)
-    what = f"every layer alone, {where['head']}, {metric_label(metric)} x 100 on {where['split']}"
+    title = f"every layer alone, {where['head']}, {metric_label(metric)} x 100 on {where['split']}"
     answer = (
         f"{one} is better than {other} at {int((frame['low'] > 0).sum())} of {len(frame)} layers and worse at "
         f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
     )
-    Console(markup=False).print(_on_screen(table, what))
+    Console(markup=False).print(_on_screen(table, title))
     note = note_on_settings(first, second, str(where["head"]))
     show(f"{answer}\n{note}")
     if args.out:
         page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer, note), (), ())
-        _write(open_output(args.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, args.figures)
+        _write(open_output(args.out), {"by-layer": frame}, page, (f"Scores: {title}.", table), draw_gaps, args.figures)
     return 0
 
 
-def _centres_table(centres: "pd.DataFrame") -> Table:
+def _centres_table(centres: pd.DataFrame) -> Table:
     rows = []
     for name, part in name_curves(centres).items():
         row = part.iloc[0]
@@ -164,10 +157,10 @@ def _on_screen(table: Table, title: str) -> ScreenTable:
 
 def _write(
     folder: Path,
-    frames: "Mapping[str, pd.DataFrame]",
+    frames: Mapping[str, pd.DataFrame],
     page: Page,
     blocks: tuple[Block, ...],
-    draw: "Callable[[Album, Mapping[str, pd.DataFrame]], None]",
+    draw: Callable[[Album, Mapping[str, pd.DataFrame]], None],
     formats: tuple[str, ...],
 ) -> None:
     """Write frames as tables, their figures, and a page of both."""
@@ -182,6 +175,5 @@ def _write(
 
 
 def report_command(args: ReportArgs) -> int:
-    """Write the page of a finished run from its folder, or one page of several runs side by side."""
     show(f"written: {write_report(args.runs, args.out)}")
     return 0

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +15,11 @@ from extract.files import write_file
 from extract.inputs.batches import stream_texts
 from extract.inputs.joined_text import JoinedText
 from extract.linear import bfloat16_gain
+from extract.run.embed import Estimate, estimate_extraction
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
 from extract.store.cache import LatentCache, ViewCache, open_cache
 from extract.store.manifest import Manifest
+from extract.store.writer import WRITERS
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs
 from probes.cli.screen import read_lines, show, show_run, show_task, watcher_of
 from probes.data.task import Corpus, Task, load_corpus, read_texts
@@ -28,9 +29,6 @@ from probes.runs.run import check_heads, find_sides, obtain_cache, obtain_shards
 from probes.runs.run_config import RunConfig, load_run_task, obtain_corpus
 from probes.runs.watcher import Watcher
 
-if TYPE_CHECKING:
-    from extract.run.embed import Estimate
-
 # --- Runs ---
 
 
@@ -39,7 +37,6 @@ WORTH_SAYING = 1.3
 
 
 def extract_command(args: ExtractArgs) -> int:
-    """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
     if args.ray is not None:
         _check_ray(args)
     if args.shards:
@@ -99,13 +96,19 @@ def _check_ray(args: ExtractArgs) -> None:
 
 
 def fit_command(args: FitArgs) -> int:
-    """Fit and report on a cache that is already there; no decoder is loaded."""
     from probes.runs.run_caches import find_cache_of
 
     config, name, head = args.config, args.cache, args.head
     watcher = watcher_of(args)
     if head == AUTOENCODER:
-        cache = _open_named(name) if name else find_cache_of(config, _corpus(config))
+        spec = config.pretraining
+        if not (name or spec.corpus):
+            raise ConfigError(
+                "there are no texts to fit autoencoders on; give --cache FILE, or name a corpus with "
+                "pretraining.corpus (icecore list corpora)."
+            )
+        texts = None if name else load_corpus(spec.corpus, spec.texts, spec.options)
+        cache = _open_named(name) if texts is None else find_cache_of(config, texts)
         result = pretrain(config, cache, watcher=watcher, command=command_line())
         show(f"{result.folder}/summary.md holds the losses of every layer.")
         return 0
@@ -117,16 +120,6 @@ def fit_command(args: FitArgs) -> int:
     loaded = run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line())
     show_run(loaded.folder, loaded.record)
     return 0
-
-
-def _corpus(config: RunConfig) -> Corpus:
-    spec = config.pretraining
-    if not spec.corpus:
-        raise ConfigError(
-            "there are no texts to fit autoencoders on; give --cache FILE, or name a corpus with pretraining.corpus "
-            "(icecore list corpora)."
-        )
-    return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
 def _sources(config: RunConfig, task: Task) -> list[tuple[RunConfig, Task | Corpus]]:
@@ -162,8 +155,6 @@ def estimate(
         sources = _sources(config, task)
         check_heads(config, task)  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=watcher.say)
-    from extract.run.embed import estimate_extraction
-
     estimates: list[Estimate] = []
     lines: list[str] = []
     for member, source in sources:
@@ -172,9 +163,9 @@ def estimate(
         for spec in (spec for one, _ in member.extraction.passes for spec in one.members):
             manifest = describe_extraction(decoder, texts, spec)
             estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
-            lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.layers))]
+            lines += [*_settings_lines(manifest), *_estimate_lines(estimates[-1], len(manifest.layers))]
     if len(estimates) > 1:
-        lines += ["together:", _disk_line(estimates), _time_line(estimates)]
+        lines += ["together:", *_total_lines(estimates)]
     show("\n".join([*lines, *_faster_line(decoder)]))
     return 0
 
@@ -191,18 +182,18 @@ def _faster_line(decoder: Decoder) -> list[str]:
     ]
 
 
-def _settings_text(manifest: Manifest) -> str:
+def _settings_lines(manifest: Manifest) -> list[str]:
     """Write out what is in force once defaults and protocol are filled in: plan, template and poolings."""
     template = {key: value for key, value in manifest.identity.template.items() if key != "window"}
     said = ", ".join(f"{key} {'none' if value in (None, '') else repr(value)}" for key, value in template.items())
-    return f"plan      {manifest.identity.plan}\ntemplate  {said}\npoolings  {', '.join(manifest.poolings)}"
+    return [f"plan      {manifest.identity.plan}", f"template  {said}", f"poolings  {', '.join(manifest.poolings)}"]
 
 
-def _dry_run_text(estimate: "Estimate", n_layers: int) -> str:
+def _estimate_lines(estimate: Estimate, n_layers: int) -> list[str]:
     """Write an estimate out: rows, tokens, words if any, bytes per pooling and layer, time."""
-    what = "unique texts, or windows of them" if estimate.n_words else "unique texts"
+    noun = "unique texts, or windows of them" if estimate.n_words else "unique texts"
     lines = [
-        f"rows      {estimate.n_rows:,} {what}, the longest of {estimate.longest:,} tokens, "
+        f"rows      {estimate.n_rows:,} {noun}, the longest of {estimate.longest:,} tokens, "
         f"{estimate.n_truncated:,} truncated",
         f"example   {estimate.example}",
         f"tokens    {estimate.n_tokens:,}",
@@ -210,25 +201,23 @@ def _dry_run_text(estimate: "Estimate", n_layers: int) -> str:
     ]
     for pooling, size in estimate.bytes_by_pooling().items():
         lines.append(f"{pooling:9} {size / 1e6:,.1f} MB, {size / n_layers / 1e6:,.2f} MB for each of {n_layers} layers")
-    return "\n".join([*lines, _disk_line([estimate]), _time_line([estimate])])
+    return [*lines, *_total_lines([estimate])]
 
 
-def _disk_line(estimates: "Sequence[Estimate]") -> str:
-    return f"disk      {sum(estimate.n_bytes for estimate in estimates) / 1e6:,.1f} MB in all"
-
-
-def _time_line(estimates: "Sequence[Estimate]") -> str:
+def _total_lines(estimates: Sequence[Estimate]) -> list[str]:
     seconds = sum(estimate.seconds for estimate in estimates)
     rate = sum(estimate.n_tokens for estimate in estimates) / seconds
     minutes, rest = divmod(round(seconds), 60)
-    return f"time      about {minutes} min {rest} s at {rate:,.0f} tokens/s"
+    return [
+        f"disk      {sum(estimate.n_bytes for estimate in estimates) / 1e6:,.1f} MB in all",
+        f"time      about {minutes} min {rest} s at {rate:,.0f} tokens/s",
+    ]
 
 
 # --- Latents of a file ---
 
 
 def embed_command(args: EmbedArgs) -> int:
-    """Extract the latents of the texts of a file or of standard input."""
     return embed_file(args.config, args.file, column=args.column, to=args.out, watcher=watcher_of(args))
 
 
@@ -241,42 +230,29 @@ def column_of(file: str, column: str) -> str:
 
 def read_corpus(file: str, column: str) -> Corpus:
     """Read the texts of a file, or of standard input for `-`, with repeats; an InputError for none."""
-    name = "standard input" if file == "-" else Path(file).name
-    return Corpus(name, file, tuple(_texts(file, column_of(file, column))))
+    name, column = "standard input" if file == "-" else Path(file).name, column_of(file, column)
+    lines = read_lines(file) if file == "-" else read_texts(Path(file), column=column)
+    texts = tuple(text for text in lines if text.strip())
+    if not texts:
+        raise InputError(f"{file!r} holds no texts; give at least one, a line each.")
+    return Corpus(name, file, texts)
 
 
 def embed_file(config: RunConfig, file: str, *, column: str, to: str, watcher: Watcher) -> int:
     """Extract the latents of the texts of a file; also write them to `to` where that is not empty."""
     out = Path(to)
-    if to:
-        from extract.store.writer import WRITERS
-
-        if out.suffix not in (".npy", *WRITERS):
-            raise unknown_name("suffix of --out", out.suffix, (".npy", *WRITERS))
+    if to and out.suffix not in (".npy", *WRITERS):
+        raise unknown_name("suffix of --out", out.suffix, (".npy", *WRITERS))
     corpus = read_corpus(file, column)
     cache = obtain_cache(config, corpus, watcher=watcher)
     show(str(cache.path))
     if to:
         if out.suffix == ".npy":
-            write_file(out, _npy(cache, corpus.texts()))
+            rows, content = cache.rows_of(corpus.texts()), io.BytesIO()
+            latents = [cache.gather(rows, pooling).transpose(0, 1).numpy() for pooling in cache.poolings]
+            np.save(content, np.stack(latents, axis=2))
+            write_file(out, content.getvalue())
         else:
             cache.export(out, texts=corpus.texts())
         show(str(out))
     return 0
-
-
-def _texts(file: str, column: str) -> list[str]:
-    texts = [
-        text for text in (read_lines(file) if file == "-" else read_texts(Path(file), column=column)) if text.strip()
-    ]
-    if not texts:
-        raise InputError(f"{file!r} holds no texts; give at least one, a line each.")
-    return texts
-
-
-def _npy(cache: LatentCache, texts: Sequence[str]) -> bytes:
-    rows = cache.rows_of(texts)
-    latents = np.stack([cache.gather(rows, pooling).transpose(0, 1).numpy() for pooling in cache.poolings], axis=2)
-    out = io.BytesIO()
-    np.save(out, latents)
-    return out.getvalue()

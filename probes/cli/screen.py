@@ -189,21 +189,16 @@ def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> Epoc
             parts = [f"epoch {epoch}{of}", f"loss {values['train_loss']:.4f}", *long, *patience]
             parts += [f"at most {left} left"] * bool(left)
             console.print(printable(f"{name}: {', '.join(parts)}"), highlight=False, soft_wrap=True, markup=False)
-        if why := _why_stopped(epoch, values):
+        why = f"ended with epoch {epoch}, the last (max_epochs)" * (0 < n_epochs <= epoch)
+        if values.get("patience_left", 1) <= 0:
+            why = f"stopped after epoch {epoch}, as {values['patience']:.0f} epochs brought nothing better"
+        if why:
             line = f"{name}: {why}"
             console.print(
                 fit_line(line, room) if is_line else printable(line), highlight=False, soft_wrap=True, markup=False
             )
 
     return report
-
-
-def _why_stopped(epoch: int, values: Mapping[str, float]) -> str:
-    """Say why a fit ends after this epoch; empty where it goes on, or where nothing limits it."""
-    n_epochs = int(values.get("max_epochs", 0))
-    if "patience_left" in values and values["patience_left"] <= 0:
-        return f"stopped after epoch {epoch}, as {values['patience']:.0f} epochs brought nothing better"
-    return f"ended with epoch {epoch}, the last (max_epochs)" if n_epochs and epoch >= n_epochs else ""
 
 
 def fit_line(text: str, width: int) -> str:

@@ -26,7 +26,6 @@ from probes.runs.run_config import load_run_task
 
 
 def run_command(args: RunArgs) -> int:
-    """Extract what is missing, fit every head, report."""
     watcher = watcher_of(args)
     if args.dry_run:
         task = load_run_task(args.config)
@@ -53,7 +52,6 @@ def run_command(args: RunArgs) -> int:
 
 
 def sweep_command(args: SweepArgs) -> int:
-    """Run a config at every point of a grid, sharing what they have in common, and choose one."""
     watcher = watcher_of(args)
     grid = choose_grid(args)
     strategy, budget = read_search(args.config, args.search, args.budget)

@@ -1,6 +1,7 @@
 """Latents of layers as a module of sentence-transformers. Importing this needs the extra."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ class DecoderLatents(InputModule):
 
     def preprocess(self, inputs: Sequence[object], prompt: str | None = None, **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
         """Keep the texts, and say how they are read."""
-        readings = self.recipe.with_instruction(prompt) if prompt else self.recipe.readings
+        readings = self.recipe.readings
+        if prompt:
+            readings = {
+                name: replace(spec, template=replace(spec.template, name="", instruction=prompt))
+                for name, spec in readings.items()
+            }
         return {"texts": [str(text) for text in inputs], "readings": readings}
 
     def forward(self, features: dict[str, Any], **kwargs: object) -> dict[str, Any]:  # noqa: ARG002
@@ -42,14 +48,15 @@ class DecoderLatents(InputModule):
 
     def get_embedding_dimension(self) -> int:
         """Return the width of the layers, that of the decoder or of taps; or of what they are transformed into."""
-        return sum(map(self._width, self.recipe.readings))
-
-    def _width(self, name: str) -> int:
-        read_out, spec = self.recipe.read_outs.get(name), self.recipe.readings[name]
-        if read_out is not None and read_out.name == "whiten":
-            return int(read_out.basis.shape[2])
-        widths = layer_widths(self.decoder, spec.mask_plan, spec.layers)
-        return widths.get(spec.layers[0], self.decoder.description.width)
+        total = 0
+        for name, spec in self.recipe.readings.items():
+            read_out = self.recipe.read_outs.get(name)
+            if read_out is not None and read_out.name == "whiten":
+                total += int(read_out.basis.shape[2])
+            else:
+                widths = layer_widths(self.decoder, spec.mask_plan, spec.layers)
+                total += widths.get(spec.layers[0], self.decoder.description.width)
+        return total
 
     def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:  # noqa: ARG002
         """Write decoder, tokenizer and recipe to a folder; always as safetensors."""

@@ -64,12 +64,12 @@ class TextCaches:
         templates = tuple(view.template for view in spec.readings.values())
         caches = self._caches.setdefault((digest_rows(digest_texts(unique)), templates), {})
         if plan not in caches:
-            how: dict[str, Any] = {"spec": spec, "folder": self.folder, "progress": self.progress}
+            options: dict[str, Any] = {"spec": spec, "folder": self.folder, "progress": self.progress}
             shared = [other for other in self.plans if not other.has_tail]
             if len(shared) > 1 and plan in shared:
-                caches.update(zip(shared, sweep_latents(self.decoder, unique, shared, **how), strict=True))
+                caches.update(zip(shared, sweep_latents(self.decoder, unique, shared, **options), strict=True))
             else:
-                caches[plan] = extract_latents(self.decoder, unique, **how)
+                caches[plan] = extract_latents(self.decoder, unique, **options)
         return caches[plan]
 
     def plan_of(self, pooling: str) -> str:

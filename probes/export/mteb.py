@@ -88,12 +88,8 @@ def split_tasks(text: str) -> tuple[str, ...]:
 def find_tasks(names: Sequence[str]) -> list[Any]:
     """Find tasks of mteb, each once, in the order they are named.
 
-    Args:
-        names: Each a task, or one of its subsets as `STS17:en-en`; a benchmark of mteb, as `MTEB(eng, v2)`, or a list
-            of `TASK_LISTS`, perhaps of one type of tasks alone, as `c-mteb:Clustering`.
-
-    Raises:
-        ConfigError: The extra is missing, or a name is unknown.
+    A name is a task, or one of its subsets as `STS17:en-en`; a benchmark of mteb, as `MTEB(eng, v2)`, or a list of
+    `TASK_LISTS`, perhaps of one type of tasks alone, as `c-mteb:Clustering`.
     """
     mteb: Any = require_extra("mteb")
     found: dict[tuple[str, str], Any] = {}
@@ -106,7 +102,11 @@ def find_tasks(names: Sequence[str]) -> list[Any]:
 def _named_tasks(mteb: Any, name: str) -> list[Any]:
     """Find what one name stands for."""
     if name in TASK_LISTS:
-        return [_on_test(task) for task in find_tasks(TASK_LISTS[name].tasks)]
+        tasks = find_tasks(TASK_LISTS[name].tasks)
+        for task in tasks:
+            if "test" in task.eval_splits:
+                task._eval_splits = ["test"]
+        return tasks
     try:
         return [mteb.get_task(name)]
     except KeyError:
@@ -130,19 +130,10 @@ def _named_tasks(mteb: Any, name: str) -> list[Any]:
     return [task for task in tasks if task.metadata.type == part]
 
 
-def _on_test(task: Any) -> Any:
-    if "test" in task.eval_splits:
-        task._eval_splits = ["test"]
-    return task
-
-
 def read_instructions(source: str) -> Mapping[str, str]:
     """Read the instructions of a list of `TASK_LISTS`, or of a YAML file: texts by task or by type of tasks.
 
     The key `format` of a file is what every instruction is written into, in place of its `{task}`.
-
-    Raises:
-        ConfigError: No such file or list, or one without instructions; or the file holds something else.
     """
     if source in TASK_LISTS:
         if not TASK_LISTS[source].instructions:
@@ -333,27 +324,19 @@ def run_mteb(
 def mean_scores(frame: "pd.DataFrame") -> "pd.DataFrame":
     """Average the scores of `run_mteb` over the tasks of every type, over all tasks, and over the types.
 
-    A task with several splits counts once, with the mean of its splits.
-
-    Returns:
-        A row per plan, pooling, layer and mean, with the columns `mean` (the type, `all tasks` or `all types`), `plan`,
-        `pooling`, `layer`, `n_tasks` and `score`.
+    A task with several splits counts once, with the mean of its splits. A row per plan, pooling, layer and mean: the
+    type, `all tasks` or `all types`.
     """
     import pandas as pd
 
     keys = ["plan", "pooling", "layer"]
     by_task = frame.groupby([*keys, "type", "task"], sort=False, as_index=False)["score"].mean()
-    by_type = by_task.groupby([*keys, "type"], sort=False)["score"].agg(["size", "mean"]).reset_index()
-    tables = {
-        "": by_type.rename(columns={"type": "name", "size": "n_tasks", "mean": "score"}),
-        "all tasks": by_task.groupby(keys, sort=False)["score"].agg(n_tasks="size", score="mean").reset_index(),
-        "all types": by_type.groupby(keys, sort=False)
-        .agg(n_tasks=("size", "sum"), score=("mean", "mean"))
-        .reset_index(),
-    }
-    means = pd.concat([table.assign(name=name) if name else table for name, table in tables.items()])
-    columns = ["mean", *keys, "n_tasks", "score"]
-    return means.rename(columns={"name": "mean"})[columns].reset_index(drop=True)
+    by_type = by_task.groupby([*keys, "type"], sort=False)["score"].agg(n_tasks="size", score="mean").reset_index()
+    of_type = by_type.rename(columns={"type": "mean"})
+    of_tasks = by_task.groupby(keys, sort=False)["score"].agg(n_tasks="size", score="mean").reset_index()
+    of_types = by_type.groupby(keys, sort=False).agg({"n_tasks": "sum", "score": "mean"}).reset_index()
+    named = [of_type, of_tasks.assign(mean="all tasks"), of_types.assign(mean="all types")]
+    return pd.concat(named)[["mean", *keys, "n_tasks", "score"]].reset_index(drop=True)
 
 
 @contextmanager

@@ -151,13 +151,6 @@ class Recipe:
             parts = [spec.layers[0], spec.poolings[0], *template, f"plan {spec.plan}", *steps]
             yield f"{name}{': ' if name else ''}{', '.join(parts)}"
 
-    def with_instruction(self, instruction: str) -> dict[str, ExtractionSpec]:
-        """Return the readings with another instruction before the text."""
-        return {
-            name: replace(spec, template=replace(spec.template, name="", instruction=instruction))
-            for name, spec in self.readings.items()
-        }
-
     def vectors(self, latents: Mapping[str, Float[Tensor, "1 N D"]]) -> Float[Tensor, "N E"]:
         """Return what becomes of the latents of every reading, before vectors are divided by their lengths."""
         done = [self.read_outs[name](part) if name in self.read_outs else part for name, part in latents.items()]
@@ -176,7 +169,12 @@ class Recipe:
 
     def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain values; the schema of one reading is that of earlier versions."""
-        readings = {name: self._reading_to_dict(name) for name in self.readings}
+        readings = {}
+        for name, spec in self.readings.items():
+            extraction = {key: value for key, value in asdict(spec).items() if key not in ("store_texts", "views")}
+            readings[name] = {"extraction": json.loads(json.dumps(extraction))}
+            if read_out := self.read_outs.get(name):
+                readings[name] |= {"read_out": read_out.name, **({"is_unit": True} if read_out.is_unit else {})}
         is_one = "" in readings
         return {
             "schema": self.SCHEMAS[not is_one],
@@ -185,14 +183,6 @@ class Recipe:
             "decoder": dict(self.decoder),
             **(readings[""] if is_one else {"views": readings}),
         }
-
-    def _reading_to_dict(self, name: str) -> dict[str, object]:
-        plain = asdict(self.readings[name])
-        extraction = {key: value for key, value in plain.items() if key not in ("store_texts", "views")}
-        values: dict[str, object] = {"extraction": json.loads(json.dumps(extraction))}
-        if read_out := self.read_outs.get(name):
-            values |= {"read_out": read_out.name, **({"is_unit": True} if read_out.is_unit else {})}
-        return values
 
     @classmethod
     def read(cls, folder: Path) -> "Recipe":
@@ -219,16 +209,6 @@ class Recipe:
                 f"folder {str(folder)!r} holds no {cls.FILE} that can be read ({first_line(error)}); allowed: a folder "
                 "made by icecore export sentence-transformers."
             ) from error
-
-    def require_decoder(self, decoder: Decoder, folder: Path) -> None:
-        """Refuse a decoder or tokenizer that is not the one the folder was made with."""
-        for key in ("weight_digest", "tokenizer_digest"):
-            if getattr(decoder.description, key) != self.decoder[key]:
-                part = "decoder" if key == "weight_digest" else "tokenizer"
-                raise HeadError(
-                    f"the {part} in {str(folder)!r} is not the one it was exported with: its digest differs; export "
-                    "the folder again."
-                )
 
 
 def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
@@ -280,11 +260,9 @@ def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
             "module_output_name": "token_embeddings",
         },
         "1_Pooling/config.json": pooling,
-        "modules.json": _modules([(MODULES[name], path) for name, path in parts]),
-        "config_sentence_transformers.json": _model_config(),
         Recipe.FILE: replace(recipe, is_stock=True).to_dict(),
     }
-    _write(files, folder, [path for _, path in parts])
+    _write(files, folder, [(MODULES[name], path) for name, path in parts])
 
 
 def write_custom(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
@@ -292,37 +270,26 @@ def write_custom(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     save_decoder_files(decoder, folder)
     parts = [(DECODER_LATENTS.place.replace(":", "."), "")]
     parts += [(MODULES["normalize"], "1_Normalize")] * recipe.normalise
-    files = {
-        "modules.json": _modules(parts),
-        "config_sentence_transformers.json": _model_config(),
-    }
-    _write(files, folder, [path for _, path in parts])
+    _write({}, folder, parts)
     recipe.save(folder)
 
 
-def _write(files: Mapping[str, object], folder: Path, parts: list[str]) -> None:
-    for path in filter(None, parts):
-        (folder / path).mkdir(exist_ok=True)
-    for name, values in files.items():
-        (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-
-
-def _modules(parts: list[tuple[str, str]]) -> list[dict[str, object]]:
-    return [
-        {"idx": number, "name": str(number), "path": path, "type": kind} for number, (kind, path) in enumerate(parts)
-    ]
-
-
-def _model_config() -> dict[str, object]:
-    return {
+def _write(files: Mapping[str, object], folder: Path, modules: list[tuple[str, str]]) -> None:
+    """Write files as JSON, and what says which modules there are, each a type and its folder."""
+    listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (kind, path) in enumerate(modules)]
+    config: dict[str, object] = {
         "model_type": "SentenceTransformer",
         "prompts": {},
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
     }
+    for _, path in modules:
+        (folder / path).mkdir(exist_ok=True)
+    for name, values in {**files, "modules.json": listed, "config_sentence_transformers.json": config}.items():
+        (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
-# A finished run on the hub: heads, scores, report, cache and a card.
+# --- A finished run on the hub ---
 
 
 TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
@@ -372,7 +339,12 @@ def stage_run(
     source, target = read_run_folder(run), Path(folder)
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
-    files = {path.relative_to(source.path): path for path in _plain_files(source.path)}
+    files = {path.relative_to(source.path): path for path in sorted(source.path.rglob("*"))}
+    files = {  # without drafts, links and hidden files
+        name: path
+        for name, path in files.items()
+        if path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts)
+    }
     if has_cache:
         cache = source.cache(caches)
         files |= {Path("caches", path.relative_to(cache.path.parent)): path for path in cache.files}
@@ -391,14 +363,6 @@ def stage_run(
     card.unlink(missing_ok=True)  # it may be a link to a file of the run
     card.write_text(_shortened(write_card(source, repo, has_cache=has_cache)), "utf-8")
     return sorted({*files, Path("README.md")})
-
-
-def _plain_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a run; drafts, links and hidden files are left out."""
-    for path in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not path.is_symlink() and not is_hidden:
-            yield path
 
 
 def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
@@ -507,15 +471,13 @@ def push_run(
             message = f"Upload the run {path.name} of icecore"
             commit = api.upload_folder(repo_id=repo, folder_path=draft, commit_message=message)
         except Exception as error:  # the client, its HTTP layer and the system raise unrelated types
-            raise _refusal(repo, error) from error
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            reason = REASONS.get(status or 0, first_line(error).rstrip("."))
+            answer = f" (HTTP {status})" if status else ""
+            raise ConfigError(
+                f"the run was not uploaded to {repo!r}: {reason}{answer}. Nothing here has changed; try again."
+            ) from error
     return str(commit.commit_url)
-
-
-def _refusal(repo: str, error: Exception) -> ConfigError:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    reason = REASONS.get(status or 0, first_line(error).rstrip("."))
-    answer = f" (HTTP {status})" if status else ""
-    return ConfigError(f"the run was not uploaded to {repo!r}: {reason}{answer}. Nothing here has changed; try again.")
 
 
 # --- Folders ---
@@ -606,20 +568,6 @@ def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
     return "" if gap <= TOLERANCE else f"its vectors differ by {gap:.1e} of their largest value"
 
 
-def _require_stock(folder: Path) -> None:
-    """Refuse a folder whose modules are not those of a stock folder: sentence-transformers runs what a folder names."""
-    try:
-        types = [module["type"] for module in json.loads((folder / "modules.json").read_text("utf-8"))]
-    except UNREADABLE as error:
-        raise HeadError(f"{str(folder / 'modules.json')!r} cannot be read ({first_line(error)}).") from error
-    for name in types:
-        if name not in MODULES.values():
-            raise CodeError(
-                f"{str(folder / 'modules.json')!r} names {str(name)[:60]!r}; allowed: {', '.join(MODULES.values())}. "
-                "Export the folder again."
-            )
-
-
 def load_sentence_transformer(
     folder: str | Path, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False
 ) -> "SentenceTransformer":
@@ -645,7 +593,17 @@ def load_sentence_transformer(
     recipe = Recipe.read(Path(folder))
     model: SentenceTransformer
     if recipe.is_stock:
-        _require_stock(Path(folder))
+        listed = Path(folder) / "modules.json"
+        try:
+            types = [module["type"] for module in json.loads(listed.read_text("utf-8"))]
+        except UNREADABLE as error:
+            raise HeadError(f"{str(listed)!r} cannot be read ({first_line(error)}).") from error
+        for name in types:  # sentence-transformers runs what a folder names
+            if name not in MODULES.values():
+                raise CodeError(
+                    f"{str(listed)!r} names {str(name)[:60]!r}; allowed: {', '.join(MODULES.values())}. Export the "
+                    "folder again."
+                )
         with quiet_loading():
             model = package.SentenceTransformer(
                 str(folder), device=None if device == "auto" else device, local_files_only=True
@@ -655,7 +613,12 @@ def load_sentence_transformer(
 
     spec: Any = DecoderSpec(str(folder), dtype=dtype, device=device, trust_remote_code=trust_remote_code)  # type: ignore[arg-type]
     decoder = load_decoder(spec)
-    recipe.require_decoder(decoder, Path(folder))
+    for part, key in (("decoder", "weight_digest"), ("tokenizer", "tokenizer_digest")):
+        if getattr(decoder.description, key) != recipe.decoder[key]:
+            raise HeadError(
+                f"the {part} in {str(folder)!r} is not the one it was exported with: its digest differs; export the "
+                "folder again."
+            )
     modules = [DECODER_LATENTS(decoder, recipe), *[Normalize()] * recipe.normalise]
     model = package.SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
     return model

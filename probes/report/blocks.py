@@ -67,8 +67,8 @@ def markdown(blocks: Sequence[Block], *, is_page: bool = False) -> str:
     For a page, columns of numbers stand to the right, and what reads the Markdown escapes HTML itself.
     """
     texts = [_written(block, is_page=is_page) for block in blocks]
-    ends = ["\n" * (1 if isinstance(one, Item) and isinstance(two, Item) else 2) for one, two in pairwise(blocks)]
-    text = "".join(text + end for text, end in zip(texts, [*ends, "\n"], strict=False))
+    gaps = ["\n" * (1 if isinstance(one, Item) and isinstance(two, Item) else 2) for one, two in pairwise(blocks)]
+    text = "".join(text + gap for text, gap in zip(texts, [*gaps, "\n"], strict=False))
     return text if is_page else text.replace("<", "&lt;")  # texts come from anybody
 
 
@@ -113,6 +113,11 @@ def percent(value: float | None, *, sign: str = "") -> str:
     return number(value, times=100.0, sign=sign)
 
 
+def signed_interval(low: float, high: float) -> str:
+    """Write the interval of a difference, times 100."""
+    return f"{percent(low, sign='+')} to {percent(high, sign='+')}"
+
+
 def spread(summary: SeedSummary | None) -> str:
     """Write mean and standard deviation over seeds, times 100."""
     if summary is None:
@@ -147,14 +152,13 @@ def cell(text: str) -> str:
 
 def markdown_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, is_aligned: bool = False) -> str:
     """Make a Markdown table, in whose cells only `code` is marked; columns of numbers to the right if `is_aligned`."""
-    marks = ["---:" if is_aligned and _is_number_column(rows, index) else "---" for index in range(len(columns))]
+    marks = ["---"] * len(columns)
+    for index in range(len(columns)) if is_aligned else ():
+        texts = [row[index] for row in rows if row[index] not in (NOTHING, "")]
+        if texts and all(_NUMBER.fullmatch(text) for text in texts):
+            marks[index] = "---:"
     titles, *lines = [f"| {' | '.join(map(_escaped, cells))} |" for cells in (columns, *rows)]
     return "\n".join([titles, f"|{'|'.join(marks)}|", *lines])
-
-
-def _is_number_column(rows: Sequence[Sequence[str]], index: int) -> bool:
-    texts = [row[index] for row in rows if row[index] not in (NOTHING, "")]
-    return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
 
 
 def _escaped(text: str) -> str:

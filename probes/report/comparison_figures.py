@@ -74,9 +74,10 @@ def plan_curves_frame(scores: PlansScores, head: str) -> pd.DataFrame:
     results = {row.plan: row.heads[head] for row in scores.plans}
     order = sorted(results, key=lambda plan: (plan != chosen, not plan.is_untouched, -results[plan].selection_score))
     curves = [
-        pd.DataFrame({"record": "curve", "plan": plan.text, "layer": results[plan].layers, "value": best})
+        pd.DataFrame(
+            {"record": "curve", "plan": plan.text, "layer": results[plan].layers, "value": best_scores(results[plan])}
+        )
         for plan in order
-        for best in [best_scores(results[plan])]
     ]
     metric = results[chosen].metric
     numbers = tidy_frame(results[chosen], scores.baselines)
@@ -195,8 +196,7 @@ def _draw_grid(axes: Axes, frame: pd.DataFrame) -> None:
     axes.imshow(grid, origin="lower", aspect="auto", cmap=style.SCALE)
     axes.set_xticks(range(len(ks)), map(str, ks))
     axes.set_yticks(range(len(k0s)), map(str, k0s))
-    axes.set_xlabel(CONVERTED)
-    axes.set_ylabel(K0)
+    axes.set(xlabel=CONVERTED, ylabel=K0)
     middle, best = (frame["score"].min() + frame["score"].max()) / 2, frame["score"].argmax()
     for number, point in enumerate(frame.itertuples()):
         x, y = ks.index(int(point.k)), k0s.index(int(point.k0))
@@ -254,8 +254,7 @@ def draw_search(figure: Figure, frame: pd.DataFrame) -> None:
     best = frame[frame["is_found"]].iloc[:1]
     axes.plot(best["k"], best["k0"], "s", color=style.ORANGE, markerfacecolor="none", markersize=15)
     axes.margins(0.12)
-    axes.set_xlabel(CONVERTED)
-    axes.set_ylabel(K0)
+    axes.set(xlabel=CONVERTED, ylabel=K0)
     style.count_in_whole_numbers(axes, "xy")
 
 
@@ -543,10 +542,7 @@ def draw_maps(
     *,
     label: str = "attention, shade by square root",
 ) -> None:
-    """Draw a panel per block (LBW Figures 3 and 8), all on one scale from 0 to 1, on which 0.25 is half dark.
-
-    Without a label they are influence matrices: dark where output i moves with input j.
-    """
+    """Draw a panel per block (LBW Figures 3 and 8) on one scale from 0 to 1; without a label influence matrices."""
     picks = np.unique(np.linspace(0, len(names) - 1, MOST_PANELS).round().astype(int)).tolist()
     n_columns, n_tokens = min(4, len(picks)), maps.shape[-1]
     n_rows = -(-len(picks) // n_columns)
@@ -574,10 +570,8 @@ def draw_sink_mass(figure: Figure, sink_mass: "Float[Tensor, 'L 4']") -> None:
     axes = style.panel(figure)
     for position, (mass, colour) in enumerate(zip(sink_mass.T.tolist(), style.COLOURS, strict=False), start=1):
         style.draw_line(axes, range(1, len(mass) + 1), mass, colour=colour, label=f"token {position}")
-    axes.set_ylim(0, 1)
     style.count_in_whole_numbers(axes)
-    axes.set_xlabel("block")
-    axes.set_ylabel("attention of the tokens after it")
+    axes.set(xlabel="block", ylabel="attention of the tokens after it", ylim=(0, 1))
 
 
 PARTS_OF_BLOCK = {"block": "both", "attention": "attention", "mlp": "MLP"}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.table import Table as ScreenTable
@@ -18,7 +19,7 @@ from extract.masks.mask_plan import CAUSAL, MaskPlan
 from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.heads.result import HeadResult, Residuals
-from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores
+from probes.metrics.bootstrap import Difference, Resampling, Rows, SeedSummary, difference, paired_scores
 from probes.metrics.prediction_metrics import CORRELATIONS, NO_PREDICTION
 from probes.report.blocks import (
     LABELS,
@@ -35,6 +36,7 @@ from probes.report.blocks import (
     markdown,
     metric_label,
     percent,
+    signed_interval,
     spread,
 )
 from probes.report.scores import (
@@ -70,6 +72,39 @@ class SplitRows:
     units: Sequence[object] | None = None
     """The unit of each row that intervals draw whole; None where they draw rows, or the sentences of words."""
 
+    @property
+    def sentences(self) -> list[str]:
+        """The row of each prediction; of words their sentence."""
+        return [str(row) for row in self.inputs["row"]]
+
+    @property
+    def drawn(self) -> list[str]:
+        """What resamples draw of each prediction."""
+        return self.sentences if self.units is None else [str(unit) for unit in self.units]
+
+    @property
+    def n_units(self) -> int:
+        """Units that resamples draw."""
+        return len(set(self.drawn))
+
+    def score(
+        self, systems: Sequence[Sequence[Rows]], metric: str, resampling: Resampling
+    ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
+        """Score systems on all rows, and on resamples that all of them share; a system is the mean of its fits."""
+        values, resampled = paired_scores(
+            [fit for fits in systems for fit in fits],
+            self.gold,
+            metric=metric,
+            units=self.drawn,
+            sentences=self.sentences,
+            resampling=resampling,
+        )
+        ends = np.cumsum([len(fits) for fits in systems])[:-1]
+        return (
+            np.array([part.mean() for part in np.split(values, ends)]),
+            np.stack([part.mean(axis=0) for part in np.split(resampled, ends)]),
+        )
+
 
 @dataclass(frozen=True)
 class Row:
@@ -81,11 +116,6 @@ class Row:
     def summary(self, split: str, metric: str = "") -> SeedSummary | None:
         """Return the score on a split, by the metric of the row or another; None where the split was not scored."""
         return self.result.summary.get(split, {}).get(metric or self.metric)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the metric is the one that the head was chosen by."""
-        return self.metric == self.result.metric
 
 
 @dataclass(frozen=True)
@@ -148,10 +178,15 @@ class KindReport:
 
     def rows(self, task: Task) -> dict[str, SplitRows]:
         """Return the rows of every split of a task."""
-        return {
-            split: SplitRows(self.inputs(task, split), self.gold(task, split), self.units(task, split))
-            for split in task.splits
-        }
+        return {split: self.split_rows(task, split) for split in task.splits}
+
+    def split_rows(self, task: Task, split: str, part: Sequence[int] | None = None) -> SplitRows:
+        """Return the rows of a split of a task, or some of them."""
+        inputs, gold, units = self.inputs(task, split), self.gold(task, split), self.units(task, split)
+        if part is not None:
+            inputs = {name: [column[row] for row in part] for name, column in inputs.items()}
+            gold, units = [gold[row] for row in part], None if units is None else [units[row] for row in part]
+        return SplitRows(inputs, gold, units)
 
     def resampled(self, task: TaskRecord) -> str:
         """Say, from the description of a task, what intervals are drawn from."""
@@ -188,10 +223,7 @@ class KindReport:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out: titles of the columns (on screen those that fit), and texts per head and metric.
-
-    Baselines follow the heads.
-    """
+    """Lay the results of a run out: titles of the columns, and texts per head and metric, then per baseline."""
     columns = [column for column in report.columns if column.on_screen or not on_screen]
     baselines = [baseline.result(name) for name, baseline in scores.baselines.items()]
     rows = [Row(result, metric) for result in (*scores.heads.values(), *baselines) for metric in report.metrics(result)]
@@ -212,7 +244,10 @@ def run_document(context: Context) -> Document:
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
     blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context)]
-    blocks += [*baseline_blocks(context.scores.baselines), *report.remarks(context), *_departures(context)]
+    blocks += [*baseline_blocks(context.scores.baselines), *report.remarks(context)]
+    departures = [Item(f"`{name}`: {line}") for name, result in context.results for line in result.departures]
+    if departures:
+        blocks += [Heading(f"Departures from the protocol `{header.protocol}`"), *departures]
     blocks += [*report.sections(context), *_used(context)]
     blocks += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
@@ -232,16 +267,13 @@ def pretraining_document(scores: PretrainingScores) -> Document:
 
 def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> str:
     """Write a report as Markdown without HTML, with the files of its figures by their titles."""
-    lines = [_figure_line(title, files) for title, files in figures.items()]
+    lines = []  # each shows the first of the formats that a page can show, with links to the others
+    for title, files in figures.items():
+        picture = next((file for file in files if not file.endswith(".pdf")), None)
+        links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != picture]
+        lines.append(" ".join([f"![{title}]({picture})" if picture else f"{title}:", *links]))
     blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(lines), *lines]
     return markdown([f"# {document.title}", *blocks])
-
-
-def _figure_line(title: str, files: Sequence[str]) -> str:
-    """Show a figure in the first of its formats that a page can show, with links to the others."""
-    picture = next((file for file in files if not file.endswith(".pdf")), None)
-    links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != picture]
-    return " ".join([f"![{title}]({picture})" if picture else f"{title}:", *links])
 
 
 def opening(header: Header) -> Iterator[Block]:
@@ -309,7 +341,7 @@ def _lead(gap: Lead) -> str:
     """Write a difference with its interval, times 100."""
     if math.isnan(gap.value):
         return NOTHING
-    return f"{percent(gap.value, sign='+')} ({percent(gap.low, sign='+')} to {percent(gap.high, sign='+')})"
+    return f"{percent(gap.value, sign='+')} ({signed_interval(gap.low, gap.high)})"
 
 
 def best_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
@@ -341,13 +373,6 @@ def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -
     return f"It is statistically tied with {other}: {_lead(gap)}."
 
 
-def _departures(context: Context) -> Iterator[Block]:
-    lines = [Item(f"`{name}`: {line}") for name, result in context.results for line in result.departures]
-    if lines:
-        yield Heading(f"Departures from the protocol `{context.scores.header.protocol}`")
-        yield from lines
-
-
 def _used(context: Context) -> Iterator[Block]:
     header, cache = context.scores.header, context.scores.cache
     decoder, task, template = header.decoder, header.task, cache["template"]
@@ -376,16 +401,12 @@ def _used(context: Context) -> Iterator[Block]:
 
 def _reading(plan: str, poolings: str, template: Plain) -> str:
     """Say how texts were read."""
+    named = (*FIRST_FIELDS, "window", "mean_of")  # every report names the first; others differ from their defaults
+    further = "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
     return (
         f"Plan `{plan}`, poolings {poolings}, BOS policy `{template['bos']}`, "
-        f"instruction {template['instruction']!r}{_further(template)}"
+        f"instruction {template['instruction']!r}{further}"
     )
-
-
-def _further(template: Plain) -> str:
-    """Name the fields of a template that differ from their defaults, beyond those that every report names."""
-    named = (*FIRST_FIELDS, "window", "mean_of")
-    return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
 
 
 def _pretraining(pretraining: PretrainingInfo) -> Iterator[Block]:
@@ -436,22 +457,14 @@ def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, Spl
 def _difference(
     best: HeadResult, second: HeadResult, rows: SplitRows | None, resampling: Resampling
 ) -> Difference | None:
-    """Return what one head has over another, with the interval of the rows that both predicted; None without them.
-
-    The interval is that of the predictions (of several seeds, their mean), around the difference of the scores.
-    """
+    """Return what one head has over another, with the interval of the predictions of both; None without them."""
     split = _split(best)
     if rows is None or _split(second) != split or any(split not in head.predictions for head in (best, second)):
         return None
-    predicted = [
-        predicted_texts(head, split) if split in head.names else head.predictions[split] for head in (best, second)
+    predicted: list[list[Rows]] = [
+        [predicted_texts(head, split) if split in head.names else head.predictions[split]] for head in (best, second)
     ]
-    sentences = [str(row) for row in rows.inputs["row"]]
-    units = [str(unit) for unit in rows.units] if rows.units is not None else sentences
-    values, resampled = paired_scores(
-        predicted, rows.gold, metric=best.metric, units=units, sentences=sentences, resampling=resampling
-    )
-    gap = difference(values, resampled, 0, 1, n_units=len(set(units)))
+    gap = difference(*rows.score(predicted, best.metric, resampling), 0, 1, n_units=rows.n_units)
     value, reach = _score(best) - _score(second), gap.high - gap.value
     return Difference(value, value - reach, value + reach, gap.n_units)
 
@@ -460,15 +473,14 @@ def margin(other: str, score: float, gap: Difference | Lead) -> str:
     """Compare with another system: whether the difference is one, its interval and the number of rows."""
     if math.isnan(gap.value):
         return f"{other}, has {'no score' if math.isnan(score) else percent(score)}"
-    signed = [percent(value, sign="+") for value in (gap.value, gap.low, gap.high)]
+    signed, reach = percent(gap.value, sign="+"), f"{signed_interval(gap.low, gap.high)}, n = {gap.n_units:,}"
     if gap.n_units < FEW_UNITS:
         return f"too few rows to tell it from {other} ({percent(score)}; n = {gap.n_units:,})"
-    reach = f"{signed[1]} to {signed[2]}, n = {gap.n_units:,}"
     if gap.low > 0:
-        return f"{signed[0]} ({reach}) over {other} ({percent(score)})"
+        return f"{signed} ({reach}) over {other} ({percent(score)})"
     if gap.high < 0:
-        return f"{signed[0]} ({reach}) and **worse** than {other} ({percent(score)})"
-    return f"statistically tied with {other} ({percent(score)}; difference {signed[0]}, {reach})"
+        return f"{signed} ({reach}) and **worse** than {other} ({percent(score)})"
+    return f"statistically tied with {other} ({percent(score)}; difference {signed}, {reach})"
 
 
 def _where(result: HeadResult) -> str:
@@ -507,18 +519,13 @@ def _worth(result: HeadResult, compared: str) -> str:
 def plans_document(scores: PlansScores, report: KindReport) -> Document:
     """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
     header, search = scores.header, scores.search
-    task, decoder, n = (
-        task_title(header.task["name"]),
-        header.decoder["name"],
-        search.n_plans if search else len(scores.plans),
-    )
-    question = f"Under which of {n:,} mask plans is {decoder} the best encoder for {task}?"
+    n, task = search.n_plans if search else len(scores.plans), task_title(header.task["name"])
+    question = f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {task}?"
     found = next(iter(scores.chosen.values())).plan.text
     summary, *tables = search_blocks(search, found, "plan") if search else _sweep(scores, report)
-    answer = search_lead(scores, search) if search else sweep_lead(scores)
     blocks = [*opening(header), summary, *failure_blocks(scores), *_choices(scores), *tables]
     blocks += [Heading("What was used"), machine_line(header)]
-    return Document(header.name, question, answer, blocks)
+    return Document(header.name, question, plans_lead(scores), blocks)
 
 
 def failure_blocks(scores: PlansScores) -> Iterator[Block]:
@@ -527,39 +534,22 @@ def failure_blocks(scores: PlansScores) -> Iterator[Block]:
         yield Caution(f"`{label_of(failure.point)}` **failed**: {cell(failure.why)}")
 
 
-def _beside_baseline(choice: PlanChoice, scores: PlansScores) -> str:
-    """Compare the head on its chosen plan with the best baseline; empty without any."""
-    text = over_baseline(choice.result, scores.baselines)
-    return f" {text}" if text else ""
-
-
-def sweep_lead(scores: PlansScores) -> str:
-    """Name the best plan of a sweep with its margin over the next plan, and its score on test with the gain."""
-    name, choice = _best_choice(scores)
+def plans_lead(scores: PlansScores) -> str:
+    """Name the plan that a sweep or search found, its score on test with the gain, and its lead or what it cost."""
+    name, choice = max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
+    head = f"with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}"
+    worth = f"{_worth(choice.result, _gain(choice))} {over_baseline(choice.result, scores.baselines)}".rstrip()
+    if search := scores.search:
+        return (
+            f"Of {search.n_plans:,} plans the search found `{choice.plan.text}` at {search.share:.2f} of the cost of "
+            f"scoring all, {head}. {worth}"
+        )
     others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
     margin = ""
     if others:
         plan = max(others, key=lambda plan: _ranked(others[plan]))
         margin = f"; the next plan, `{plan.text}`, has {percent(_score(others[plan]))}"
-    return (
-        f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
-        f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
-        f"{_beside_baseline(choice, scores)}"
-    )
-
-
-def search_lead(scores: PlansScores, search: SearchCost) -> str:
-    """Name the plan that a search found and what it cost, and its score on test with the gain."""
-    name, choice = _best_choice(scores)
-    return (
-        f"Of {search.n_plans:,} plans the search found `{choice.plan.text}` at {search.share:.2f} of the cost of "
-        f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
-        f"{_worth(choice.result, _gain(choice))}{_beside_baseline(choice, scores)}"
-    )
-
-
-def _best_choice(scores: PlansScores) -> tuple[str, PlanChoice]:
-    return max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
+    return f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, {head}{margin}. {worth}"
 
 
 def _gain(choice: PlanChoice) -> str:
@@ -778,8 +768,8 @@ def head_in_words(result: HeadResult) -> str:
         >>> head_in_words(HeadResult("ridge-probe", "mean", (), {}, "pearson", "", 0.5, {"layer": "block_20"}, {}))
         'A linear probe on block 20'
     """
-    what = HEAD_WORDS.get(result.name, f"The head `{cell(result.name)}`")
-    return f"{what} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
+    head = HEAD_WORDS.get(result.name, f"The head `{cell(result.name)}`")
+    return f"{head} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
 
 
 def layer_in_words(layer: str, layers: tuple[str, ...] = ()) -> str:
@@ -803,17 +793,17 @@ def _over_baseline(best: HeadResult, scores: RunScores) -> str:
     level = scores.baselines[name].summary[best.reported_split][best.metric].mean
     gap = leads[name]
     words = OF_WORDS if scores.header.kind == "words" else BASELINE_WORDS
-    what = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
+    baseline_text = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
     if math.isnan(gap.value):
-        return f"{what}, and the two cannot be compared, as one has no score."
-    reach = f"{percent(gap.value, sign='+')}, {percent(gap.low, sign='+')} to {percent(gap.high, sign='+')}"
+        return f"{baseline_text}, and the two cannot be compared, as one has no score."
+    reach = f"{percent(gap.value, sign='+')}, {signed_interval(gap.low, gap.high)}"
     if gap.n_units < FEW_UNITS:
-        return f"{what}; {gap.n_units:,} rows are too few to tell the two apart."
+        return f"{baseline_text}; {gap.n_units:,} rows are too few to tell the two apart."
     if gap.low > 0:
-        return f"{what}, and the decoder is better by a significant difference ({reach})."
+        return f"{baseline_text}, and the decoder is better by a significant difference ({reach})."
     if gap.high < 0:
-        return f"{what}, and the decoder is **worse** by a significant difference ({reach})."
-    return f"{what}; the difference is not significant ({reach})."
+        return f"{baseline_text}, and the decoder is **worse** by a significant difference ({reach})."
+    return f"{baseline_text}; the difference is not significant ({reach})."
 
 
 def checks(scores: RunScores) -> tuple[str, ...]:

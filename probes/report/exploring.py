@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -19,14 +19,13 @@ from probes.metrics.bootstrap import paired_scores
 from probes.metrics.significance import joint_intervals
 from probes.report.blocks import describe_point, metric_label, percent
 from probes.report.document import Context, SplitRows, best_result, predicted_texts
+from probes.report.layer_figures import UNITS
 from probes.report.run_figures import BARS, PARTS, fold_penalties, layer_curves, tidy_frame
 from probes.report.scores import PlansScores, RunScores, without_nan
 from probes.report.sweep_frames import axes_of, layer_scores, points_frame, score_rows
 
 MOST_ROWS, MOST_SENTENCES, MOST_LETTERS = 4000, 1000, 2000
 """Rows and sentences of a table of a page, and letters of a text in it; of more rows it shows an even sample."""
-UNITS = {"bits": ("bits", 1.0), "weight": ("weight", 1.0)}
-"""Metrics that are not written times 100: their unit, and what they are multiplied by."""
 ASIDE = {
     "with-imputed": "All other layers are set to their means, which the head never met. It can disagree with the "
     "Shapley value, which averages over all sets of layers; trust that one.",
@@ -159,7 +158,7 @@ class Exploration:
 
 
 def explore_run(context: Context, folder: Path) -> Exploration:
-    """Gather what the page of a run shows of its layers and rows, from its scores and what lies in its folder."""
+    """Gather what the page of a run shows of its layers and rows, from its scores and its folder."""
     try:
         findings = {head.head: head for head in load_findings(folder)} if (folder / FINDINGS).exists() else {}
     except HeadError:  # the page warns of it
@@ -176,7 +175,7 @@ def explore_run(context: Context, folder: Path) -> Exploration:
             if result.metric == "v-measure":
                 tables[key] = replace(tables[key], kind="groups")
         source = _source(context, result, findings.get(name), key, tables[key])
-        sources.append(_with_layers(source, folder, tables[key]))
+        sources.append(replace(source, **_layer_predictions(source, folder, tables[key])))
     return Exploration(tuple(sources), tables)
 
 
@@ -265,9 +264,7 @@ def measures_of_result(result: HeadResult, scores: RunScores) -> Iterator[Measur
             False,
             list(result.layers),
             [_series(str(name), line, 100.0) for name, line in lines.groupby("curve", sort=False)],
-            f"{scores.header.task['n_rows'].get(split, 0):,} rows of {split}"
-            if split in scores.header.task["n_rows"]
-            else "",
+            f"{n_rows[split]:,} rows of {split}" if split in (n_rows := scores.header.task["n_rows"]) else "",
             [(str(row.curve), float(100 * row.value)) for row in levels.drop_duplicates("curve").itertuples()],
             "the best of the head's values at each layer" if len(set(curves["curve"])) > 1 else "",
         )
@@ -309,8 +306,7 @@ def list_rows(rows: SplitRows) -> RowTable:
     if n_rows > most:  # evenly spread
         listed = listed[np.linspace(0, n_rows - 1, most).round().astype(int)]
     picked = np.flatnonzero(np.isin(ids, listed)) if is_words else listed
-    names = [name for name in rows.inputs if name not in ("row", "position")]
-    places = picked.tolist()
+    names, places = [name for name in rows.inputs if name not in ("row", "position")], picked.tolist()
     columns = {name: [_short(rows.inputs[name][k]) for k in places] for name in names}
     golds = [rows.gold[k] for k in places]
     gold = [text if isinstance(text, str) else float(str(text)) for text in golds]
@@ -322,19 +318,17 @@ def _short(text: object) -> str:
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 4]} ..."
 
 
-def _with_layers(source: Source, folder: Path, table: RowTable) -> Source:
-    """Add what every layer predicts of the listed rows, where the folder has it."""
-    if not (folder / PREDICTED).is_dir():
-        return source
+def _layer_predictions(source: Source, folder: Path, table: RowTable) -> dict[str, Any]:
+    """Read what every layer predicts of the listed rows, where the folder has it, or why there is nothing."""
     try:
-        read = load_predictions(folder, source.head)
+        read = load_predictions(folder, source.head) if (folder / PREDICTED).is_dir() else None
     except HeadError as error:
-        return replace(source, missing=str(error))
+        return {"missing": str(error)}
     if read is None or read.split != source.split:
-        return source
+        return {}
     if not len(table.picked) or read.n_rows <= int(table.picked.max()):
-        return replace(source, missing="The predictions of every layer are of other rows; run icecore layers again.")
-    return replace(source, by_layer=pack_predictions(read, table.picked), missing="")
+        return {"missing": "The predictions of every layer are of other rows; run icecore layers again."}
+    return {"by_layer": pack_predictions(read, table.picked), "missing": ""}
 
 
 def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Values:

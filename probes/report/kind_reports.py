@@ -247,7 +247,7 @@ def top_scores(result: HeadResult, kind: str) -> dict[str, dict[str, float]]:
 def _gain_over_default(row: Row) -> str:
     """Say what choosing layer and C gained over the default point, on test."""
     default = row.result.extras.get("default")
-    if not default or not row.is_first or row.summary("test") is None:
+    if not default or row.metric != row.result.metric or row.summary("test") is None:
         return NOTHING
     return percent(row.result.mean("test") - default["scores"]["test"], sign="+")
 

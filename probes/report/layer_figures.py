@@ -48,16 +48,13 @@ def draw_agreements(album: style.Album, findings: HeadFindings) -> None:
 
 def write_curve(findings: HeadFindings, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write the curve of `draw_alone` for a column of 8 cm; what does not fit is for `curve_caption` to say."""
-    figure = style.make_figure(style.on_panel(_draw_narrow), findings, size=style.COLUMN, dpi=style.COLUMN_DPI)
+    draw = style.on_panel(lambda axes, rows: draw_alone(axes, rows).set_xlabel("block"))
+    figure = style.make_figure(draw, findings, size=style.COLUMN, dpi=style.COLUMN_DPI)
     name = f"layer_curve_{findings.head.replace('-', '_')}"
     folder.mkdir(parents=True, exist_ok=True)
     for suffix in formats:
         style.save_figure(figure, folder / f"{name}.{suffix}", file_format=suffix)
     return [folder / f"{name}.{suffix}" for suffix in formats]
-
-
-def _draw_narrow(axes: Axes, findings: HeadFindings) -> None:
-    draw_alone(axes, findings).set_xlabel("block")
 
 
 def curve_caption(findings: HeadFindings) -> str:
@@ -239,7 +236,10 @@ def findings_blocks(findings: HeadFindings) -> Iterator[Block]:
         f"{findings.n_units:,} {cell(findings.unit)}, of {100 * findings.confidence:g} % for all layers together."
     )
     if curves:
-        rows = [_row(layer, findings, curves) for layer in findings.layers]
+        rows = []
+        for layer in findings.layers:
+            texts = (_text(c, c.layers.index(layer)) if layer in c.layers else NOTHING for c in curves)
+            rows.append((cell(layer), "yes" if layer in findings.best_set else NOTHING, *texts))
         yield Table(("layer", "in the set", *(_title(curve, findings) for curve in curves)), rows)
     for curve in (curve for curve in findings.curves if curve not in curves):
         rows = [(cell(layer), _text(curve, index)) for index, layer in enumerate(curve.layers)]
@@ -247,22 +247,13 @@ def findings_blocks(findings: HeadFindings) -> Iterator[Block]:
         yield Table((of, _title(curve, findings)), rows)
     for view in dict.fromkeys(curve.view for curve in findings.curves):
         source = "probes fitted again" if VIEWS[view].is_retrained else "the fitted head"
-        notes = "; ".join((source, *map(cell, _notes(findings, view))))
-        yield Item(f"{VIEWS[view].title}: {VIEWS[view].asks} ({notes})")
-
-
-def _notes(findings: HeadFindings, view: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(curve.note for curve in findings.curves if curve.view == view and curve.note))
+        notes = dict.fromkeys(curve.note for curve in findings.curves if curve.view == view and curve.note)
+        yield Item(f"{VIEWS[view].title}: {VIEWS[view].asks} ({'; '.join((source, *map(cell, notes)))})")
 
 
 def _title(curve: ViewCurve, findings: HeadFindings) -> str:
     unit = "" if curve.metric == findings.metric else f", {cell(curve.metric)}"
     return f"{VIEWS[curve.view].title}{f' ({cell(curve.name)})' if curve.name else ''}{unit}"
-
-
-def _row(layer: str, findings: HeadFindings, curves: list[ViewCurve]) -> tuple[str, ...]:
-    values = (_text(curve, curve.layers.index(layer)) if layer in curve.layers else NOTHING for curve in curves)
-    return (cell(layer), "yes" if layer in findings.best_set else NOTHING, *values)
 
 
 def _text(curve: ViewCurve, index: int) -> str:

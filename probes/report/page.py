@@ -4,6 +4,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import pandas as pd
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markupsafe import Markup
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -28,7 +29,6 @@ from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, cell, frame_table, markdown
 
 if TYPE_CHECKING:
-    import pandas as pd
     from jinja2 import Template
 
 
@@ -104,7 +104,7 @@ class Pictures:
         self.classes: dict[str, str] = {}
         self._n_figures, self._pictures = 0, list[Picture]()
 
-    def keep(self, figure: Figure, title: str, note: str, frame: "pd.DataFrame | None" = None) -> None:
+    def keep(self, figure: Figure, title: str, note: str, frame: pd.DataFrame | None = None) -> None:
         """Keep a figure, as an `Album` gives it, with the frame that it shows."""
         self._n_figures += 1
         name, unit, table = f"figure-{self._n_figures}", "", None
@@ -151,10 +151,7 @@ class Page:
 def run_page(
     folder: Path, document: Document, pictures: Pictures, exploration: Values, answers: Sequence[str] = ()
 ) -> Page:
-    """Make the page of a run: the answer, what can be explored, its numbers, then folded figures and details.
-
-    `answers` are sentences that a stranger understands; the document's own answer without them.
-    """
+    """Make the page of a run: answers, or that of the document, numbers, then folded figures and details."""
     figures = pictures.take()
     in_full, warnings, parts = _layer_findings(folder, pictures)
     results, *others = parts_of(document, figures)
@@ -214,22 +211,22 @@ def write_page(path: Path, page: Page, classes: Mapping[str, str]) -> None:
     """Write a page that needs no other file; the same page always has the same bytes."""
     text = page_text(page, classes)
     while len(text.encode()) > MOST_BYTES and any(part.pictures for part in page.parts):
-        page = _smaller(page)
+        parts = list(page.parts)  # of which the last figure is left out
+        last = max(index for index, part in enumerate(parts) if part.pictures)
+        parts[last] = replace(parts[last], pictures=parts[last].pictures[:-1])
+        page = replace(page, parts=tuple(parts), n_left_out=page.n_left_out + 1)
         text = page_text(page, classes)
     write_file(path, text)
 
 
-def _smaller(page: Page) -> Page:
-    """Leave the last figure out."""
-    last = max(index for index, part in enumerate(page.parts) if part.pictures)
-    shorter = replace(page.parts[last], pictures=page.parts[last].pictures[:-1])
-    parts = (*page.parts[:last], shorter, *page.parts[last + 1 :])
-    return replace(page, parts=parts, n_left_out=page.n_left_out + 1)
-
-
 def page_text(page: Page, classes: Mapping[str, str]) -> str:
     """Write a page as HTML."""
-    css = _style(classes)
+    light, dark = colour_sheet()
+    colours = (
+        f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}:root[data-theme=light]{{{light}}}"
+        f":root[data-theme=dark]{{{dark}}}@media print{{:root:root{{{light}}}}}"
+    )
+    css = "\n".join((colours, (HERE / "page.css").read_text("utf-8"), style_sheet(classes)))
     scripts = [(HERE / name).read_text("utf-8") for name in (*LIBRARIES * bool(page.exploration), SCRIPT)]
     text = _template().render(
         page=page, css=Markup(css), scripts=list(map(Markup, scripts)), policy=policy(css, scripts)
@@ -240,23 +237,12 @@ def page_text(page: Page, classes: Mapping[str, str]) -> str:
 
 def policy(css: str, scripts: Sequence[str]) -> Markup:
     """Write the content security policy of a page: its own script and style by their digests, and nothing else."""
-    styles, codes = ([f"'sha256-{_digest(text)}'" for text in texts] for texts in ((css, PLOT_STYLE), scripts))
+    styles, codes = (
+        [f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts]
+        for texts in ((css, PLOT_STYLE), scripts)
+    )
     parts = ("default-src 'none'", f"script-src {' '.join(codes)}", f"style-src {' '.join(styles)}", "img-src data:")
     return Markup("; ".join((*parts, "base-uri 'none'", "form-action 'none'")))
-
-
-def _digest(text: str) -> str:
-    return b64encode(sha256(text.encode()).digest()).decode()
-
-
-def _style(classes: Mapping[str, str]) -> str:
-    """Write the style of a page: the colours of figures in a light and a dark one, its own rules, those of figures."""
-    light, dark = colour_sheet()
-    colours = (
-        f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}:root[data-theme=light]{{{light}}}"
-        f":root[data-theme=dark]{{{dark}}}@media print{{:root:root{{{light}}}}}"
-    )
-    return "\n".join((colours, (HERE / "page.css").read_text("utf-8"), style_sheet(classes)))
 
 
 @cache
@@ -287,13 +273,10 @@ def _markdown() -> MarkdownIt:
     opening = '<div class="scroll" tabindex="0" role="region" aria-label="table">\n<table>\n'
     reader.add_render_rule("table_open", lambda *_: opening)
     reader.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
-    reader.add_render_rule("th_open", lambda _, tokens, index, *__: f'<th scope="col"{_alignment(tokens[index])}>')
-    reader.add_render_rule("td_open", lambda _, tokens, index, *__: f"<td{_alignment(tokens[index])}>")
+    for tag, scope in (("th", ' scope="col"'), ("td", "")):
+        cells = [f"<{tag}{scope}>", f'<{tag}{scope} class="n">']
+        reader.add_render_rule(f"{tag}_open", lambda _, tokens, k, *__, of=cells: of[bool(tokens[k].attrs)])
     return reader
-
-
-def _alignment(token: Token) -> str:
-    return ' class="n"' if token.attrs else ""
 
 
 def as_json(value: object) -> Markup:
@@ -332,8 +315,8 @@ def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict
         "width": str(width),
         "height": str(round(width * figure.get_figheight() / figure.get_figwidth())),
     }
-    for index, (tag, text) in enumerate((("title", title), ("desc", about))):
-        element = ElementTree.Element(tag, {"id": f"{name}-{'title' if tag == 'title' else 'about'}"})
+    for index, (tag, role, text) in enumerate((("title", "title", title), ("desc", "about", about))):
+        element = ElementTree.Element(tag, {"id": f"{name}-{role}"})
         element.text = text
         root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")
@@ -429,10 +412,9 @@ class ShownPage:
 
 def read_picture(path: Path) -> bytes:
     """Read a PNG; nothing where it cannot be read."""
-    try:
+    with suppress(OSError):
         return path.read_bytes()
-    except OSError:
-        return b""
+    return b""
 
 
 def picture_of(figure: Figure) -> bytes:

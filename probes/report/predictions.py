@@ -163,12 +163,12 @@ def write_conll(folder: Path, task: "WordTask", heads: Mapping[str, HeadResult])
 
 # --- What pages and figures were made from ---
 #
-# Both are made again only where their numbers or the drawing code changed. The record lies beside a page,
+# Both are made again only where their numbers or the drawing code changed. The record is beside a page,
 # `report.drawn.json` beside `report.html`: a digest of what was drawn, of this library and of the packages that draw,
 # and digests of the files that were written. Code of a user's own leaves none.
 
 
-SCHEMA = 1
+SCHEMA, RECORD = 1, ".drawn.json"
 READ = ("scores.json", "config.yaml", PREDICTIONS, SCORED, FINDINGS)
 """The files of a run that its pages and figures show."""
 
@@ -177,12 +177,11 @@ def digest_source(folders: Iterable[Path], *options: object) -> str:
     """Digest what decides pages of run folders, beside where they are; empty with code of the user's own."""
     if registry.ADDED:
         return ""
-    shown = [[[path.name, _digest_file(path)] for path in _read_by_pages(folder)] for folder in folders]
+    shown = []
+    for folder in folders:
+        files = [*(folder / name for name in READ), *sorted((folder / PREDICTED).glob("*.npz"))]
+        shown.append([[path.name, _digest_file(path)] for path in files])
     return digest_json([shown, list(options), digest_code(), *package_versions()])
-
-
-def _read_by_pages(folder: Path) -> list[Path]:
-    return [*(folder / name for name in READ), *sorted((folder / PREDICTED).glob("*.npz"))]
 
 
 def is_drawn(page: Path, what: str, source: str) -> bool:
@@ -198,17 +197,13 @@ def note_drawn(page: Path, what: str, source: str, files: Iterable[str]) -> None
     """Note of what source `what` of a page was made, and its files, named relative to the page's folder."""
     record = {**_read(page), "schema": SCHEMA}
     record[what] = {"from": source, "files": {name: _digest_file(page.parent / name) for name in files}}
-    write_file(_record(page), json.dumps(record, indent=1) + "\n")
-
-
-def _record(page: Path) -> Path:
-    return page.with_suffix(".drawn.json")
+    write_file(page.with_suffix(RECORD), json.dumps(record, indent=1) + "\n")
 
 
 def _read(page: Path) -> Values:
     """Read the record of a page; empty where there is none that can be read."""
     try:
-        record = json.loads(read_file(_record(page)))
+        record = json.loads(read_file(page.with_suffix(RECORD)))
         return record if isinstance(record, dict) and record.get("schema") == SCHEMA else {}
     except (OSError, ValueError, RecursionError, IcecoreError):
         return {}

@@ -22,7 +22,15 @@ from probes.metrics.prediction_metrics import NO_PREDICTION
 from probes.report import style
 from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context
-from probes.report.scores import AutoencoderInfo, BaselineScores, Plain, PretrainingInfo, baseline_rows, tidy_rows
+from probes.report.scores import (
+    NUMBER_COLUMNS,
+    AutoencoderInfo,
+    BaselineScores,
+    Plain,
+    PretrainingInfo,
+    baseline_rows,
+    tidy_rows,
+)
 
 NONE: Mapping[str, BaselineScores] = MappingProxyType({})
 LINES = {"test": (0, (1, 1.2))}
@@ -103,12 +111,19 @@ class HeadFigure:
 def draw_figures(album: style.Album, context: Context) -> None:
     """Draw every figure of every head of a run; figures of one sort have one scale."""
     scores, header = context.scores, context.scores.header
-    sources = {name: _figure_input(context, result) for name, result in scores.heads.items()}
+    sources = {}
+    for name, result in scores.heads.items():
+        split, rows = result.reported_split, context.rows[result.reported_split]
+        residuals = context.report.residuals(rows, result.predictions[split])
+        sources[name] = FigureInput(result, split, rows.gold, residuals, scores.baselines)
     frames = {(name, figure): figure.frame(source) for name, source in sources.items() for figure in FIGURES}
     for figure in FIGURES:
         alike = [frame for (_, other), frame in frames.items() if other is figure and frame is not None]
         for frame in alike if len(alike) > 1 else ():
-            frame.attrs["scales"] = _joined([figure.scales(other) for other in alike])
+            ends: dict[str, list[float]] = {}
+            for label, both in (item for other in alike for item in figure.scales(other).items()):
+                ends.setdefault(label, []).extend(both)
+            frame.attrs["scales"] = {label: (min(values), max(values)) for label, values in ends.items()}
     for name, result in scores.heads.items():
         source, split = sources[name], sources[name].split
         about = f"{task_title(header.task['name'])} on {header.decoder['name']}, pooling {result.pooling}"
@@ -124,21 +139,6 @@ def draw_figures(album: style.Album, context: Context) -> None:
                     size=figure.size,
                     table=figure.table(frame),
                 )
-
-
-def _figure_input(context: Context, result: HeadResult) -> FigureInput:
-    split, rows = result.reported_split, context.rows[result.reported_split]
-    residuals = context.report.residuals(rows, result.predictions[split])
-    return FigureInput(result, split, rows.gold, residuals, context.scores.baselines)
-
-
-def _joined(scales: Sequence[Scales]) -> Scales:
-    """Join ranges of the same labels."""
-    ends: dict[str, list[float]] = {}
-    for part in scales:
-        for label, both in part.items():
-            ends.setdefault(label, []).extend(both)
-    return {label: (min(values), max(values)) for label, values in ends.items()}
 
 
 def _set_scale(axes: Axes, frame: pd.DataFrame, label: str) -> None:
@@ -175,8 +175,8 @@ def curve_frame(result: HeadResult, baselines: Mapping[str, BaselineScores] = NO
 
 def tidy_frame(result: HeadResult, baselines: Mapping[str, BaselineScores] = NONE, **columns: str) -> pd.DataFrame:
     """Make a frame of the numbers of a head and of baselines, as of `icecore.results`, with further columns."""
-    names = ("record", "layer", "curve", "split", "metric", "value", "std", "low", "high")
-    frame = pd.DataFrame([*tidy_rows(result), *baseline_rows(baselines)], columns=list(names))
+    names = [name for name in NUMBER_COLUMNS if name != "seed"]
+    frame = pd.DataFrame([*tidy_rows(result), *baseline_rows(baselines)], columns=names)
     return frame.astype(dict.fromkeys(names[5:], float)).assign(**columns)
 
 
@@ -189,10 +189,8 @@ def fold_penalties(curves: pd.DataFrame) -> pd.DataFrame:
     curves = curves.assign(curve=("best " + penalty).fillna(curves["curve"]))
     along = ["curve", "split", "layer"]
     floors = curves.groupby(along, sort=False)["value"].transform("min")
-    best = curves.assign(floor=floors, order=range(len(curves))).sort_values("value", ascending=False, kind="stable")
-    best = best.drop_duplicates(along)
-    first = curves.drop_duplicates(along)[along]
-    return first.merge(best.drop(columns="order"), on=along)
+    best = curves.assign(floor=floors).sort_values("value", ascending=False, kind="stable").drop_duplicates(along)
+    return curves.drop_duplicates(along)[along].merge(best, on=along)
 
 
 def curve_scales(frame: pd.DataFrame) -> Scales:
@@ -201,11 +199,6 @@ def curve_scales(frame: pd.DataFrame) -> Scales:
     std = curves["std"].fillna(0)
     values = pd.concat([curves["value"] - std, curves["value"] + std, scores["low"], scores["high"]]).dropna()
     return {score_unit(frame): (100 * values.min(), 100 * values.max())} if len(values) else {}
-
-
-def part_scales(frame: pd.DataFrame) -> Scales:
-    """Give the range of every column over layers, with 0."""
-    return {label: (min(0.0, frame[label].min()), max(0.0, frame[label].max())) for label in frame.columns[1:]}
 
 
 def draw_curves(figure: Figure, frame: pd.DataFrame) -> None:
@@ -419,20 +412,13 @@ def draw_confusion(figure: Figure, frame: pd.DataFrame) -> None:
             colour = "white" if shares[row, column] > 0.6 else style.INK if count else style.PALE
             size = min(style.SMALL, 110 / len(short))
             axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size, color=colour)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("gold")
+    axes.set(xlabel="predicted", ylabel="gold")
 
 
 def residual_frame(residuals: Residuals) -> pd.DataFrame:
     """List predicted and gold of every row, with what a residual may depend on."""
-    return pd.DataFrame(
-        {
-            "predicted": residuals.predicted,
-            "gold": residuals.gold,
-            "words in both texts": residuals.n_words,
-            "lexical overlap": residuals.overlap,
-        }
-    )
+    sides = {"words in both texts": residuals.n_words, "lexical overlap": residuals.overlap}
+    return pd.DataFrame({"predicted": residuals.predicted, "gold": residuals.gold, **sides})
 
 
 def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
@@ -440,19 +426,19 @@ def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
     histogram, quantiles, calibration, *against = style.panels(figure, 2, 3)
     residuals, groups = (frame["predicted"] - frame["gold"]).to_numpy(), residual_groups(frame)
     histogram.hist(residuals, bins=_n_bins(residuals), color=style.BLUE)
-    _label(histogram, "predicted - gold", "rows")
+    histogram.set(xlabel="predicted - gold", ylabel="rows")
     style.count_in_whole_numbers(histogram, "y")
     dots: dict[str, Any] = {"color": style.BLUE, "alpha": 0.5, **style.dots(len(frame))}
     (theoretical, ordered), (slope, intercept, _) = probplot(residuals)
     quantiles.plot(theoretical, ordered, **dots)
     quantiles.plot(theoretical, slope * theoretical + intercept, color=style.ORANGE)
-    _label(quantiles, "normal quantile", "residual quantile")
+    quantiles.set(xlabel="normal quantile", ylabel="residual quantile")
     sides = frame[["predicted", "gold"]]
     ends = [sides.min(axis=None), sides.max(axis=None)]
     calibration.plot(ends, ends, color=style.GREY, linewidth=0.8)
     means = groups[groups["of"] == "gold"]
     calibration.errorbar(means["mean"], means["value"], means["half"], fmt=".-", color=style.BLUE)
-    _label(calibration, f"predicted, mean of {len(means)} groups", "mean gold")
+    calibration.set(xlabel=f"predicted, mean of {len(means)} groups", ylabel="mean gold")
     for axes, column in zip(against, frame.columns[1:], strict=True):
         axes.sharey(against[0])
         axes.plot(frame[column], residuals, **dots)
@@ -461,7 +447,7 @@ def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
         low, high = means["value"] - means["half"], means["value"] + means["half"]
         axes.fill_between(means["mean"], low, high, color=style.ORANGE, alpha=0.3, linewidth=0)
         axes.plot(means["mean"], means["value"], color=style.ORANGE)
-        _label(axes, column, "predicted - gold" if axes is against[0] else "")
+        axes.set(xlabel=column, ylabel="predicted - gold" if axes is against[0] else "")
 
 
 def residual_groups(frame: pd.DataFrame) -> pd.DataFrame:
@@ -500,11 +486,6 @@ def group_means(x: NDArray[np.float64], y: NDArray[np.float64], n_groups: int) -
     return tuple(np.array(column) for column in zip(*means, strict=True))
 
 
-def _label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-
-
 def rows_frame(scores: NDArray[np.float64]) -> pd.DataFrame | None:
     """Sort the scores of rows, with the share of rows that score at most as much; None for rows right or wrong."""
     scored = np.sort(scores[np.isfinite(scores)])
@@ -519,9 +500,7 @@ def draw_row_scores(figure: Figure, frame: pd.DataFrame) -> None:
     axes.step(frame["score"], frame["% of rows"], where="post", color=style.BLUE)
     axes.axvline(mean, color=style.ORANGE, linewidth=1)
     style.write_above(axes, f"mean {mean:.2f}", mean, colour=style.ORANGE)
-    axes.set_xlabel("score of a row, higher is better")
-    axes.set_ylabel("% of rows that score at most this")
-    axes.set_ylim(0, 102)
+    axes.set(xlabel="score of a row, higher is better", ylabel="% of rows that score at most this", ylim=(0, 102))
 
 
 def rows_note(scores: NDArray[np.float64]) -> str:
@@ -561,7 +540,9 @@ FIGURES: tuple[HeadFigure, ...] = (
         draw_parts,
         lambda source: f"{metric_label(source.result.metric)} on {source.result.extras['contributions']['split']}",
         style.TALL,
-        scales=part_scales,
+        scales=lambda frame: {
+            label: (min(0.0, frame[label].min()), max(0.0, frame[label].max())) for label in frame.columns[1:]
+        },
     ),
     HeadFigure(
         "What each layer gives {head}",
@@ -654,5 +635,4 @@ def draw_losses(figure: Figure, frame: pd.DataFrame) -> None:
         axes.axvline(epoch, color=style.PALE, linewidth=0.8, zorder=1)
     axes.set_ylim(bottom=0)
     style.count_in_whole_numbers(axes)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(frame.columns.name)
+    axes.set(xlabel="epoch", ylabel=frame.columns.name)

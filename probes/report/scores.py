@@ -386,16 +386,6 @@ class Transfer:
     spread: float
     """Standard deviation of the gains."""
 
-    @property
-    def n_gained(self) -> int:
-        """Parts with a gain."""
-        return sum(part.value > 0 for part in self.parts)
-
-    @property
-    def n_certain(self) -> int:
-        """Parts whose gain has an interval above 0."""
-        return sum(part.low > 0 for part in self.parts)
-
 
 @dataclass(frozen=True)
 class SourceCurve:
@@ -437,10 +427,6 @@ class PlanGain:
         """Chosen minus default."""
         return self.chosen - self.default
 
-    def to_dict(self) -> Plain:
-        """Return the serial form."""
-        return {**to_plain(self), "gain": self.gain}
-
 
 @dataclass(frozen=True)
 class PlanChoice:
@@ -459,7 +445,7 @@ class PlanChoice:
     def to_dict(self) -> Plain:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
-        gain: dict[str, object] = {} if self.gain is None else {"gain": self.gain.to_dict()}
+        gain: dict[str, object] = {} if self.gain is None else {"gain": {**to_plain(self.gain), "gain": self.gain.gain}}
         gain |= {} if self.lead is None else {"lead": to_plain(self.lead)}
         gain |= {"point": to_plain(self.point), "head": self.result.name} if self.point else {}
         return {"plan": self.plan.text, "chosen": dict(self.result.chosen), "summary": summary, **gain}
@@ -702,6 +688,10 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
         raise ValueError(f"`{where}.chosen.layer` is {layer!r}, which the head does not read; its layers are {layers}")
     fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}
     return HeadResult(name, **fields_of_head)
+
+
+NUMBER_COLUMNS = ("record", "layer", "curve", "split", "metric", "seed", "value", "std", "low", "high")
+"""Columns of `tidy_rows` and `baseline_rows`."""
 
 
 def baseline_rows(baselines: Mapping[str, BaselineScores]) -> Iterator[dict[str, object]]:

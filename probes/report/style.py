@@ -139,7 +139,8 @@ def make_figure(
         draw(figure, *data)
         width = 72 * figure.get_figwidth()
         if title:
-            figure.suptitle(_wrap(title, width / (0.62 * 9.5)), x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+            title = textwrap.fill(title, int(width / (0.62 * 9.5)), max_lines=3, placeholder=" …")
+            figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         if note:
             lines = textwrap.wrap(note, int(width / (0.57 * SMALL)))  # all of them: the figure grows
             figure.set_figheight(figure.get_figheight() + max(0, len(lines) - 2) * 1.25 * SMALL / 72)
@@ -256,10 +257,7 @@ def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
 
 
 def label_end(axes: Axes, label: str, x: float, y: float, *, colour: str) -> None:
-    """Write a label beside the axes for a line that ends at `x` and `y`; at the edge where `x` is infinite.
-
-    `make_figure` keeps the labels of an axes apart.
-    """
+    """Write a label beside the axes for a line that ends at `x` and `y`; at the edge where `x` is infinite."""
     side = axes.get_yaxis_transform()
     is_edge = np.isinf(x)
     axes.annotate(
@@ -357,16 +355,13 @@ def shorten(text: str, most: int = 30) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - most // 2) + 1 :]}"
 
 
-def _wrap(text: str, letters: float) -> str:
-    """Break a text into lines of at most so many letters."""
-    return textwrap.fill(text, int(letters), max_lines=3, placeholder=" …")
-
-
 def _keep_labels_apart(figure: Figure) -> None:
     """Move the labels at the ends of lines up or down, as little as needed, until none covers another."""
     gap = 1.25 * SMALL * figure.dpi / 72
     for axes in figure.axes:
-        labels = _end_labels(axes)
+        children = axes.get_children()
+        labels = [child for child in children if isinstance(child, Annotation) and child.get_gid() == END]
+        labels.sort(key=lambda label: float(label.xy[1]))
         if not labels:
             continue
         ends = np.array([axes.transData.transform((0, label.xy[1]))[1] for label in labels])
@@ -376,10 +371,3 @@ def _keep_labels_apart(figure: Figure) -> None:
         heights: NDArray[np.float64] = np.clip(isotonic_regression(ends - steps).x, box.y0, top) + steps
         for label, height in zip(labels, heights, strict=True):
             label.set_position((1.03, float(axes.transData.inverted().transform((0, height))[1])))
-
-
-def _end_labels(axes: Axes) -> list[Annotation]:
-    """Return the labels at the ends of lines, the lowest first."""
-    children = axes.get_children()
-    labels = [child for child in children if isinstance(child, Annotation) and child.get_gid() == END]
-    return sorted(labels, key=lambda label: float(label.xy[1]))

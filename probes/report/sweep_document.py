@@ -16,6 +16,7 @@ from probes.report.blocks import (
     metric_label,
     number,
     percent,
+    signed_interval,
     spread,
 )
 from probes.report.document import (
@@ -39,8 +40,15 @@ LEVEL = 0.05
 def grid_document(scores: PlansScores) -> Document:
     """Write the report of a sweep over axes."""
     header, axes, search = scores.header, axes_of(scores), scores.search
-    costs = search_blocks(search, found_name(scores)) if search else _cost(scores)
-    summary = next(costs)
+    cost = scores.cost
+    passes = ""
+    if cost:
+        passes = (
+            f"; the decoder passed texts through {cost.block_passes:,} blocks in all, {cost.ratio:.2f} of the "
+            f"{cost.apart:,} of separate extractions"
+        )
+    plain = f"{count_points(scores)}{passes}."
+    summary, *costs = search_blocks(search, found_name(scores)) if search else (plain,)
     question = (
         f"At which of {count_points(scores)} ({' x '.join(axes)}) is {header.decoder['name']} the best encoder "
         f"for {task_title(header.task['name'])}?"
@@ -60,7 +68,7 @@ def grid_document(scores: PlansScores) -> Document:
 
 def grid_lead(scores: PlansScores) -> str:
     """Name the best point, whether its lead over the reference is certain, and how many points are tied with it."""
-    name, choice = _best(scores)
+    name, choice = max(scores.chosen.items(), key=lambda item: item[1].result.selection_score)
     result, split = choice.result, choice.result.reported_split
     where = describe_point(result.chosen)
     head = f"the head `{result.name}`" + f" at {where}" * bool(where)
@@ -85,12 +93,13 @@ def count_points(scores: PlansScores) -> str:
 
 def seen_on(transfer: Transfer) -> str:
     """Say on how many sets a gain was seen."""
-    ends = f"{percent(transfer.low, sign='+')} to {percent(transfer.high, sign='+')}"
-    n = len(transfer.parts)
+    n, reach = len(transfer.parts), signed_interval(transfer.low, transfer.high)
+    n_gained = sum(part.value > 0 for part in transfer.parts)
+    n_certain = sum(part.low > 0 for part in transfer.parts)
     return (
-        f"Over {n} {transfer.over}, chosen on {transfer.chosen_on}, a gain was seen on {transfer.n_gained} of {n} and "
-        f"is certain on {transfer.n_certain}: {percent(transfer.value, sign='+')} on average, spread "
-        f"{percent(transfer.spread)} ({ends} over {transfer.over.partition(',')[0]} and rows)."
+        f"Over {n} {transfer.over}, chosen on {transfer.chosen_on}, a gain was seen on {n_gained} of {n} and "
+        f"is certain on {n_certain}: {percent(transfer.value, sign='+')} on average, spread "
+        f"{percent(transfer.spread)} ({reach} over {transfer.over.partition(',')[0]} and rows)."
     )
 
 
@@ -121,18 +130,13 @@ def _transfers(scores: PlansScores) -> Iterator[Block]:
                 percent(part.reference),
                 percent(part.chosen),
                 percent(part.value, sign="+"),
-                f"{percent(part.low, sign='+')} to {percent(part.high, sign='+')}",
+                signed_interval(part.low, part.high),
                 number(part.rank, 2),
                 f"{part.n_units:,}",
             )
             for part in transfer.parts
         ]
         yield Table(columns, rows)
-
-
-def _best(scores: PlansScores) -> tuple[str, PlanChoice]:
-    """Return the chosen point of the head that is best on validation."""
-    return max(scores.chosen.items(), key=lambda item: item[1].result.selection_score)
 
 
 def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
@@ -152,28 +156,15 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     return f"{_gap_text(gap)} over {reference} on {gap.split}, {'a certain' if certain else 'not a certain'} difference"
 
 
-def _cost(scores: PlansScores) -> Iterator[Block]:
-    """Say what the sweep computed."""
-    cost = scores.cost
-    passes = (
-        f"; the decoder passed texts through {cost.block_passes:,} blocks in all, {cost.ratio:.2f} of the "
-        f"{cost.apart:,} of separate extractions"
-        if cost
-        else ""
-    )
-    yield f"{count_points(scores)}{passes}."
-
-
 def _choices(scores: PlansScores) -> Iterator[Block]:
     """Write the point chosen for every head, and the points that test was read for."""
     reference = label_of(scores.grid.reference) if scores.grid else ""
     rows = []
     for name, choice in scores.chosen.items():
         result = choice.result
-        test = result.summary.get("test", {}).get(result.metric)
         gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
         if choice.lead is not None:
-            gain += f" ({percent(choice.lead.low, sign='+')} to {percent(choice.lead.high, sign='+')})"
+            gain += f" ({signed_interval(choice.lead.low, choice.lead.high)})"
         point = describe_point(result.chosen)
         rows.append(
             (
@@ -182,7 +173,7 @@ def _choices(scores: PlansScores) -> Iterator[Block]:
                 metric_label(result.metric),
                 percent(result.selection_score),
                 percent(result.mean("test")),
-                interval(test),
+                interval(result.summary.get("test", {}).get(result.metric)),
                 gain,
             )
         )
@@ -225,5 +216,4 @@ def _every_point(scores: PlansScores) -> Iterator[Block]:
 
 
 def _gap_text(gap: PointGap) -> str:
-    ends = f"{percent(gap.low, sign='+')} to {percent(gap.high, sign='+')}"
-    return f"{percent(gap.value, sign='+')} ({ends}, n = {gap.n_units:,})"
+    return f"{percent(gap.value, sign='+')} ({signed_interval(gap.low, gap.high)}, n = {gap.n_units:,})"

@@ -53,7 +53,7 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
                 layers,
                 title=f"{slot}: score of each layer at every point",
                 note=f"{where}; one scale; square: best layer of a row, star: best of all; ring: chosen, {chosen}",
-                size=map_size(layers, axes),
+                size=map_size(layers),
                 table=layer_table(layers),
             )
         rows = score_rows(frame, slot, metric)
@@ -75,7 +75,11 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
             title=f"{slot}: score of each layer on each source",
             note="validation; one scale; a point at the best layer of a source",
             size=(style.WIDE[0], 1.2 + 2.6 * n_panels),
-            table=_source_table(rows),
+            # A row per point and layer, scores times 100.
+            table=rows.assign(value=(100 * rows["value"]).round(1))
+            .pivot_table(index=["point", "layer"], columns="source", values="value", sort=False)
+            .reset_index()
+            .rename_axis(columns=f"{score_unit(rows)}, validation"),
         )
     gains = gains_frame(scores)
     for (slot, over), rows in gains.groupby(["slot", "over"], sort=False):
@@ -112,9 +116,8 @@ def _panels(frame: pd.DataFrame, others: Sequence[str]) -> list[tuple[str, pd.Da
     return parts[:MOST_PANELS]
 
 
-def map_size(frame: pd.DataFrame, axes: Sequence[str]) -> tuple[float, float]:
+def map_size(frame: pd.DataFrame) -> tuple[float, float]:
     """Return width and height of a figure of heat maps."""
-    del axes
     rows, others = panel_axes(frame)
     n_panels = len(_panels(frame, others))
     n_columns = min(n_panels, 3)
@@ -261,14 +264,6 @@ def draw_sources(figure: Figure, frame: pd.DataFrame) -> None:
         panel.set_ylabel(score_unit(frame))
         style.mark_layers(panel, layers)
     axes[0].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=style.SMALL)
-
-
-def _source_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Lay sources out side by side, a row per point and layer, scores times 100."""
-    wide = frame.assign(value=(100 * frame["value"]).round(1)).pivot_table(
-        index=["point", "layer"], columns="source", values="value", sort=False
-    )
-    return wide.reset_index().rename_axis(columns=f"{score_unit(frame)}, validation")
 
 
 def draw_gains(axes: Axes, frame: pd.DataFrame) -> Axes:

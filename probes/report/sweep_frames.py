@@ -89,7 +89,8 @@ def _rows_of(scores: PlansScores, row: PlanScores) -> Iterator[dict[str, object]
         at = None if choice is None else choice.point or {PLAN_AXIS: choice.plan.text}
         is_chosen = at is not None and _but_task(scores, at) == _but_task(scores, point)
         head = {"slot": slot, "head": result.name, "pooling": result.pooling, "is_chosen": is_chosen}
-        depths = _depths(result, decoder.get("n_layers", 0))
+        names, n_blocks = [layer.rpartition("/")[2] for layer in result.layers], decoder.get("n_layers", 0)
+        depths = dict(zip(result.layers, relative_depths(names, n_blocks), strict=True)) if n_blocks and names else {}
         for number in tidy_rows(result):
             depth = depths.get(str(number.get("layer")))
             compared = _compared(gaps, slot, number) if number.get("metric") == result.metric else {}
@@ -115,14 +116,6 @@ def _compared(gaps: list[PointGap], slot: str, number: Mapping[str, object]) -> 
         if (gap.head, gap.split, "score") == (slot, number["split"], number["record"]):
             return {"gap": gap.value, "gap_low": gap.low, "gap_high": gap.high, "p_corrected": gap.p_corrected}
     return {}
-
-
-def _depths(result: HeadResult, n_blocks: int) -> dict[str, float]:
-    """Return the relative depth of every layer of a head; none where the blocks are not on record."""
-    if not n_blocks or not result.layers:
-        return {}
-    names = [layer.rpartition("/")[2] for layer in result.layers]
-    return dict(zip(result.layers, relative_depths(names, n_blocks), strict=True))
 
 
 def layer_scores(frame: pd.DataFrame, slot: str, metric: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from probes.report.predictions import (
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores, sealed_scores
 from probes.report.style import Album
+from probes.report.sweep_frames import points_frame
 
 SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
 UNTOLD = ("seconds", "command", "commit", "sha256")
@@ -55,8 +57,6 @@ def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, format
     """Write scores, figures, page and summary of a sweep or a search."""
     _write_scores(folder, scores)
     if scores.grid is not None:
-        from probes.report.sweep_frames import points_frame
-
         write_file(folder / POINTS, write_frame(points_frame(scores)))
     _write_report(folder, formats, lambda album, pictures: page_of_plans(folder, album, pictures, scores, report))
 
@@ -115,19 +115,10 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
 
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md); one that says the same stays."""
-    sealed, written = sealed_scores(scores.to_dict()), _read_scores(folder)
-    if written is None or _told(written) != _told(sealed):
-        write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")
-
-
-def _read_scores(folder: Path) -> Plain | None:
-    """Read the scores that are in a folder; None where there are none, or they were changed."""
-    try:
-        values: Plain = json.loads(read_file(folder / SCORES))
-        return values if values["sha256"] == seal_scores(values) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, IcecoreError):
-        return None
-
-
-def _told(values: Plain) -> Plain:
-    return {key: value for key, value in values.items() if key not in UNTOLD}
+    sealed = sealed_scores(scores.to_dict())
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, IcecoreError):
+        written = json.loads(read_file(folder / SCORES))
+        told = [{key: part[key] for key in part.keys() - {*UNTOLD}} for part in (written, sealed)]
+        if written["sha256"] == seal_scores(written) and told[0] == told[1]:  # nobody changed it
+            return
+    write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
+from rich.box import SIMPLE
+from rich.table import Table as ScreenTable
 
 from extract import registry as gate
 from extract.decoders.decoder_spec import layer_names, split_tap
@@ -25,7 +27,7 @@ from extract.store.manifest import Plain
 from extract.store.manifest import differences as unequal_fields
 from probes.heads.result import HeadResult
 from probes.layers.findings import load_predictions
-from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, paired_scores, unit_counts
+from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, unit_counts
 from probes.metrics.significance import OfSums, bootstrap_p_value, correct_p_values, permutation_p_value, seed_errors
 from probes.report.blocks import (
     Block,
@@ -37,9 +39,10 @@ from probes.report.blocks import (
     metric_label,
     number,
     percent,
+    signed_interval,
     spread,
 )
-from probes.report.document import FEW_UNITS, Context, best_result
+from probes.report.document import FEW_UNITS, Context, SplitRows, best_result
 from probes.report.exploring import join_explorations, layer_gap
 from probes.report.page import IN_FULL, PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import (
@@ -52,17 +55,13 @@ from probes.report.predictions import (
     read_scored,
     with_predictions,
 )
+from probes.report.run_figures import layer_curves
 from probes.report.scores import read_plans, tidy_rows
-from probes.report.style import Album
+from probes.report.style import Album, on_panel
 from probes.report.write import page_of_plans, page_of_run
 from probes.runs.folder import RunFolder
 from probes.runs.results import COLUMNS, Runs, open_runs
 from probes.runs.task_kinds import KINDS
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from rich.table import Table as ScreenTable
-
 
 BY = ("run", "plan", "decoder", "head")
 
@@ -88,52 +87,38 @@ class ComparedRun:
 
 @dataclass(frozen=True, eq=False)
 class ComparedRows:
-    """Predictions of `S` systems for the same rows, a text each.
+    """Predictions of `S` systems for the same rows.
 
     Attributes:
         split: The split they are of.
         metric: What they are scored by.
-        gold: The gold of each row.
-        units: The unit of each row; resamples draw and permutations swap whole units.
-        sentences: The sentence of each word; for other rows, the row.
+        rows: The rows, of which the inputs are left out.
         predicted: The predictions of each system, for every seed or draw that its score is the mean over.
     """
 
     split: str
     metric: str
-    gold: Sequence[object]
-    units: Sequence[str]
-    sentences: Sequence[str]
+    rows: SplitRows
     predicted: Sequence[Sequence[Sequence[object]]]
 
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
         """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
-        values, resampled = paired_scores(
-            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences, resampling=resampling
-        )
-        return (
-            np.array([part.mean() for part in np.split(values, self._ends)]),
-            np.stack([part.mean(axis=0) for part in np.split(resampled, self._ends)]),
-        )
+        return self.rows.score(self.predicted, self.metric, resampling)
 
     def counts(self) -> tuple[list[Float[np.ndarray, "S U C"]], OfSums]:
         """Count what the metric needs of every unit, for the fits of each system."""
         counts, of_sums = unit_counts(
-            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences
+            [fit for fits in self.predicted for fit in fits],
+            self.rows.gold,
+            metric=self.metric,
+            units=self.rows.drawn,
+            sentences=self.rows.sentences,
         )
-        return np.split(counts, self._ends), of_sums
-
-    @property
-    def _fits(self) -> list[Sequence[object]]:
-        return [rows for fits in self.predicted for rows in fits]
-
-    @property
-    def _ends(self) -> list[int]:
-        return [int(end) for end in np.cumsum([len(fits) for fits in self.predicted])[:-1]]
+        return np.split(counts, np.cumsum([len(fits) for fits in self.predicted])[:-1]), of_sums
 
 
 def paired_tests(
-    source: "Runs | pd.DataFrame",
+    source: Runs | pd.DataFrame,
     *,
     by: str = "run",
     head: str = "",
@@ -143,7 +128,7 @@ def paired_tests(
     correction: str = "holm",
     n_resamples: int = 1000,
     n_permutations: int = 9999,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Test every pair of systems on the same rows: runs, plans, decoders, heads, or the layers of a frame.
 
     Args:
@@ -171,8 +156,6 @@ def paired_tests(
     Example:
         >>> paired_tests(["runs/causal", "runs/nosink"], by="plan")  # doctest: +SKIP
     """
-    import pandas as pd
-
     if isinstance(source, pd.DataFrame):
         names, rows = _read_frame(source, by, metric)
         seeds: list[tuple[float, ...]] = [()] * len(names)
@@ -252,7 +235,7 @@ def _read_systems(
     return names, rows, [run.result.summary[rows.split][rows.metric].values for run in runs]
 
 
-def _read_frame(frame: "pd.DataFrame", by: str, metric: str) -> tuple[list[str], ComparedRows]:
+def _read_frame(frame: pd.DataFrame, by: str, metric: str) -> tuple[list[str], ComparedRows]:
     for column in (by, "row", "gold", "predicted"):
         if column not in frame.columns:
             raise unknown_name("column", column, frame.columns, hint="A frame of predictions has it.")
@@ -263,17 +246,23 @@ def _read_frame(frame: "pd.DataFrame", by: str, metric: str) -> tuple[list[str],
             raise HeadError(
                 f"{by} {name!r} has other rows or gold than {by} {next(iter(parts))!r}; give the same rows."
             )
-    sentences = [str(row) for row in first["row"]]
-    units = [str(unit) for unit in first["unit"]] if "unit" in frame.columns else sentences
-    predicted = [[list(part["predicted"])] for part in parts.values()]
-    return list(parts), ComparedRows("", metric, list(first["gold"]), units, sentences, predicted)
+    rows = SplitRows({"row": list(first["row"])}, list(first["gold"]), list(first["unit"]) if "unit" in first else None)
+    return list(parts), ComparedRows("", metric, rows, [[list(part["predicted"])] for part in parts.values()])
 
 
 def read_runs(runs: Runs, head: str = "") -> list[ComparedRun]:
     """Read finished runs, each with the head to compare: the best on validation, if empty."""
-    folders = open_runs(runs)
-    labels = unique_names([folder.path for folder in folders])
-    return [_choose_head(folder, label, head) for folder, label in zip(folders, labels, strict=True)]
+    compared, folders = [], open_runs(runs)
+    for folder, label in zip(folders, unique_names([folder.path for folder in folders]), strict=True):
+        if folder.values["what"] != "run":
+            raise HeadError(
+                f"{str(folder.path)!r} is a {folder.values['what']}, which compares its plans itself; compare runs."
+            )
+        heads = {result.name: result for _, result in folder.results}
+        if head and head not in heads:
+            raise unknown_name(f"head of the run {label!r}", head, heads)
+        compared.append(ComparedRun(label, folder, heads[head] if head else best_result(heads.values())))
+    return compared
 
 
 def unique_names(folders: Sequence[Path]) -> list[str]:
@@ -282,17 +271,6 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
     longest = max(map(len, paths), default=1)
     depth = next((d for d in range(1, longest) if len({parts[-d:] for parts in paths}) == len(paths)), 1)
     return ["/".join(parts[-depth:]) for parts in paths]
-
-
-def _choose_head(folder: RunFolder, label: str, head: str) -> ComparedRun:
-    """Choose the head of a run that is compared: the best on validation, if empty."""
-    what = folder.values["what"]
-    if what != "run":
-        raise HeadError(f"{str(folder.path)!r} is a {what}, which compares its plans itself; compare runs.")
-    heads = {result.name: result for _, result in folder.results}
-    if head and head not in heads:
-        raise unknown_name(f"head of the run {label!r}", head, heads)
-    return ComparedRun(label, folder, heads[head] if head else best_result(heads.values()))
 
 
 def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
@@ -312,16 +290,16 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
                     f"{run.label!r} and {runs[0].label!r} differ in {name!r} of {split} ({len(table['row'])} and "
                     f"{len(first['row'])} rows): compare runs of the same rows, or see --across."
                 )
-    predicted = [_read_fits(run, table, split) for run, table in zip(runs, tables, strict=True)]
-    return ComparedRows(split, metrics.pop(), first["gold"], first["unit"], first["row"], predicted)
-
-
-def _read_fits(run: ComparedRun, table: Mapping[str, list[str]], split: str) -> list[list[str]]:
-    """Read the predictions of every seed or draw, or else those of predictions.csv."""
-    fits = read_scored(run.folder.path, split, run.result.name)
-    if any(len(rows) != len(table["row"]) for rows in fits):
-        raise HeadError(f"{str(run.folder.path / SCORED)!r} has other rows than {PREDICTIONS}; run its config again.")
-    return fits or [table[run.result.name]]
+    predicted = []
+    for run, table in zip(runs, tables, strict=True):
+        fits = read_scored(run.folder.path, split, run.result.name)  # of every seed or draw
+        if any(len(rows) != len(table["row"]) for rows in fits):
+            raise HeadError(
+                f"{str(run.folder.path / SCORED)!r} has other rows than {PREDICTIONS}; run its config again."
+            )
+        predicted.append(fits or [table[run.result.name]])
+    rows = SplitRows({"row": first["row"]}, first["gold"], first["unit"])
+    return ComparedRows(split, metrics.pop(), rows, predicted)
 
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:
@@ -365,10 +343,8 @@ class Comparison:
     settings: tuple[Mapping[str, tuple[object, object]], ...]
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """A row per run: its head, scores as fractions, and the difference to the first run with interval and p."""
-        import pandas as pd
-
         nothing = Difference(0.0, float("nan"), float("nan"), self.differences[0].n_units)
         rows = []
         gains = zip((nothing, *self.differences), (float("nan"), *self.p_values), strict=True)
@@ -390,16 +366,14 @@ class Comparison:
         return pd.DataFrame(rows)
 
     @property
-    def curves(self) -> "pd.DataFrame":
+    def curves(self) -> pd.DataFrame:
         """The score of every layer of every run, tidy, with the columns of `probes.results`."""
         numbers = self._numbers
         return numbers[numbers["record"] == "curve"].reset_index(drop=True)
 
     @property
-    def _numbers(self) -> "pd.DataFrame":
+    def _numbers(self) -> pd.DataFrame:
         """Every number of the heads whose layers are drawn."""
-        import pandas as pd
-
         rows = [
             {"run": run.label, "plan": run.plan, "head": curved.name, "pooling": curved.pooling, **row}
             for run in self.runs
@@ -410,17 +384,13 @@ class Comparison:
 
     def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
         """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
-        from probes.report.style import Album
-
         album = Album(Path(folder), tuple(formats))
         self.draw_into(album)
         return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
 
-    def draw_into(self, album: "Album") -> None:
+    def draw_into(self, album: Album) -> None:
         """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
         from probes.report.comparison_figures import draw_runs, runs_table
-        from probes.report.run_figures import layer_curves
-        from probes.report.style import on_panel
 
         curved = {run.label: result for run in self.runs if (result := _curved(run)) is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
@@ -461,11 +431,8 @@ class Comparison:
         """Say for every further run which settings differ from the first run's, with a warning for more than one."""
         return [_note(run.label, settings) for run, settings in zip(self.runs[1:], self.settings, strict=True)]
 
-    def to_screen(self) -> "ScreenTable":
+    def to_screen(self) -> ScreenTable:
         """Lay the comparison out for a terminal of 80 characters."""
-        from rich.box import SIMPLE
-        from rich.table import Table as ScreenTable
-
         table = ScreenTable(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
         table.add_column("run and head", overflow="fold")
         for title in (
@@ -485,7 +452,7 @@ class Comparison:
     def _gains(self) -> list[tuple[str, str, str]]:
         """Write the difference of each further run to the first, its interval and its p-value."""
         return [
-            (percent(gain.value, sign="+"), _ends(gain), number(p_value, 3))
+            (percent(gain.value, sign="+"), signed_interval(gain.low, gain.high), number(p_value, 3))
             for gain, p_value in zip(self.differences, self.p_values, strict=True)
         ]
 
@@ -546,7 +513,7 @@ def compare(runs: Runs, *, head: str = "", split: str = "", n_resamples: int = 1
     compared = read_runs(folders, head)
     rows = read_rows(compared, split)
     values, resampled = rows.scores(Resampling(n_resamples))
-    gains = [difference(values, resampled, k, 0, n_units=len(set(rows.units))) for k in range(1, len(compared))]
+    gains = [difference(values, resampled, k, 0, n_units=rows.rows.n_units) for k in range(1, len(compared))]
     p_values = correct_p_values(
         [bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)]
     )
@@ -604,7 +571,7 @@ def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, t
     block = _first_changed_block(first, run)
     names = layer_names(run.folder.n_blocks)
     tapped = [split_tap(layer.rpartition("/")[2])[0] for layer in layers]
-    is_below = block is not None and all(name in names and names.index(name) < block for name in tapped)
+    is_below = all(name in names[:block] for name in tapped)
     if block is None or not is_below or "reba" in run.result.pooling:
         return ""  # ReBA weighs the tokens by the attention of every block
     return (
@@ -657,10 +624,6 @@ def _summary(run: ComparedRun, split: str, metric: str) -> SeedSummary | None:
     return run.result.summary.get(split, {}).get(metric)
 
 
-def _ends(gain: Difference) -> str:
-    return f"{percent(gain.low, sign='+')} to {percent(gain.high, sign='+')}"
-
-
 def _validation_score(result: HeadResult, layer: str) -> float | None:
     """Return the best score of a layer on validation among the values of a head; None where it has no curve."""
     index = result.layers.index(layer)
@@ -673,7 +636,7 @@ def _validation_score(result: HeadResult, layer: str) -> float | None:
 def _verdict(label: str, first: str, gain: Difference, metric: str, p_value: float, n_tests: int) -> str:
     by = f"{percent(abs(gain.value))} {metric_label(metric)}"
     p_text = f"p {number(p_value, 3)}, corrected for {n_tests} runs; " * (n_tests > 1)
-    reach = f"({_ends(gain)}; {p_text}n = {gain.n_units:,})"
+    reach = f"({signed_interval(gain.low, gain.high)}; {p_text}n = {gain.n_units:,})"
     if math.isnan(gain.value):
         return (
             f"{label} cannot be compared with {first}: one of them has no {metric_label(metric)}, which is undefined "
@@ -718,7 +681,10 @@ def write_report(runs: Runs, out: str | Path = "", *, allow_code: str | Iterable
     if not folders:
         raise HeadError("a report takes a run folder, as runs/demo, or several.")
     path = Path(out) if out else (folders[0].path if len(folders) == 1 else Path()) / PAGE
-    source = _source(folders)
+    paths = [folder.path for folder in folders]
+    # A plan of somebody's own code may not be allowed.
+    is_own = any(folder.values.get("own") for folder in folders)
+    source = "" if is_own else digest_source(paths, *(unique_names(paths) if len(paths) > 1 else ()))
     if is_drawn(path, "page", source):
         return path
     pictures = Pictures()
@@ -727,14 +693,6 @@ def write_report(runs: Runs, out: str | Path = "", *, allow_code: str | Iterable
     write_page(path, page, pictures.classes)
     note_drawn(path, "page", source, [path.name])
     return path
-
-
-def _source(folders: Sequence[RunFolder]) -> str:
-    """Digest what decides a page of runs; empty where a plan is of somebody's own code, which may not be allowed."""
-    if any(folder.values.get("own") for folder in folders):
-        return ""
-    paths = [folder.path for folder in folders]
-    return digest_source(paths, *(unique_names(paths) if len(paths) > 1 else ()))
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
@@ -747,24 +705,19 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 def page_of(folder: RunFolder, pictures: Pictures) -> Page:
     """Make the page of a finished run, sweep or search from its folder."""
     try:
-        return _draw(folder, Album(folder.path, (), pictures.keep), pictures)
+        values, album = folder.values, Album(folder.path, (), pictures.keep)
+        report = KINDS[values["kind"]].report
+        if values["what"] == "run":
+            scores, rows = with_predictions(folder.scores, read_predictions(folder.path))
+            return page_of_run(folder.path, album, pictures, Context(scores, rows, report))[0]
+        custom = values.get("own", {})
+        require_recorded(custom, (row["plan"] for row in values["plans"]))
+        import_own(custom, folder=folder.path)
+        return page_of_plans(folder.path, album, pictures, read_plans(values), report)[0]
     except MISFITS as error:
         raise HeadError(
             f"no page can be made of the scores in {str(folder.path)!r} ({first_line(error)}); run its config again."
         ) from error
-
-
-def _draw(folder: RunFolder, album: Album, pictures: Pictures) -> Page:
-    """Draw the figures of a finished run, sweep or search, and write its page."""
-    values = folder.values
-    report = KINDS[values["kind"]].report
-    if values["what"] == "run":
-        scores, rows = with_predictions(folder.scores, read_predictions(folder.path))
-        return page_of_run(folder.path, album, pictures, Context(scores, rows, report))[0]
-    custom = values.get("own", {})
-    require_recorded(custom, (row["plan"] for row in values["plans"]))
-    import_own(custom, folder=folder.path)
-    return page_of_plans(folder.path, album, pictures, read_plans(values), report)[0]
 
 
 def _page_of_several(folders: Sequence[RunFolder], pictures: Pictures, comparison: Comparison | None = None) -> Page:

@@ -7,7 +7,7 @@ import ast
 import inspect
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -89,22 +89,19 @@ def list_keys(spec: type = RunConfig, prefix: str = "") -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def _list_sections(spec: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
+@cache
+def sections_of(spec: type, prefix: str = "") -> dict[str, bool]:
+    """Return the sections by dotted name, and whether their keys are free: those of heads, tasks and corpora."""
+    sections: dict[str, bool] = {}
     for field in fields(spec):
         hint, name = record_hints(spec)[field.name], f"{prefix}{field.name}"
         if not field.metadata.get("is_key", True):
             continue
         if get_origin(hint) is dict:
-            yield name, True
+            sections[name] = True
         elif is_dataclass(hint):
-            yield name, False
-            yield from _list_sections(hint, f"{name}.")  # type: ignore[arg-type]
-
-
-@cache
-def sections_of(spec: type) -> dict[str, bool]:
-    """Return the sections by dotted name, and whether their keys are free: those of heads, tasks and corpora."""
-    return dict(_list_sections(spec))
+            sections |= {name: False, **sections_of(hint, f"{name}.")}  # type: ignore[arg-type]
+    return sections
 
 
 SECTIONS = sections_of(RunConfig)
@@ -206,12 +203,7 @@ def dump_config(data: "BareFile", path: Path) -> str:
 
 
 def read_data(file: str, roles: Mapping[str, str]) -> "BareFile | None":
-    """Find out what a file of data holds; None for the name of another file.
-
-    Raises:
-        UsageError: Columns are named, and the file is none of data.
-        IcecoreError: The file cannot be read, or is not decided; see `read_bare_file`.
-    """
+    """Find out what a file of data holds; None for the name of another file, beside which no columns may be named."""
     if Path(file).suffix.lower() not in ("", ".yaml", ".yml"):
         from probes.data.bare_file import Roles, is_bare_file, read_bare_file
 
@@ -240,9 +232,7 @@ def read_config(
     layers, missing, sweep = _Layers(RunConfig, options), dict[str, str](), dict[str, object]()
     if data is not None:
         layers.add("", config_of_data(data), str(data.path))
-    for key, _ in typed:
-        layers.require_known(key)
-    pairs = [(key, require_value(f"--{key}", value)) for key, value in [*([("config", file)] if file else []), *typed]]
+    pairs = [*([("config", file)] if file else []), *layers.require_values(typed)]
     if ("config", "") in pairs:
         raise UsageError("--config is empty; allowed: a YAML file, as --config configs/demo.yaml.")
     for key, text in pairs:
@@ -276,13 +266,10 @@ def read_record(spec: type[Spec], typed: Pairs, *, file: str, options: Iterable[
     `code` are the sections whose typed values may name the user's own code.
     """
     layers = _Layers(spec, options)
-    for key, _ in typed:
-        layers.require_known(key)
-    pairs = [(key, require_value(f"--{key}", value)) for key, value in typed]
+    pairs = layers.require_values(typed)
     if file:
         name = require_file(file)
-        values = load_config_file(name)
-        layers.add("", ConfigPaths(Path(name).parent, Path(), file).read(values), file)
+        layers.add("", ConfigPaths(Path(name).parent, Path(), file).read(load_config_file(name)), file)
     for key, text in pairs:
         layers.add_typed(key, text)
     with allow_code(_typed_code(pairs, code)):
@@ -317,11 +304,7 @@ def spell_out(section: str, values: Any) -> Any:
 
 
 def name_key(dotted: str, *, option: str = "") -> str:
-    """Find the key or section whose name is or ends in these parts, nearest to the top; `option` is how it was written.
-
-    Raises:
-        UsageError: No key has this name, or several do.
-    """
+    """Find the key or section whose name is or ends in these parts, nearest to the top; `option` is how it is typed."""
     names = dict.fromkeys([*SECTIONS, *(key.name for key in list_keys())])
     matches = [name for name in names if f".{name}".endswith(f".{dotted}")]
     matches = [name for name in matches if name.count(".") == min(match.count(".") for match in matches)]
@@ -337,9 +320,6 @@ def nest_options(options: Mapping[str, object]) -> dict[str, Any]:
     """Write options as a configuration: each has the name of a key, or of a section, as `plan` or `template`.
 
     Of several keys with one name, that nearest to the top is meant; `decoder__dtype` and the like name the others.
-
-    Raises:
-        UsageError: No key has this name, or several do.
     """
     values: dict[str, Any] = {}
     keys = {name_key(option.replace("__", "."), option=option): value for option, value in options.items()}
@@ -365,12 +345,7 @@ ConfigSource = RunConfig | Mapping[str, Any] | str | Path
 
 
 def as_config(source: ConfigSource, *, report: Callable[[str], None] = lambda _: None) -> RunConfig:
-    """Read a configuration from what stands for it; `report` receives what a file of data was taken for.
-
-    Raises:
-        ConfigError: An unknown key, a value of a wrong kind, or a file that cannot be read.
-        TaskError: A file of data whose columns are not decided; names the option that decides.
-    """
+    """Read a configuration from what stands for it; `report` receives what a file of data was taken for."""
     if isinstance(source, RunConfig):
         return source
     if isinstance(source, Mapping):
@@ -416,21 +391,13 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     """Return a configuration with other values for some keys and sections, as if its file had them.
 
     What was not given before is decided again: by the new template, protocol and task. The name of another task leaves
-    the options of the old one out, other poolings those of the heads, and another decoder a merge.
-
-    Args:
-        config: The configuration.
-        settings: Dotted key or section to value; of a section the keys that are to change.
-        source: Where they come from, for its record.
-
-    Raises:
-        UsageError: An unknown key, or a value of a wrong kind.
-        ConfigError: Values that contradict each other.
+    the options of the old one out, other poolings those of the heads, and another decoder a merge. Of a section, only
+    the keys that are named change.
     """
-    layers, told = _Layers(RunConfig, ()), given_values(config)
-    if isinstance(extracted := told.get("extraction"), dict):
+    layers, plain = _Layers(RunConfig, ()), given_values(config)
+    if isinstance(extracted := plain.get("extraction"), dict):
         extracted.pop("views", None)  # a key of the whole configuration
-    layers.add("", told)
+    layers.add("", plain)
     before = _plain_values(layers.values)
     for key, value in settings.items():
         layers.put(key, value, source)
@@ -441,8 +408,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
         task.pop("options", None)
     if "decoder" in changed and "merge" in decoder and decoder["merge"] == before.get("decoder.merge"):
         del decoder["merge"]
-    names_pooling = any(key == "heads" or key.endswith(".pooling") for key in settings)
-    if "extraction" in changed and not names_pooling:
+    if "extraction" in changed and not any(key == "heads" or key.endswith(".pooling") for key in settings):
         _drop_missing_poolings(values.get("heads") or {}, extraction)
     kept = {
         key: origin
@@ -480,18 +446,13 @@ def _plain_values(values: Mapping[str, object], prefix: str = "") -> dict[str, o
 
 def given_values(config: RunConfig) -> dict[str, object]:
     """Write what was given of a configuration as plain values: nothing that a default, protocol or template decided."""
-    decoder = {
-        item.name: getattr(config.decoder, item.name)
-        for item in fields(config.decoder)
-        if getattr(config.decoder, item.name) != default_of(item) and not (item.name == "name" and config.decoder.merge)
-    }
-    rest = {
-        item.name: getattr(config, item.name)
-        for item in fields(config)
-        if item.metadata.get("is_key", True)
-        and item.name not in ("decoder", "extraction")
-        and getattr(config, item.name) != default_of(item)
-    }
+
+    def changed(record: Any, *without: str) -> dict[str, object]:
+        keys = (item for item in fields(record) if item.metadata.get("is_key", True) and item.name not in without)
+        return {key.name: value for key in keys if (value := getattr(record, key.name)) != default_of(key)}
+
+    rest = changed(config, "decoder", "extraction")
+    decoder = changed(config.decoder, *["name"] * bool(config.decoder.merge))
     decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
     extraction = _given_of(config.extraction, decided)
     values: dict[str, object] = to_plain({**rest, "decoder": decoder, "extraction": extraction})
@@ -510,13 +471,6 @@ def _given_of(record: object, decided: Mapping[str, object]) -> dict[str, object
         elif name in given(record) and value not in (other, template.get(name)):
             values[name] = value
     return values
-
-
-def require_value(name: str, value: str | None) -> str:
-    """Return the value of an option; `UsageError` where it is missing."""
-    if value is None:
-        raise UsageError(f"{name} lacks its value; allowed: {name} VALUE, or {name}=VALUE.")
-    return value
 
 
 def _typed_code(pairs: Iterable[tuple[str, str]], sections: Sequence[str]) -> list[str]:
@@ -581,6 +535,15 @@ class _Layers:
         """Refuse an unknown key."""
         if name not in self.keys and not name.startswith(tuple(f"{section}." for section in self.free)):
             raise unknown_key(name, [*self.keys, *self.options])
+
+    def require_values(self, typed: Pairs) -> list[tuple[str, str]]:
+        """Refuse an unknown key of the command line, and one without a value."""
+        for key, _ in typed:
+            self.require_known(key)
+        for key, value in typed:
+            if value is None:
+                raise UsageError(f"--{key} lacks its value; allowed: --{key} VALUE, or --{key}=VALUE.")
+        return [(key, value) for key, value in typed if value is not None]
 
     def _put(self, name: str, value: object, file: str) -> None:
         self.require_known(name)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -115,22 +116,13 @@ def name_sweep(config: RunConfig, what: str, settings: Mapping[str, object]) -> 
 def choose_folder(runs: str, name: str, settings: Values, cache_id: str) -> Path:
     """Name the folder of a run of these settings on this cache; it may be there already, or not."""
     portable = without_absolute_paths(settings)
-    *shared, unique = _possible_folders(Path(runs) / name, settings, portable, cache_id)
-    return next((path for path in shared if _is_same_run(path, portable, cache_id)), unique)
-
-
-def _possible_folders(plain: Path, settings: Values, portable: Values, cache_id: str) -> Iterator[Path]:
-    """Name the folders that a run may use, the plainest first; no other run can have the last."""
-    content = _without_display(settings)
+    plain, content = Path(runs) / name, _without_display(settings)
     digest = digest_json(content)[:8]
-    yield plain
     early = plain.with_name(f"{plain.name}-{digest}")  # the second choice of early versions
-    if early.exists():
-        yield early
     by_settings = plain.with_name(f"{plain.name}-{_describe_differences(plain, portable)}".rstrip("-"))
-    yield by_settings
-    yield plain.with_name(f"{by_settings.name}-{digest}")
-    yield plain.with_name(f"{plain.name}-{digest_json([content, cache_id])[:8]}")
+    shared = [plain, *[early] * early.exists(), by_settings, plain.with_name(f"{by_settings.name}-{digest}")]
+    unique = plain.with_name(f"{plain.name}-{digest_json([content, cache_id])[:8]}")
+    return next((path for path in shared if _is_same_run(path, portable, cache_id)), unique)
 
 
 def _is_same_run(folder: Path, settings: Values, cache_id: str) -> bool:
@@ -230,19 +222,12 @@ def describe_program() -> Values:
     """Describe commit, versions and what computes products for scores.json."""
     from extract.linear import describe_products
 
-    versions = {package: version(package) for package in PACKAGES}
-    return {"commit": _commit(), "versions": versions, "products": describe_products()}
-
-
-def _commit() -> str:
-    """Return the commit of the checkout that this code runs from; empty when installed from a wheel."""
-    if not (Path(__file__).parents[2] / ".git").exists():  # a wheel may be inside somebody else's checkout
-        return ""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    versions, commit = {package: version(package) for package in PACKAGES}, ""
+    if (Path(__file__).parents[2] / ".git").exists():  # a wheel may be inside somebody else's checkout
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+        with suppress(OSError, subprocess.SubprocessError):
+            commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return {"commit": commit, "versions": versions, "products": describe_products()}
 
 
 def command_line() -> str:
@@ -360,8 +345,14 @@ class RunFolder:
 
     @cached_property
     def heads(self) -> Mapping[str, tuple[Path, ...]]:
-        """Head to the folders of its seeds, all inside the run folder."""
-        return {name: _head_folders(self.path, name, result.seeds) for name, result in self.scores.heads.items()}
+        """Head to the folders of its seeds, all inside the run folder; a head without seeds has one."""
+        folders = {}
+        for name, result in self.scores.heads.items():
+            if not find_head(name):  # so that no name leads out of the folder
+                raise ValueError(f"it names a head {name!r}, which this version does not know")
+            head = self.path / "heads" / name
+            folders[name] = tuple(head / f"seed_{seed['seed']}" for seed in result.seeds) or (head,)
+        return folders
 
     @cached_property
     def spec(self) -> ExtractionSpec:
@@ -377,7 +368,11 @@ class RunFolder:
     @cached_property
     def decoder(self) -> DecoderSpec:
         """The decoder of the run, found from here or from the run folder."""
-        spec = _read_decoder(self.settings["decoder"])
+        spec = read_recorded_decoder(self.settings["decoder"])
+        for key in ("name", "device", "revision"):
+            value = getattr(spec, key)
+            if not isinstance(value, str) and (value is not None or key in ("name", "device")):
+                raise TypeError(f"decoder.{key} is {value!r}, which is no text")
         if spec.merge:
             return replace(spec, merge=tuple(map(self._found, spec.merge)))
         return self._found(spec)
@@ -451,28 +446,11 @@ def read_spec(values: Values, views: Values = MappingProxyType({})) -> Extractio
     return as_given(ExtractionSpec(**{**_tuples(values), **parts}), frozenset(values))
 
 
-def _read_decoder(values: Plain) -> DecoderSpec:
-    spec = read_recorded_decoder(values)
-    for key in ("name", "device", "revision"):
-        value = getattr(spec, key)
-        if not isinstance(value, str) and (value is not None or key in ("name", "device")):
-            raise TypeError(f"decoder.{key} is {value!r}, which is no text")
-    return spec
-
-
 def _tuples(values: Values) -> Plain:
     return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
 
 
-def _head_folders(folder: Path, name: str, seeds: Sequence[Values]) -> tuple[Path, ...]:
-    """Name the folders of a head's seeds; refuse an unknown head."""
-    if not find_head(name):  # so that no name leads out of the folder
-        raise ValueError(f"it names a head {name!r}, which this version does not know")
-    head = folder / "heads" / name
-    return tuple(head / f"seed_{seed['seed']}" for seed in seeds) or (head,)  # a head without seeds has one
-
-
-# The stamp of a finished run: digests of what decided it, and the state of its files; loads no torch.
+# --- The stamp of a finished run: digests of what decided it, and the state of its files; loads no torch ---
 #
 # `icecore run` finds a finished run by its stamp instead of computing it again. Whatever is not known without computing
 # (code of the user's own, a decoder at the hub, pretraining, latents that were handed over) leaves no stamp, and any
@@ -525,10 +503,7 @@ def describe_inputs(config: RunConfig, *beside: str) -> Inputs | None:
 def write_stamp(
     folder: Path, inputs: Inputs, *, task: Task, caches: Sequence["LatentCache"], cache_id: str | None = None
 ) -> None:
-    """Write the stamp of a run that has just ended; `inputs` are from before it began.
-
-    The folder belongs to the cache `cache_id`, the first by default; that of a sweep to none.
-    """
+    """Write the stamp of a run that has just ended; its folder is that of the cache `cache_id`, or of the first."""
     values = {
         "schema": SCHEMA,
         "inputs": asdict(inputs),
@@ -541,12 +516,12 @@ def write_stamp(
 
 
 def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "") -> RunFolder | None:
-    """Find the folder of a finished run of a configuration of which nothing has changed; None where it is to be run.
-
-    With plans, that of a sweep over them which read `test` for some. The task is loaded as in a run, wherever its rows
-    come from.
-    """
-    stamps = [(path.parent, stamp) for path in _stamp_files(config) if (stamp := _read_stamp(path))]
+    """Find the folder of a finished run of a configuration, or of a sweep over plans, of which nothing has changed."""
+    try:
+        paths = sorted(path for path in Path(config.runs).iterdir() if path.name.startswith(config.name))
+    except OSError:
+        return None
+    stamps = [(path, stamp) for path in paths if (stamp := _read_stamp(path / STAMP))]
     inputs = describe_inputs(config, *((SWEEP, test) if plans else ())) if stamps else None
     stamps = [
         (folder, stamp)
@@ -569,14 +544,6 @@ def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "
                 return None
             return run
     return None
-
-
-def _stamp_files(config: RunConfig) -> list[Path]:
-    try:
-        names = sorted(path for path in Path(config.runs).iterdir() if path.name.startswith(config.name))
-        return [path / STAMP for path in names if (path / STAMP).is_file()]
-    except OSError:
-        return []
 
 
 def _read_stamp(path: Path) -> Values | None:

@@ -4,30 +4,25 @@ A point is a whole configuration: that of the sweep with the keys of its values,
 """
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from extract.decoders.decoder_spec import short_name
-from extract.errors import (
-    ConfigError,
-    DecoderError,
-    IcecoreError,
-    UsageError,
-    first_line,
-    unknown_name,
-)
+from extract.decoders.decoder_spec import DecoderSpec, short_name
+from extract.errors import ConfigError, DecoderError, IcecoreError, UsageError, first_line, unknown_name
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
 from probes.report.scores import label_of
 from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
 from probes.runs.run_config import RunConfig
-from probes.runs.sweep_presets import PRESETS, fill_shares, names_shares
+from probes.runs.task_kinds import KINDS
 
 PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
@@ -134,12 +129,113 @@ class Grid:
         points = [dict(point.values) for point in self.points]
         whole = [dict(zip(self.axes, names, strict=True)) for names in product(*self.values.values())]
         listed = {} if points == whole else {"points": points}
-        wanted = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
-        return {"sweep": {"over": over, **listed, **wanted, **search}}
+        chosen = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
+        return {"sweep": {"over": over, **listed, **chosen, **search}}
 
 
 def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:
     return {name: value for name, value in values.items() if name != axis}
+
+
+# --- Axes that come with the library: `--over encoders` is the list of docs/encoders_compared.md ---
+
+
+SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
+"""Shares of the depth of a decoder, as `{third}` in a plan, which are filled in for the decoder of each point."""
+SHARE = re.compile(r"\{([a-z ]+)\}")
+OF_WORDS = {"mean": "mean", "echo-mean": "echo", "reba-mean": "reba"}
+"""Pooling of a text to that of a word, for tasks of words; a last token is that of a text."""
+COSINES = "layer-cosine"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A way to read a frozen decoder without training it."""
+
+    pooling: str
+    template: str = ""
+    plan: str = ""
+    layers: str = ""
+    repeat: int = 1
+    transform: str = "none"
+    """What cosines of pairs see."""
+
+
+_PROMPTED = Encoder("last", "prompt-eol")
+_SIXTH, _THIRD, _HALF = (f"nosink-bidirectional:{{{share}}}" for share in ("sixth", "third", "half"))
+ENCODERS: dict[str, Encoder] = {
+    "mean": Encoder("mean"),
+    "mean-standardised": Encoder("mean", transform="standardise"),
+    "last": Encoder("last"),
+    "prompt-eol": _PROMPTED,
+    "pretended-cot": Encoder("last", "pretended-cot"),
+    "knowledge": Encoder("last", "knowledge"),
+    "echo-mean": Encoder("echo-mean", "echo"),
+    "echo-last": Encoder("echo-last", "echo"),
+    "reba-mean": Encoder("reba-mean", repeat=2),
+    "reba-last": Encoder("reba-last", repeat=2),
+    "token-prepending": Encoder("last", "prompt-eol", plan="causal~tp1-{fifth}"),
+    "kv-prefix": Encoder("last", "kv-embedding", plan="causal~kv{two fifths}-{half}"),
+    "attention-tap": Encoder("mean", layers="taps:attention"),
+    "value-tap": Encoder("mean", layers="taps:value"),
+    "nosink-sixth": Encoder("mean", plan=_SIXTH),
+    "nosink-third": Encoder("mean", plan=_THIRD),
+    "nosink-half": Encoder("mean", plan=_HALF),
+    "nosink-third-standardised": Encoder("mean", plan=_THIRD, transform="standardise"),
+    "nosink-third-last": Encoder("last", plan=_THIRD),
+    "nosink-middle-third": Encoder("mean", plan="nosink-bidirectional@{third}-{two thirds}"),
+    "nosink-third-echo": Encoder("echo-mean", "echo", plan=_THIRD),
+    "nosink-third-cot": Encoder("last", "pretended-cot", plan=_THIRD),
+}
+"""Encoders without training, the plain mean first, with which others are compared."""
+
+
+def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
+    """Return the settings of every encoder that the task and the heads of a configuration can be read with."""
+    reads_words = KINDS[config.task.kind].reads_words
+    has_cosines = COSINES in config.heads
+    settings: dict[str, dict[str, object]] = {}
+    for name, encoder in ENCODERS.items():
+        if (encoder.transform != "none" and not has_cosines) or (reads_words and encoder.pooling not in OF_WORDS):
+            continue
+        pooling = OF_WORDS[encoder.pooling] if reads_words else encoder.pooling
+        template: dict[str, object] = {"bos": "force"}
+        template |= {"name": encoder.template} if encoder.template else {}
+        template |= {"repeat": encoder.repeat} if encoder.repeat > 1 else {}
+        keys: dict[str, object] = {
+            "extraction.words.poolings" if reads_words else "extraction.poolings": [pooling],
+            "extraction.template": template,
+        }
+        keys |= {"extraction.plan": encoder.plan} if encoder.plan else {}
+        keys |= {"extraction.layers": encoder.layers} if encoder.layers else {}
+        keys |= {f"heads.{COSINES}.transform": encoder.transform} if has_cosines else {}
+        settings[name] = keys
+    return settings
+
+
+PRESETS: dict[str, tuple[str, Callable[[RunConfig], Mapping[str, Mapping[str, object]]]]] = {
+    "encoders": ("encoder", encoder_settings),
+}
+"""What may be typed after `--over`: the name of the axis, and what gives the settings of its values."""
+
+
+def names_shares(settings: Mapping[str, object]) -> bool:
+    """Whether some setting names a share of the depth."""
+    return any(isinstance(value, str) and SHARE.search(value) for value in settings.values())
+
+
+def fill_shares(settings: Mapping[str, object], decoder: DecoderSpec) -> dict[str, object]:
+    """Write shares of the depth in texts, as `{third}`, as numbers of blocks of a decoder; no weights are read."""
+    from extract.decoders.decoder import read_n_blocks
+
+    n_blocks = read_n_blocks(decoder)
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] not in SHARES:
+            raise unknown_name("share of the depth", match[1], SHARES)
+        return str(round(SHARES[match[1]] * n_blocks))
+
+    return {key: SHARE.sub(fill, value) if isinstance(value, str) else value for key, value in settings.items()}
 
 
 # --- Axes ---
@@ -149,16 +245,12 @@ def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
     """Read the axes of a sweep: those of the section `sweep` of its file, or the typed ones, `AXIS=VALUE,VALUE`.
 
     A typed axis takes some of the named values of the file, as `encoder=plain,echo`; without `=` all of them.
-
-    Raises:
-        ConfigError: An axis is no key, names a value twice, or has none.
     """
     listed = _mapping(config.sweep.get("over", {}), "sweep.over")
     listed |= {
         key: config.sweep[name] for key, name in ((PLAN_KEY, "plans"), (RATIO, "ratios")) if name in config.sweep
     }
-    read = [_read_axis(str(name), values, config) for name, values in listed.items()]
-    named = {axis.name: axis for axis in read}
+    named = {axis.name: axis for axis in (_read_axis(str(name), values, config) for name, values in listed.items())}
     if not over:
         return tuple(named.values())
     axes = [_read_typed(text, named, config) for text in over]
@@ -166,11 +258,6 @@ def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
     if repeated:
         raise ConfigError(f"--over {repeated[0]} is given twice; give all its values at once.")
     return tuple(axes)
-
-
-def plan_axis(plans: Sequence[MaskPlan]) -> Axis:
-    """Return the axis of mask plans."""
-    return Axis(PLAN, {plan.text: {PLAN_KEY: plan.text} for plan in plans})
 
 
 def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis:
@@ -194,17 +281,12 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
     if name not in PRESETS:
         hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
-        keys = [] if _is_key(name) else _keys_near(name)
-        raise unknown_name("axis", name, [*named, *PRESETS, *keys], hint=hint)
+        n_parts = name.count(".") + 1  # keys are written as short as the name
+        keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
+        near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)
+        raise unknown_name("axis", name, [*named, *PRESETS, *near], hint=hint)
     axis, read = PRESETS[name]
     return Axis(axis, read(config))
-
-
-def _keys_near(name: str) -> list[str]:
-    """List the keys whose names are nearest to a name, written as short as it is."""
-    n_parts = name.count(".") + 1
-    names = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
-    return get_close_matches(name, list(names), n=3)
 
 
 def split_values(text: str) -> list[str]:
@@ -270,10 +352,13 @@ def short_key(key: str) -> str:
 
 def _ratio_axis(values: object, config: RunConfig) -> Axis:
     """Read the ratios of a merge of two checkpoints: the weight of the second."""
+    listed: Any = split_values(values) if isinstance(values, str) else values
+    listed = listed if isinstance(listed, list | tuple) else [listed]
     try:
-        ratios = [float(value) for value in (split_values(values) if isinstance(values, str) else _list(values))]
+        ratios = [float(value) for value in listed]
     except ValueError as error:
-        raise ConfigError(f"--ratios is {_text(values)!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
+        text = ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
+        raise ConfigError(f"--ratios is {text!r}; allowed: numbers, as 0,0.25,0.5,1.") from error
     merge = config.decoder.merge
     if len(merge) != 2:
         raise ConfigError(
@@ -287,14 +372,6 @@ def _ratio_axis(values: object, config: RunConfig) -> Axis:
     if not parts:
         raise ConfigError("there is no ratio; give some with ',' between them, as 0,0.25,0.5,0.75,1.")
     return Axis(RATIO, {label: {"decoder.merge": to_plain(pair)} for label, pair in parts.items()})
-
-
-def _list(values: object) -> Sequence[str | float]:
-    return values if isinstance(values, list | tuple) else [values]  # type: ignore[list-item]
-
-
-def _text(values: object) -> str:
-    return ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
 
 
 def _mapping(value: object, where: str) -> dict[object, object]:
@@ -338,12 +415,7 @@ def _labels(values: Sequence[object]) -> list[str]:
 
 
 def read_search(config: RunConfig, strategy: str = "", budget: float | None = None) -> tuple[str, float]:
-    """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of its file.
-
-    Raises:
-        UsageError: A budget without a search.
-        ConfigError: A budget that is no number.
-    """
+    """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of a file."""
     strategy = strategy or str(config.sweep.get("search") or "")
     share = config.sweep.get("budget") if budget is None else budget
     if share is None:
@@ -367,19 +439,10 @@ def make_grid(
     choose_on: str = "",
     choose_by: str = "rows",
 ) -> Grid:
-    """Span a grid: every combination of the values of its axes, or those in a list.
+    """Span a grid: every combination of the values of its axes, or those in the list `points`.
 
-    Args:
-        config: The configuration of the sweep.
-        axes: Its axes.
-        points: Whole combinations, axis to the name of its value; all when empty.
-        reference: Some values of the point to compare with, as text or a mapping; the first value of other axes, but
-            causal of the plans where it is among them.
-        choose_on: As of `Grid`.
-        choose_by: As of `Grid`.
-
-    Raises:
-        ConfigError: No axis, a combination that a run would refuse (names it), or no such reference.
+    `reference` are some values of the point to compare with; of other axes it is causal where that is a value, or else
+    the first one.
     """
     if not axes:
         raise ConfigError(
@@ -388,7 +451,7 @@ def make_grid(
         )
     _refuse_shared_keys(axes)
     by_name = {axis.name: axis for axis in axes}
-    n_points = len(points) or _size(axes)
+    n_points = len(points) or math.prod(len(axis.values) for axis in axes)
     if n_points > MOST_POINTS:
         raise ConfigError(f"the sweep has {n_points:,} points; allowed: {MOST_POINTS:,}.")
     if points:
@@ -397,13 +460,13 @@ def make_grid(
         named = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
     spanned = tuple(_point(config, by_name, values) for values in named)
     default = {axis.name: CAUSAL if CAUSAL in axis.values else next(iter(axis.values)) for axis in axes}
-    wanted = default | read_point(reference, by_name)
-    if wanted not in named:
+    target = default | read_point(reference, by_name)
+    if target not in named:
         if reference:
-            raise ConfigError(f"the reference {label_of(wanted)!r} is no point of the sweep; name one that is.")
-        wanted = named[0]
+            raise ConfigError(f"the reference {label_of(target)!r} is no point of the sweep; name one that is.")
+        target = named[0]
     values = {axis.name: axis.values for axis in axes}
-    return Grid(tuple(by_name), spanned, wanted, choose_on, choose_by, values)
+    return Grid(tuple(by_name), spanned, target, choose_on, choose_by, values)
 
 
 def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
@@ -431,15 +494,8 @@ def plan_grid(
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")
     with allow_code([name for plan in plans for name in plan.kind_names if PLACE.fullmatch(name)]):  # read before
-        axes = [plan_axis(list(dict.fromkeys(plans)))]
+        axes = [Axis(PLAN, {plan.text: {PLAN_KEY: plan.text} for plan in plans})]
         return make_grid(config, axes, reference=reference, choose_on=choose_on, choose_by=choose_by)
-
-
-def _size(axes: Sequence[Axis]) -> int:
-    size = 1
-    for axis in axes:
-        size *= len(axis.values)
-    return size
 
 
 def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str]) -> Point:
@@ -467,11 +523,7 @@ def _but_shares(settings: Settings) -> Settings:
 
 
 def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:
-    """Read some values of a point: a mapping, `axis=value,axis=value`, or a value that only one axis has.
-
-    Raises:
-        UnknownNameError: An axis or a value that is not in the sweep.
-    """
+    """Read some values of a point: a mapping, `axis=value,axis=value`, or a value that only one axis has."""
     pairs = text.items() if isinstance(text, Mapping) else _pairs(text, axes)
     point: dict[str, str] = {}
     for name, value in pairs:
@@ -511,10 +563,10 @@ def grid_of(
     of_file = config.sweep.get("reference", "")
     if isinstance(of_file, Mapping):  # typed axes may be others
         of_file = {_short(str(key)): str(value) for key, value in of_file.items() if _short(str(key)) in by_name}
-    wanted = reference or (of_file if isinstance(of_file, dict) else str(of_file))
+    target = reference or (of_file if isinstance(of_file, dict) else str(of_file))
     chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
     by = choose_by or str(config.sweep.get("choose_by", "rows"))
-    return make_grid(config, axes, points=points, reference=wanted, choose_on=chosen_on, choose_by=by)
+    return make_grid(config, axes, points=points, reference=target, choose_on=chosen_on, choose_by=by)
 
 
 def _read_points(

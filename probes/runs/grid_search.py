@@ -84,23 +84,22 @@ class SearchSpace:
 
     def cost(self, points: Sequence[str], had: int, n_rows: int) -> int:
         """Count block passes times texts of points on some rows per split, when `had` rows are computed already."""
-        return sum(_passes(family, points) * _n_new(family, had, n_rows) for family in self.families)
+        cost = 0
+        for family in self.families:
+            n_held, n_new = family.n_texts(had), family.n_texts(n_rows)
+            if family.keeps_rows or n_held >= n_new:
+                n_new = max(0, n_new - n_held)
+            cost += _passes(family, points) * n_new
+        return cost
 
 
 def _passes(family: Family, points: Sequence[str]) -> int:
     return family.n_readings * count_blocks([family.routes[point] for point in points if point in family.routes])
 
 
-def _n_new(family: Family, had: int, n_rows: int) -> int:
-    """Count the texts of some rows that are to be computed."""
-    n_held, n_needed = family.n_texts(had), family.n_texts(n_rows)
-    return max(0, n_needed - n_held) if family.keeps_rows or n_held >= n_needed else n_needed
-
-
 def count_texts(task: Task, least: int) -> Callable[[int], int]:
-    """Return what counts the different texts of rows that are drawn from every split of a task.
+    """Return what counts the different texts of rows of every split, drawn once, in the order of the task's `subset`.
 
-    Rows are drawn once, in the order of the task's `subset`: how many texts some rows hold is read off this one draw.
     Fewer than `least` rows are never drawn, and counted in proportion.
     """
     kind, n_rows = KINDS[task.kind], rows_of(task)
@@ -304,17 +303,8 @@ def require_search(strategy: str, budget: float) -> None:
         raise ConfigError(f"the search budget is {budget:g}; allowed: a share of the full grid's cost, as 0.25.")
 
 
-def require_budget(strategy: str, space: SearchSpace, budget: float) -> None:
-    """Refuse a budget that is too small for a strategy to begin, or points that it cannot search."""
-    next(STRATEGIES[strategy][0](space, Ledger(space, budget)))
-
-
 def search_points(strategy: str, space: SearchSpace, score: Score, *, budget: float = 0.25) -> Search:
-    """Search for a point with a strategy from `STRATEGIES`.
-
-    `score` gives the validation scores of a trial's points. `budget` is the most that may be computed, as a share of
-    scoring every point on all rows, the chosen one on all rows included; one too small for the strategy is refused.
-    """
+    """Search for a point with a strategy from `STRATEGIES`; the budget includes the chosen point on all rows."""
     require_search(strategy, budget)
     ledger, steps = Ledger(space, budget), []
     running = STRATEGIES[strategy][0](space, ledger)

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-from jaxtyping import Float
+import pandas as pd
+from matplotlib.figure import Figure
 
 from extract import registry as gate
 from extract.decoders.decoder_spec import relative_depths
@@ -29,6 +28,10 @@ from probes.layers.findings import (
 from probes.layers.study import StudyOptions, require_controls, study_layers
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
+from probes.report import style
+from probes.report.blocks import plain_text
+from probes.report.layer_figures import draw_alone, findings_blocks, findings_note, set_sentence
+from probes.report.page import notebook_html, picture_of
 from probes.report.scores import without_nan
 from probes.runs.compare import read_rows, read_runs
 from probes.runs.folder import RunFolder
@@ -39,11 +42,6 @@ from probes.runs.run_caches import find_cache_of
 from probes.runs.run_config import load_run_task, obtain_corpus
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
 
 LAYER_COLUMNS = (
     "run",
@@ -91,7 +89,7 @@ def compare_layers(
     caches: str | Path = "",
     watcher: Watcher = SILENT,
     allow_code: str | Iterable[str] = (),
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Find out which layers matter in finished runs, each by itself, together, and missing.
 
     Everything is computed from the caches and the saved heads; no decoder is run. The findings are written to
@@ -121,8 +119,6 @@ def compare_layers(
         >>> frame = compare_layers("runs/demo")  # doctest: +SKIP
         >>> frame.query("view == 'alone' and in_set").layer.tolist()  # doctest: +SKIP
     """
-    import pandas as pd
-
     opened = open_runs(runs)
     if not opened:
         raise InputError("there are no runs; name at least one run folder, as runs/demo.")
@@ -152,7 +148,7 @@ class LayerStudy:
 
     run: str
     findings: HeadFindings
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
 
     @classmethod
     def of(
@@ -163,8 +159,6 @@ class LayerStudy:
         Example:
             >>> LayerStudy.of("runs/demo").findings.best_set  # doctest: +SKIP
         """
-        import pandas as pd
-
         folder = RunFolder(run.folder) if isinstance(run, LoadedRun) else read_run_folder(run)
         if head not in ("", *folder.heads):
             raise unknown_name("head of this run", head, folder.heads)
@@ -174,11 +168,8 @@ class LayerStudy:
         return cls(folder.scores.header.name, findings, rows)
 
     @cached_property
-    def figure(self) -> "Figure":
+    def figure(self) -> Figure:
         """The curve of every layer with its interval, the tied set shaded, and baselines."""
-        from probes.report import style
-        from probes.report.layer_figures import draw_alone, findings_note
-
         return style.make_figure(
             style.on_panel(draw_alone),
             self.findings,
@@ -190,13 +181,9 @@ class LayerStudy:
     @property
     def answer(self) -> str:
         """The layer to use, those that are statistically tied with the best, and what else was found, in sentences."""
-        from probes.report.blocks import plain_text
-
         return plain_text(" ".join(self._sentences()))
 
     def _sentences(self) -> tuple[str, ...]:
-        from probes.report.layer_figures import set_sentence
-
         return (self.findings.answer or set_sentence(self.findings), *self.findings.warnings)
 
     def __repr__(self) -> str:
@@ -205,9 +192,6 @@ class LayerStudy:
         return f"<layers of {findings.head} in run {self.run!r}, {findings.metric} on {findings.split}:\n {n_tied}>"
 
     def _repr_html_(self) -> str:
-        from probes.report.layer_figures import findings_blocks
-        from probes.report.page import notebook_html, picture_of
-
         return notebook_html(
             f"Layers of {self.run}",
             " ".join(self._sentences()),
@@ -249,8 +233,7 @@ def _keep_predictions(run: RunFolder, task: Task, head: str, split: str, parts: 
     """Write what every layer predicts into the folder of a run, where it is a number or a name for each row of gold."""
     gold, alone = KINDS[run.values["kind"]].report.gold(task, split), parts.alone
     if alone.ndim == 3 and alone.shape[-1] == len(gold) and isinstance(gold[0], str) == bool(parts.names):
-        kept = LayerPredictions.of(head, split, parts.layers, alone, parts.names, parts.likely)
-        save_predictions(run.path, kept)
+        save_predictions(run.path, LayerPredictions.of(head, split, parts.layers, alone, parts.names, parts.likely))
 
 
 def compare_at_layers(
@@ -262,7 +245,7 @@ def compare_at_layers(
     n_resamples: int = 1000,
     caches: str | Path = "",
     watcher: Watcher = SILENT,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Compare two finished runs of the same rows at every layer, for instance two mask plans of one decoder.
 
     Args:
@@ -285,8 +268,6 @@ def compare_at_layers(
     Example:
         >>> compare_at_layers("runs/demo-nosink-bidirectional-10", "runs/demo")  # doctest: +SKIP
     """
-    import pandas as pd
-
     folders = [read_run_folder(one), read_run_folder(other)]
     compared = read_runs(folders, head or folders[0].best)
     rows = read_rows(compared, split)
@@ -301,7 +282,13 @@ def compare_at_layers(
             f"{compared[0].label!r} reads the layers {', '.join(layers)}, and {compared[1].label!r} "
             f"{', '.join(parts[1].layers)}; compare runs of the same layers, or see layers_across."
         )
-    (value, resampled), (over, resampled_over) = (_score_alone(side, Resampling(n_resamples)) for side in parts)
+    scores = []
+    for part in parts:  # every layer alone, the mean over seeds
+        flat, resampling = part.alone.reshape(-1, part.alone.shape[-1]), Resampling(n_resamples)
+        shape = part.alone.shape[:2]
+        resampled = part.scorer.resample(flat, resampling).reshape(*shape, -1).mean(0)
+        scores.append((part.scorer.score(flat).reshape(shape).mean(0), resampled))
+    (value, resampled), (over, resampled_over) = scores
     low, high = joint_intervals(value - over, resampled - resampled_over)
     depths = relative_depths([name.rpartition("/")[2] for name in layers], folders[0].n_blocks)
     common = {
@@ -321,14 +308,6 @@ def compare_at_layers(
         "high": high,
     }
     return pd.DataFrame({**columns, **common})[list(GAP_COLUMNS)]
-
-
-def _score_alone(parts: HeadParts, resampling: Resampling) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, "L R"]]:
-    """Score every layer alone, the mean over seeds, on all rows and on resamples."""
-    n_seeds, n_layers, n_rows = parts.alone.shape
-    flat = parts.alone.reshape(-1, n_rows)
-    resampled = parts.scorer.resample(flat, resampling).reshape(n_seeds, n_layers, -1)
-    return parts.scorer.score(flat).reshape(n_seeds, n_layers).mean(0), resampled.mean(0)
 
 
 def _context_of(run: RunFolder, caches: str, watcher: Watcher) -> FitContext:

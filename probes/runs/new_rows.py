@@ -103,17 +103,7 @@ class RowReader:
         return suffix in TABLES or (self.options.delimiter is not None and suffix in self.suffixes)
 
     def read_file(self, name: str | Path, columns: Sequence[str] = ()) -> list[NewRow]:
-        """Read the rows of a table, or of a file of a row or a word a line.
-
-        Args:
-            name: The file.
-            columns: The columns of the texts; those of the run, or usual names, when empty.
-
-        Raises:
-            TaskError: The file cannot be read as a whole.
-            InputError: It is a table without such columns, or none, and columns are named.
-            UnknownNameError: A named column is not there.
-        """
+        """Read the rows of a table, or of a file of a row or a word a line; without `columns` those of the run."""
         if self.is_table(str(name)):
             table, names = self._open_table(Path(name), tuple(columns))
             return [
@@ -209,8 +199,10 @@ class RowReader:
         if run.header or (inner_suffix(path) not in DELIMITERS and run.delimiter is None):
             yield run
         else:
-            names = tuple(run.columns or ())
-            width = _first_width(path, run)
+            names, delimiter = tuple(run.columns or ()), run.delimiter or DELIMITERS[inner_suffix(path)]
+            quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if run.quoting else csv.QUOTE_NONE
+            lines = split_lines(read_text(path, encoding=run.encoding, escapes_bytes=True))
+            width = len(next(filter(None, csv.reader(lines, delimiter=delimiter, quoting=quoting)), []))
             shorter = tuple(name for name in names if name != self.gold)
             yield replace(run, columns=shorter if width == len(shorter) < len(names) else names)
         if inner_suffix(path) in TABLES:
@@ -250,21 +242,8 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-def _first_width(path: Path, options: FileOptions) -> int:
-    delimiter = options.delimiter or DELIMITERS[inner_suffix(path)]
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
-    lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=True))
-    return len(next((row for row in csv.reader(lines, delimiter=delimiter, quoting=quoting) if row), []))
-
-
 def row_reader(folder: RunFolder, n_texts: int, *, reads_words: bool) -> RowReader:
-    """Build the reader of a run; `HeadError` where its config is not one that a run writes.
-
-    Args:
-        folder: The run.
-        n_texts: Texts of a row, as its heads take them.
-        reads_words: Whether a row is a sentence of words.
-    """
+    """Build the reader of a run, whose heads take `n_texts` texts a row, or sentences of words."""
     kind = folder.scores.header.kind
     try:
         settings = folder.settings["task"]

@@ -38,6 +38,7 @@ from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.head_table import TaskKind
 from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
+from probes.heads.result import HeadResult
 from probes.latents.text_latents import Transform, no_transform
 from probes.report.blocks import Table, plain_text
 from probes.report.document import result_rows, run_lead
@@ -49,7 +50,6 @@ from probes.runs.task_kinds import KINDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from probes.heads.result import HeadResult
     from probes.report.page import ShownPage
 
 
@@ -131,14 +131,7 @@ class RowScorer:
     ) -> list[Answer]:
         """Predict rows of which some may be bad: each gets its prediction, or the reason why there is none.
 
-        Args:
-            rows: Rows as a `RowReader` reads them.
-            with_probabilities: Whether to give the probability of every class.
-            is_clipped: Whether numbers outside the range of gold become its nearest end.
-
-        Raises:
-            HeadError: The head predicts nothing of single rows, or gives no probabilities; or there is no range of
-                gold to clip to.
+        With `is_clipped`, numbers outside the range of gold become its nearest end.
         """
         if is_clipped:
             self.require_range()
@@ -179,10 +172,7 @@ class RowScorer:
             raise HeadError("the run does not record the range of its gold, so nothing can be clipped; run it again.")
 
     def table(self, rows: Sequence[NewRow], answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
-        """Put answers beside the columns of their rows, which stay as they are; ours get names that are free.
-
-        A row without a prediction has an empty one, and its reason in `error`.
-        """
+        """Put answers, or why there is none, beside the columns of their rows, in columns whose names are free."""
         used = {name for row in rows for name in row.values}
         for row, answer in zip(rows, answers, strict=True):
             fields: dict[str, Any] = {self._kind.predicts: None, "error": answer.error}
@@ -191,7 +181,10 @@ class RowScorer:
                 fields = {**self.fields(row.row, answer.prediction), **shares}
             if row.values:  # beside the user's own columns, which hold the texts
                 fields = {name: value for name, value in fields.items() if not name.startswith(("text", "word"))}
-            values = {name: _writable(value) for name, value in row.values.items()}
+            values = {  # half a character, which no file can hold, is written as its code
+                name: value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+                for name, value in row.values.items()
+            }
             yield {**values, **{_free_name(name, used): value for name, value in fields.items()}}
 
     def predict_proba(self, rows: Sequence[Row]) -> "pd.DataFrame":
@@ -237,11 +230,6 @@ class RowScorer:
         if self.n_texts > 1:
             return len(texts) == self.n_texts
         return isinstance(row, str) or (self.reads_words and (texts is row or isinstance(row, JoinedText)))
-
-
-def _writable(value: Any) -> Any:
-    """Write half a character, which no file can hold, as its code."""
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _free_name(name: str, used: Collection[str]) -> str:
@@ -300,12 +288,8 @@ def _open_scorer(
     seeds = tuple(only_chosen(saved, folder.scores.heads[name].chosen) for saved in heads)
     kind = folder.scores.header.kind
     spec = narrow_spec(folder.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-    return RowScorer(kind, name, seeds, decoder, spec, _gold_range(folder))
-
-
-def _gold_range(folder: RunFolder) -> tuple[float, float] | None:
-    values = folder.scores.header.task.get("score_range")
-    return (float(values[0]), float(values[1])) if values else None
+    ends = folder.scores.header.task.get("score_range")
+    return RowScorer(kind, name, seeds, decoder, spec, (float(ends[0]), float(ends[1])) if ends else None)
 
 
 def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
@@ -317,9 +301,7 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
             raise ValueError(f"it is a {values['what']}, which fits heads for each plan")
         if values.get("config_sha256") != digest_bytes(read_file(folder.path / CONFIG)):
             raise ValueError(f"{CONFIG} {CHANGED}")
-        custom = values.get("own", {})
-        require_recorded(custom, list_code(folder))
-        import_own(custom, folder=folder.path)
+        _import_code(folder)
         scores, _ = folder.scores, (folder.heads, folder.spec, folder.decoder)
         if scores.header.kind not in KINDS or not scores.heads:
             raise ValueError(f"it has {len(scores.heads)} heads for tasks of {scores.header.kind!r}")
@@ -670,27 +652,18 @@ class ChosenEncoder:
     def of(
         cls, folder: str | Path, *, head: str = "", pooling: str = "", allow_code: str | Iterable[str] = ()
     ) -> "ChosenEncoder":
-        """Read what a head of a finished run, sweep or search chose.
+        """Read what a head of a finished run, sweep or search chose, the best of those that read one layer if empty.
 
-        Args:
-            folder: Its folder.
-            head: The head; the best of those that read one layer if empty.
-            pooling: Poolings or views that the head reads, joined by `+`: each with the layer and transform that the
-                head would have chosen of it alone, by the same scores. The one that the head chose if empty.
-            allow_code: As for `load_run`.
-
-        Raises:
-            HeadError: No such folder, a run on words, a head that reads several layers together, or one that did not
-                save the transform of a view.
-            UnknownNameError: No such head in it, or no such view.
+        Of each of the poolings or views in `pooling`, joined by `+`, the layer and transform are those that the head
+        would have chosen of it alone, by the same scores; when empty, it is the one that the head chose.
         """
         with gate.allow_code(allow_code):
             run = RunFolder(Path(folder))
-            if run.values["what"] == "run":
-                read_run_folder(run)
-            else:
-                _import_code(run)
             try:
+                if run.values["what"] == "run":
+                    read_run_folder(run)
+                else:
+                    _import_code(run)
                 return cls._read(run, head, pooling)
             except UNREADABLE as error:
                 raise no_run(run.path, error) from error
@@ -733,7 +706,7 @@ class ChosenEncoder:
         return cls(name, decoder, spec, layers, {view: unit for view, unit in units.items() if unit is not None})
 
 
-def _pick(result: "HeadResult", view: str) -> tuple[str, str]:
+def _pick(result: HeadResult, view: str) -> tuple[str, str]:
     """Choose the layer of a view, and the name of its curve, by the scores by which a head chose one of all."""
     names = [name if "/" in name else f"{result.pooling}/{name}" for name in result.layers]
     views = dict.fromkeys(name.rpartition("/")[0] for name in names)
@@ -752,9 +725,9 @@ def _pick(result: "HeadResult", view: str) -> tuple[str, str]:
 
 
 def _read_out_of(
-    saved: "SavedHead[FittedModule]",
-    one: "SavedHead[FittedModule]",
-    result: "HeadResult",
+    saved: SavedHead[FittedModule],
+    one: SavedHead[FittedModule],
+    result: HeadResult,
     view: str,
     layer: str,
     kind: str,
@@ -797,11 +770,11 @@ COST_TRIALS = 3
 def relative_cost(decoder: Decoder, readings: Mapping[str, ExtractionSpec]) -> float:
     """Measure how much longer texts take than as the plain mean of the final norm: the best of a few trials each."""
     seconds = []
-    for each in ({"": ExtractionSpec(layers=("final_norm",))}, readings):
+    for spec_by_view in ({"": ExtractionSpec(layers=("final_norm",))}, readings):
         times = []
         for _ in range(COST_TRIALS + 1):  # the first one warms up
             started = time.perf_counter()
-            embed_readings(decoder, COST_TEXTS, readings=each)
+            embed_readings(decoder, COST_TEXTS, readings=spec_by_view)
             times.append(time.perf_counter() - started)
         seconds.append(min(times[1:]))
     return seconds[1] / seconds[0]
@@ -815,7 +788,7 @@ class _Place:
     point: Mapping[str, str] = field(default_factory=dict)
 
 
-def _choices(run: RunFolder) -> "Iterable[tuple[str, tuple[_Place, HeadResult]]]":
+def _choices(run: RunFolder) -> Iterable[tuple[str, tuple[_Place, HeadResult]]]:
     """Give the place and the result of every head, where it was chosen."""
     if run.values["what"] == "run":
         return [(result.name, (_Place(plan), result)) for plan, result in run.results]
@@ -832,9 +805,9 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
     from probes.runs.grid import PLAN_KEY, set_point
 
     config = run.config  # what is on record as its default was not given, so that the point's template decides it
-    told = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
-    told |= run.settings["sweep"].get("typed", {})
-    config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**told)))
+    typed = {key: value for key, value in config.extraction.template.settings().items() if value != DEFAULTS[key]}
+    typed |= run.settings["sweep"].get("typed", {})
+    config = replace(config, extraction=with_values(config.extraction, template=InputTemplate(**typed)))
     over = run.settings["sweep"]["over"]
     settings = {key: value for axis, name in place.point.items() for key, value in over[axis][name].items()}
     if PLAN_KEY in settings:
@@ -844,12 +817,9 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
 
 
 def _find_head(
-    run: RunFolder, result: "HeadResult", place: _Place, spec: ExtractionSpec, fitted: str
-) -> "SavedHead[FittedModule]":
-    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one.
-
-    Points of a sweep over axes may differ in what is fitted alone, which the name of the folder of their heads tells.
-    """
+    run: RunFolder, result: HeadResult, place: _Place, spec: ExtractionSpec, fitted: str
+) -> SavedHead[FittedModule]:
+    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
     at = f"*-{fitted}" if fitted else "*"
@@ -872,7 +842,7 @@ def _find_head(
     return matches[-1]
 
 
-def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
+def _reads(saved: SavedHead[FittedModule], spec: ExtractionSpec) -> bool:
     """Whether a head was fitted on latents of the template of an extraction, and of every view of it."""
     latents, readings = saved.record.latents, spec.readings
     recorded = latents.get("views") or {"": {"plan": spec.mask_plan.text, "template": latents["template"]}}
@@ -880,18 +850,15 @@ def _reads(saved: "SavedHead[FittedModule]", spec: ExtractionSpec) -> bool:
         return False
     for name, view in readings.items():
         template = {key: value for key, value in recorded[name]["template"].items() if key != "window"}
-        wanted = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
+        expected = view.mask_plan.text, json.loads(json.dumps(view.template.to_dict()))
         pooling = recorded[name].get("pooling") or view.poolings[0]
-        if wanted != (recorded[name]["plan"], template) or pooling not in view.poolings:
+        if expected != (recorded[name]["plan"], template) or pooling not in view.poolings:
             return False
     return True
 
 
 def _import_code(run: RunFolder) -> None:
-    """Import the custom code that a sweep or search recorded, and no other that it names."""
-    try:
-        custom = run.values.get("own", {})
-        require_recorded(custom, list_code(run))
-        import_own(custom, folder=run.path)
-    except UNREADABLE as error:
-        raise no_run(run.path, error) from error
+    """Import the custom code that a run, sweep or search recorded, and no other that it names."""
+    custom = run.values.get("own", {})
+    require_recorded(custom, list_code(run))
+    import_own(custom, folder=run.path)

@@ -29,14 +29,15 @@ from extract.run.shards import CachePart, compose_cache
 from extract.store.cache import LatentCache, ViewCache, cache_path, whole_caches
 from extract.store.manifest import of_all_texts
 from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
-from probes.data.task import Task
 from probes.data.task_table import TASKS
 from probes.latents.text_latents import Transform
 from probes.layers.study import StudyOptions
 from probes.metrics.prediction_metrics import CLASS_METRICS, CORRELATIONS, count_tag_spans, score_classes, score_spans
+from probes.report.blocks import Table, cell
+from probes.report.page import notebook_html
 from probes.runs.config_file import as_config, config_of_data, nest_options
 from probes.runs.layer_studies import LayerStudy
-from probes.runs.predict import LoadedRun
+from probes.runs.predict import ChosenEncoder, LoadedRun
 from probes.runs.run import check_heads, run
 from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.watcher import SILENT, notebook_line, watching
@@ -83,7 +84,12 @@ class Configured(BaseEstimator):  # type: ignore[misc]
         """Return the decoder, which stays in memory for the next one that asks for the same."""
         if isinstance(self.decoder, Decoder):
             return self.decoder
-        return _loaded(json.dumps(plain_decoder(config.decoder), sort_keys=True), _changed(config.decoder))
+        spec = config.decoder
+        names = [spec.name, *spec.adapters, *(name for part in spec.merge for name in (part.name, *part.adapters))]
+        paths = [Path(name).expanduser() for name in names if name]
+        files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
+        changed = max((file.stat().st_mtime for file in files), default=0.0)
+        return _loaded(json.dumps(plain_decoder(spec), sort_keys=True), changed)
 
     def _show_params(self) -> str:
         """Write the parameters that differ from their defaults."""
@@ -107,16 +113,9 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 @lru_cache(maxsize=1)
 def _loaded(settings: str, changed: float) -> Decoder:
+    """Load a decoder, whose local files were `changed` last."""
     del changed
     return load_decoder(json.loads(settings))
-
-
-def _changed(spec: DecoderSpec) -> float:
-    """Return when a local decoder was changed last; 0 for others."""
-    names = [spec.name, *spec.adapters, *(name for part in spec.merge for name in (part.name, *part.adapters))]
-    paths = [Path(name).expanduser() for name in names if name]
-    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
-    return max((file.stat().st_mtime for file in files), default=0.0)
 
 
 def reuse_latents(
@@ -275,13 +274,11 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
             >>> Encoder.from_sweep("runs/demo-sweep").encode(["Ice is cold."]).shape  # doctest: +SKIP
             (1, 576)
         """
-        from probes.runs.predict import ChosenEncoder
-
         chosen = ChosenEncoder.of(folder, head=head, pooling=pooling, allow_code=allow_code)
-        how = {"extraction": _plain_spec(chosen.spec)}
+        values = {"extraction": _plain_spec(chosen.spec)}
         if chosen.spec.views:  # each with all keys, so that none is that of the extraction
-            how["views"] = {name: _plain_spec(view, "layers") for name, view in chosen.spec.readings.items()}
-        return cls(decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{**how, **options})
+            values["views"] = {name: _plain_spec(view, "layers") for name, view in chosen.spec.readings.items()}
+        return cls(decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{**values, **options})
 
     def encode(
         self, texts: Iterable[str], *, layer: Layer | Mapping[str, Layer] | None = None, pooling: str = ""
@@ -359,9 +356,6 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         return "latents (layers, texts, width)" if self.layer is None else f"latents (texts, width) of {self.layer}"
 
     def _repr_html_(self) -> str:
-        from probes.report.blocks import Table, cell
-        from probes.report.page import notebook_html
-
         config = self.config()
         rows = [
             ("decoder", cell(config.decoder.name)),
@@ -543,7 +537,11 @@ class Probe(Configured):
         with watching(None if self.verbose else SILENT) as watcher:
             task = load_run_task(config)
             check_heads(config, task)  # before the decoder is loaded
-            self._warn_of_dropped(parts, task)
+            n_given, n_read = sum(len(part.rows) for part in parts.values()), sum(task.n_rows().values())
+            if n_read < n_given:
+                notes = [note.rpartition(".jsonl: ")[2] for note in task.notes]
+                dropped = "; ".join([note for note in notes if "dropped" in note] or notes)
+                warnings.warn(f"{n_given - n_read:,} of {n_given:,} rows are left out: {dropped}.", stacklevel=2)
             decoder = self._load(config)
             cache = reuse_latents(
                 decoder,
@@ -603,14 +601,6 @@ class Probe(Configured):
         values |= {"name": f"probe-{digest}", "seeds": [self.seed], "task": {"name": data.task, "options": task}}
         return values, given
 
-    @staticmethod
-    def _warn_of_dropped(parts: Mapping[str, Gold], task: Task) -> None:
-        n_given, n_read = sum(len(part.rows) for part in parts.values()), sum(task.n_rows().values())
-        if n_read < n_given:
-            notes = [note.rpartition(".jsonl: ")[2] for note in task.notes]
-            dropped = "; ".join([note for note in notes if "dropped" in note] or notes)
-            warnings.warn(f"{n_given - n_read:,} of {n_given:,} rows are left out: {dropped}.", stacklevel=3)
-
     @property
     def run(self) -> LoadedRun:
         """The run of the last `fit`; NotFittedError before."""
@@ -653,7 +643,10 @@ class Probe(Configured):
         if self.metric in CORRELATIONS:
             return float(CORRELATIONS[self.metric](predicted, np.array(gold.targets, np.float64)))
         if self.run.kind == "words":
-            return _score_tags(gold.targets, predicted, self.metric)
+            if self.metric not in CLASS_METRICS:
+                return float(score_spans(count_tag_spans(gold.targets, predicted)).micro.f1)
+            tags = [zip(*both, strict=True) for both in zip(gold.targets, predicted, strict=True)]
+            return float(np.mean([str(right) == guess for sentence in tags for right, guess in sentence]))
         names = {
             str(name): code
             for code, name in enumerate(dict.fromkeys([*map(str, self.classes_), *map(str, gold.targets)]))
@@ -690,8 +683,6 @@ class Probe(Configured):
     def _repr_html_(self) -> str:
         if hasattr(self, "run_"):
             return self.run._repr_html_()
-        from probes.report.page import notebook_html
-
         return notebook_html(f"Probe({self._show_params()})", "Not fitted: call `fit(texts, labels)`.")
 
 
@@ -702,10 +693,3 @@ def _number_of(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def _score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str | None]], metric: str) -> float:
-    if metric in CLASS_METRICS:
-        pairs = [pair for one, other in zip(gold, predicted, strict=True) for pair in zip(one, other, strict=True)]
-        return sum(str(right) == guess for right, guess in pairs) / len(pairs)
-    return float(score_spans(count_tag_spans(gold, predicted)).micro.f1)

@@ -12,11 +12,11 @@ from scipy.stats import t
 from extract.decoders.decoder_spec import relative_depths
 from extract.errors import HeadError, unknown_name
 from extract.files import safe_text, write_csv, write_frame
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import HeadResult
 from probes.metrics.significance import centre_of_gravity, expected_maximum, normalised_ranks
 from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.report.document import best_result
-from probes.report.scores import baseline_rows, tidy_rows
+from probes.report.scores import NUMBER_COLUMNS, baseline_rows, tidy_rows
 from probes.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -33,16 +33,7 @@ COLUMNS = (
     "plan",
     "head",
     "pooling",
-    "record",
-    "layer",
-    "curve",
-    "split",
-    "metric",
-    "seed",
-    "value",
-    "std",
-    "low",
-    "high",
+    *NUMBER_COLUMNS,
 )
 SYSTEM_COLUMNS = ("run", "plan", "decoder", "head", "pooling")
 """Columns that may name the systems of `expected_validation`."""
@@ -140,30 +131,27 @@ def expected_validation(runs: Runs, *, by: Sequence[str] = ("head",), n_resample
     metrics = set()
     for folder in open_runs(runs):
         for system, result in _systems(folder):
-            tried.setdefault(tuple(system[name] for name in by), []).extend(_scores_tried(result))
+            chosen_by = [  # the scores of every layer and option
+                score
+                for curve in result.curves
+                if curve.metric == result.metric and result.selection.startswith(curve.split)
+                for score in curve.values
+            ]
+            system_scores = tried.setdefault(tuple(system[name] for name in by), [])
+            system_scores += chosen_by or [result.selection_score]
             metrics.add(result.metric)
     if len(metrics) > 1:
         raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; give runs of one kind of task.")
     rows = []
     for names, values in tried.items():
         scores = np.array(values)[np.isfinite(values)]
-        numbers = np.unique(np.geomspace(1, max(len(scores), 1), 60).round().astype(int))
         if len(scores):
+            numbers = np.unique(np.geomspace(1, len(scores), 60).round().astype(int))
             expected = expected_maximum(scores, numbers, n_resamples=n_resamples)
             for n, line in zip(numbers.tolist(), expected.T.tolist(), strict=True):
                 columns = dict(zip(("value", "std", "low", "high"), line, strict=True))
                 rows.append({**dict(zip(by, names, strict=True)), "n_tried": len(scores), "n": n, **columns})
     return pd.DataFrame(rows, columns=[*by, "n_tried", "n", "value", "std", "low", "high"])
-
-
-def _scores_tried(result: HeadResult) -> list[float]:
-    """Return the scores that a head was chosen by: of every layer and option, or its only one."""
-    return [
-        score
-        for curve in result.curves
-        if curve.metric == result.metric and result.selection.startswith(curve.split)
-        for score in curve.values
-    ] or [result.selection_score]
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +288,10 @@ def _curves_of(system: dict[str, str], result: HeadResult, n_blocks: int) -> Ite
         return
     split = "validation" if "validation" in splits else splits[0]
     curves = [curve for curve in curves if curve.split == split]
-    values, by_seed = np.fmax.reduce(np.array([curve.values for curve in curves], np.float64)), _by_seed(curves)
+    values = np.fmax.reduce(np.array([curve.values for curve in curves], np.float64))
+    parts = [np.array(curve.by_seed, np.float64) for curve in curves]
+    is_whole = all(part.shape == parts[0].shape and part.ndim == 2 for part in parts)
+    by_seed = np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, len(values)))
     for pooling in dict.fromkeys(layer.rpartition("/")[0] for layer in result.layers):
         columns = [k for k, layer in enumerate(result.layers) if layer.rpartition("/")[0] == pooling]
         layers = tuple(result.layers[k].rpartition("/")[2] for k in columns)
@@ -308,12 +299,6 @@ def _curves_of(system: dict[str, str], result: HeadResult, n_blocks: int) -> Ite
         if np.isfinite(values[columns]).any():
             of_curve = {**system, "metric": result.metric, "split": split, "pooling": pooling or system["pooling"]}
             yield _LayerCurve(of_curve, layers, depths, values[columns], by_seed[:, columns])
-
-
-def _by_seed(curves: list[Curve]) -> Float[np.ndarray, "S L"]:
-    parts = [np.array(curve.by_seed, np.float64) for curve in curves]
-    is_whole = all(part.shape == parts[0].shape and part.ndim == 2 for part in parts)
-    return np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, len(curves[0].values)))
 
 
 def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
@@ -356,16 +341,12 @@ def write_table(runs: Iterable[str], layout: str) -> str:
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
     if layout == "tidy":
         return write_frame(results(runs))
-    return TABLE_FORMATS[layout]([row for folder in runs for row in _displayed_rows(Path(folder))])
+    folders = open_runs(runs)
+    rows = [(run.values["name"], plan, *_cells(result)) for run in folders for plan, result in run.results]
+    return TABLE_FORMATS[layout](rows)
 
 
-def _displayed_rows(folder: Path) -> Iterator[tuple[str, ...]]:
-    run = RunFolder(folder)
-    for plan, result in run.results:
-        yield (run.values["name"], plan, *_scores(result))
-
-
-def _scores(result: HeadResult) -> tuple[str, ...]:
+def _cells(result: HeadResult) -> tuple[str, ...]:
     here = {split: result.summary.get(split, {}).get(result.metric) for split in ("validation", "test")}
     name = result.name + " (optimistic)" * result.is_optimistic
     numbers = spread(here["validation"]), spread(here["test"]), interval(here["test"])
@@ -385,12 +366,8 @@ def _latex(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table([[cell(text) for text in row] for row in rows], TITLES) + "\n"
-
-
 TABLE_FORMATS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
-    "markdown": _markdown,
+    "markdown": lambda rows: markdown_table([[cell(text) for text in row] for row in rows], TITLES) + "\n",
     "csv": _csv,
     "latex": _latex,
 }

@@ -20,7 +20,6 @@ from extract.inputs.joined_text import JoinedText
 from extract.records import Values
 from extract.registry import describe_own
 from extract.run.extraction import (
-    PlacementKey,
     Workers,
     extract_latents,
     join_workers,
@@ -29,7 +28,7 @@ from extract.run.extraction import (
     require_one_process,
 )
 from extract.run.extraction_spec import require_one_reading
-from extract.run.shards import extract_views
+from extract.run.shards import extract_shards, extract_views
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
 from probes.data.task_table import task_title
@@ -43,7 +42,6 @@ from probes.metrics.bootstrap import (
     Resampling,
     SeedSummary,
     difference,
-    paired_scores,
     summarise_resamples,
 )
 from probes.metrics.prediction_metrics import CORRELATIONS
@@ -76,17 +74,14 @@ from probes.runs.folder import (
 from probes.runs.predict import LoadedRun
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task, obtain_corpus
 from probes.runs.task_kinds import KINDS
-from probes.runs.watcher import SILENT, Watcher, watching
+from probes.runs.watcher import SILENT, WandbLog, Watcher, watching
 
 if TYPE_CHECKING:
     from probes.heads.baselines import Baseline
 
 
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
-    """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
-
-    `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
-    """
+    """Refuse a task that a head cannot be fitted on, in a sweep with `chooses_plan`, before anything is extracted."""
     require_loggers(config.loggers)
     if chooses_plan and "wandb" in config.loggers:
         raise ConfigError("loggers name wandb, which logs single runs; allowed here: csv, tensorboard.")
@@ -100,18 +95,12 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
         HEADS[name].check(task, resolved, purpose)
 
 
-def _refuse_spread(config: RunConfig, *keys: PlacementKey) -> None:
-    """Refuse several processes where one of these keys spreads a decoder, before it is loaded."""
-    for key in keys:
-        if getattr(config.decoder, key) is not None:
-            require_one_process(key)
-
-
 def obtain_cache(
     config: RunConfig, task: Task | Corpus, *, decoder: Decoder | None = None, watcher: Watcher = SILENT
 ) -> LatentCache:
     """Find the cache of every text of a run's task or corpus, or extract it; `decoder` saves loading it."""
-    _refuse_spread(config, "device_map")
+    if config.decoder.device_map is not None:
+        require_one_process("device_map")  # before the decoder is loaded
     config.require_files("decoder")
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = decoder or load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
@@ -133,10 +122,7 @@ def obtain_shards(
     n_on_ray: int | None = None,
     watcher: Watcher = SILENT,
 ) -> ShardedCache:
-    """Extract texts into shards in a folder, or resume there.
-
-    The work is shared by processes that were launched together, or by `n_on_ray` workers on a Ray cluster.
-    """
+    """Extract texts into shards, or resume there, with the processes launched together or `n_on_ray` workers of Ray."""
     require_one_reading(config.extraction, "a folder of shards holds one extraction")
     title = f"extracting {name}"
     if n_on_ray is not None:
@@ -151,9 +137,10 @@ def obtain_shards(
             window=window,
             progress=watcher.extraction(title),
         )
-    _refuse_spread(config, "device_map", "tp_plan")
-    from extract.run.shards import extract_shards
-
+    if config.decoder.device_map is not None:
+        require_one_process("device_map")
+    if config.decoder.tp_plan is not None:
+        require_one_process("tp_plan")
     worker = place_worker(config.decoder.device)
     return extract_shards(
         load_decoder(replace(config.decoder, device=worker.device), report=watcher.say),
@@ -324,8 +311,6 @@ def _run(
     folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
     log = None
     if "wandb" in config.loggers:
-        from probes.runs.watcher import WandbLog
-
         log = WandbLog(folder, config.to_dict())
         watcher = replace(watcher, epochs=log.epochs(watcher.epochs))
     pretrained = EncoderStore(config, corpus_cache, watcher)
@@ -504,32 +489,17 @@ def score_baselines(
     report: KindReport,
     n_resamples: int,
 ) -> dict[str, BaselineScores]:
-    """Score baselines on validation and test, and by how much every head leads them on the same resamples.
-
-    Args:
-        baselines: Name to baseline, whose predictions are in the form of those of the heads.
-        heads: The heads of a run with their predictions, or of a sweep on their chosen plans.
-        task: The task of the run.
-        report: What is particular to its kind: gold and units of rows.
-        n_resamples: Resamples behind every interval, those that the intervals of the heads draw.
-
-    Returns:
-        Name to scores.
-    """
+    """Score baselines on validation and test, and by how much every head leads them, on the resamples of its scores."""
     best, resampling = best_result(heads.values()), Resampling(n_resamples)
     metrics = list(CORRELATIONS) if best.metric in CORRELATIONS else [best.metric]
     metrics = sorted(metrics, key=lambda metric: metric != best.metric)
-    splits = {
-        split: SplitRows(report.inputs(task, split), report.gold(task, split), report.units(task, split))
-        for split in best.summary
-        if split != "train"
-    }
+    splits = {split: report.split_rows(task, split) for split in best.summary if split != "train"}
     scored = {}
     for name, baseline in baselines.items():
         predicted = {split: _named(baseline.predictions[split], best.names.get(split)) for split in splits}
         summary: dict[str, dict[str, SeedSummary]] = {split: {} for split in splits}
         for split, metric in product(splits, metrics):
-            values, resampled = _scores([predicted[split]], splits[split], metric, resampling)
+            values, resampled = splits[split].score([[predicted[split]]], metric, resampling)
             if np.isnan(values[0]):  # a constant, which has no correlation
                 values[0] = resampled[0] = 0.0
             summary[split][metric] = summarise_resamples(
@@ -553,8 +523,7 @@ def leads_over_cosine(
     leads = {}
     for name, result in heads.items():
         if (kind := cosine_kind(result)) in kinds:
-            split = result.reported_split
-            rows = SplitRows(report.inputs(task, split), report.gold(task, split), report.units(task, split))
+            rows = report.split_rows(task, result.reported_split)
             leads[name] = _lead(result, [kinds[kind].tolist()], rows, Resampling(n_resamples))
     return leads
 
@@ -563,19 +532,8 @@ def lead_over_plan(
     result: HeadResult, default: HeadResult, *, task: Task, report: KindReport, n_resamples: int
 ) -> Lead:
     """Return the lead of a head under one plan over the same head under another, on test."""
-    rows = split_rows(task, "test", report)
-    over = default.mean("test", result.metric)
+    rows, over = report.split_rows(task, "test"), default.mean("test", result.metric)
     return _lead(result, _fits(default, "test"), rows, Resampling(n_resamples), over=over)
-
-
-def split_rows(task: Task, split: str, report: KindReport, part: Sequence[int] | None = None) -> SplitRows:
-    """Read the rows of a split that are scored, or some of them."""
-    rows = SplitRows(report.inputs(task, split), report.gold(task, split), report.units(task, split))
-    if part is None:
-        return rows
-    inputs = {name: [column[row] for row in part] for name, column in rows.inputs.items()}
-    units = None if rows.units is None else [rows.units[row] for row in part]
-    return SplitRows(inputs, [rows.gold[row] for row in part], units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -607,33 +565,18 @@ def score_gaps(
     n_resamples: int,
     part: Sequence[int] | None = None,
 ) -> Gaps:
-    """Score results on rows of a split and compare each with a reference, on the same resamples of whole units.
-
-    `part` are the positions of the rows, where they are some of the split.
-    """
-    systems = [*results, reference]
-    fits = [fit if part is None else [fit[row] for row in part] for result in systems for fit in _fits(result, split)]
-    ends = np.cumsum([len(_fits(result, split)) for result in systems])[:-1]
-    values, resampled = _scores(fits, rows, reference.metric, Resampling(n_resamples))
-    scores = np.array([one.mean() for one in np.split(values, ends)])
-    draws = np.stack([one.mean(axis=0) for one in np.split(resampled, ends)])
-    n_units = len(set(rows.units or rows.inputs["row"]))
-    return Gaps(scores[:-1], scores[:-1] - scores[-1], draws[:-1] - draws[-1], n_units)
+    """Score results and compare each with a reference on the same resamples; `part` are the rows, if not the split."""
+    systems = [_fits(result, split) for result in (*results, reference)]
+    if part is not None:
+        systems = [[[fit[row] for row in part] for fit in fits] for fits in systems]
+    scores, draws = rows.score(systems, reference.metric, Resampling(n_resamples))
+    return Gaps(scores[:-1], scores[:-1] - scores[-1], draws[:-1] - draws[-1], rows.n_units)
 
 
 def _named(predicted: NDArray[Any], names: Sequence[str] | None) -> Sequence[object]:
     """Return predicted numbers, or the names at predicted positions."""
     values: list[Any] = predicted.tolist()
     return values if names is None else [names[code] for code in values]
-
-
-def _scores(
-    predicted: Sequence[Sequence[object]], rows: SplitRows, metric: str, resampling: Resampling
-) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
-    """Score predictions on all rows, and on the resamples that all intervals of the split draw."""
-    sentences = [str(row) for row in rows.inputs["row"]]
-    units = [str(unit) for unit in rows.units] if rows.units is not None else sentences
-    return paired_scores(predicted, rows.gold, metric=metric, units=units, sentences=sentences, resampling=resampling)
 
 
 def _fits(result: HeadResult, split: str) -> list[Sequence[object]]:
@@ -655,12 +598,10 @@ def _lead(
 
     `over` is the score of the others where it is on record.
     """
-    split, n = result.reported_split, len(others)
-    values, resampled = _scores([*others, *_fits(result, split)], rows, result.metric, resampling)
-    if np.isnan(values[:n]).any():
-        values[:n] = resampled[:n] = 0.0
-    scores = np.array([values[:n].mean(), values[n:].mean()])
-    draws = np.stack([resampled[:n].mean(axis=0), resampled[n:].mean(axis=0)])
-    gap = difference(scores, draws, 1, 0, n_units=len(set(rows.units or rows.inputs["row"])))
+    split = result.reported_split
+    scores, draws = rows.score([others, _fits(result, split)], result.metric, resampling)
+    if np.isnan(scores[0]):  # a constant, which has no correlation
+        scores[0] = draws[0] = 0.0
+    gap = difference(scores, draws, 1, 0, n_units=rows.n_units)
     value, reach = result.mean(split) - (float(scores[0]) if over is None else over), gap.high - gap.value
     return Lead(value, value - reach, value + reach, gap.n_units)

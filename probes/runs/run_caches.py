@@ -1,7 +1,7 @@
 """Caches without their decoder: finding that of a configuration, and a configuration that says what a cache holds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from extract.decoders.decoder_spec import DECODER_ALIASES, DecoderSpec, select_layers
@@ -71,12 +71,7 @@ def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
 
 
 def open_named(source: str | Path, caches: str | Path = "") -> LatentCache:
-    """Open a cache file, shards, or the cache that a run read, and compare it with its checksums.
-
-    `caches` is the folder of a run's cache; where the run says when empty.
-
-    Raises as `open_cache` and `RunFolder.cache`.
-    """
+    """Open a cache file, shards, or the cache of a run, in `caches` or where it says, and compare the checksums."""
     if is_run(Path(source)):
         return RunFolder(Path(source)).cache(caches)
     cache = open_cache(source)
@@ -164,24 +159,14 @@ def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
     return decoder["name"] in names and decoder["adapter"] in adapters and is_as_held
 
 
-@dataclass(frozen=True)
-class _Content:
-    """What latents are of; a cache holds what a configuration extracts if these are equal."""
-
-    plan: str
-    template: Values
-    storage_dtype: str
-    words: tuple[bool, str] | None
-    """Shift and treatment of lost words; None for whole texts."""
-    custom: dict[str, str]
-    """Digests of the user's code."""
-    reba: Values
-
-
 def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     """Return what a configuration extracts of a cache that may hold more; None where it does not hold all of it."""
     if spec.views or isinstance(cache, ViewCache):
-        return _show_views(cache, spec) if isinstance(cache, ViewCache) else None
+        if not isinstance(cache, ViewCache) or not spec.views or not set(spec.views) <= set(cache.views):
+            return None
+        parts = {name: show_as(cache.views[name], view) for name, view in spec.readings.items()}
+        whole = {name: part for name, part in parts.items() if part is not None}
+        return ViewCache(whole) if len(whole) == len(parts) else None
     identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
     layers, poolings = select_layers(spec.layers, n_blocks), spec.poolings
     if cache.is_words:
@@ -189,22 +174,22 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     names = own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)
     custom = {key: part["sha256"] for key, part in describe_own(names).items()}
     reba = asdict(spec.reba) if REBA & set(poolings) else {}
-    needed = _Content(
-        plan=spec.mask_plan.text,
-        template=spec.template.to_dict(),
-        storage_dtype=spec.storage_dtype,
-        words=(spec.words.shift, spec.words.on_lost) if cache.is_words else None,
-        custom=custom,
-        reba=reba,
-    )
-    recorded = _Content(
-        plan=identity.plan,
-        template=_template_of(cache),
-        storage_dtype=identity.storage_dtype,
-        words=None if identity.words is None else (identity.words.shift, identity.words.on_lost),
-        custom={key: digest for key, digest in (identity.own or {}).items() if key in custom},
-        reba=(identity.reba or {}) if reba else {},
-    )
+    needed = {
+        "plan": spec.mask_plan.text,
+        "template": spec.template.to_dict(),
+        "storage_dtype": spec.storage_dtype,
+        "words": (spec.words.shift, spec.words.on_lost) if cache.is_words else None,
+        "custom": custom,
+        "reba": reba,
+    }
+    recorded = {
+        "plan": identity.plan,
+        "template": _template_of(cache),
+        "storage_dtype": identity.storage_dtype,
+        "words": None if identity.words is None else (identity.words.shift, identity.words.on_lost),
+        "custom": {key: digest for key, digest in (identity.own or {}).items() if key in custom},
+        "reba": (identity.reba or {}) if reba else {},
+    }
     if recorded != needed or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
     if identity.words is None:
@@ -214,15 +199,6 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     widths = {layer: width for layer, width in (identity.widths or {}).items() if layer in layers}
     identity = replace(identity, layers=tuple(layers), widths=widths or None)
     return cache.shown_as(replace(identity, own=custom or None, reba=reba or None))
-
-
-def _show_views(cache: ViewCache, spec: ExtractionSpec) -> LatentCache | None:
-    """Show the views of a configuration that a cache of views holds; None where it does not hold all of them."""
-    if not spec.views or not set(spec.views) <= set(cache.views):
-        return None
-    parts = {name: show_as(cache.views[name], view) for name, view in spec.readings.items()}
-    whole = {name: part for name, part in parts.items() if part is not None}
-    return ViewCache(whole) if len(whole) == len(parts) else None
 
 
 def _template_of(cache: LatentCache) -> Plain:

@@ -38,11 +38,6 @@ FITTED = ("heads", "seeds", "protocol", "calibration", "anchor_identical")
 """Settings that decide a fit, beside latents and rows."""
 
 
-def is_file_name(name: str) -> bool:
-    """Whether every character of a name can be shown, and its length leaves room for endings."""
-    return name.isprintable() and len(name.encode()) <= NAME_BYTES
-
-
 @dataclass(frozen=True)
 class TaskSpec:
     """Which task, and its own options."""
@@ -179,7 +174,8 @@ class RunConfig:
             names = [heads] if isinstance(heads, str) else heads
             object.__setattr__(self, "heads", {name: {} for name in names})
         _check_choices(self)
-        if not self.name or "/" in self.name or self.name.startswith(".") or not is_file_name(self.name):
+        is_shown = self.name.isprintable() and len(self.name.encode()) <= NAME_BYTES
+        if not self.name or "/" in self.name or self.name.startswith(".") or not is_shown:
             raise ConfigError(
                 f"the run name is {self.name[:80]!r}; allowed: a folder name without '/' or a leading dot, printable, "
                 f"of at most {NAME_BYTES} bytes."
@@ -314,8 +310,7 @@ def _check_choices(spec: object, prefix: str = "") -> None:
 def describe_sources(config: RunConfig) -> dict[str, str]:
     """Say of every value of a configuration, by dotted key, where it came from.
 
-    That is the command line, a file, the template or protocol that decided it, `default`, or else `Python`. Options of
-    heads that a protocol decides stand in no configuration, so their values are told as well.
+    Options of heads that a protocol decides stand in no configuration, so their values are written too.
     """
     protocol, name = find_protocol(config.protocol), f"protocol {config.protocol}"
     extraction = protocol.extraction.get(config.task.kind, {})

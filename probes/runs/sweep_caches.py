@@ -63,11 +63,21 @@ def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]
 
 def find_families(grid: Grid, tasks: Mapping[str, Task]) -> Iterator[tuple[str, list[list[Point]]]]:
     """Give the digest of every decoder, and the families of its points: of the same passes but for plans."""
-    decoders: dict[str, list[Point]] = {}
-    for point in (point for point in grid.points if not point.why_not):
-        decoders.setdefault(digest_json(plain_decoder(point.config.decoder)), []).append(point)
-    for name, points in decoders.items():
-        yield name, _families(points, tasks)
+
+    def key(point: Point) -> str:
+        spec, task = point.config.extraction, tasks[point.label]
+        alone = [spec.plan] if _is_alone(spec) else []
+        words = spec.words.poolings
+        # `auto` stands for another pooling under each plan, and a mean of several templates is stored as it is.
+        apart = [KINDS[task.kind].reads_words and AUTO in words, len(spec.members) > 1]
+        held = [list(words), list(spec.poolings), list(spec.layers)] if any(apart) else []
+        rest = [spec.template.to_dict(), spec.storage_dtype, spec.batch_tokens, spec.store_texts, spec.looks_inside]
+        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba), to_plain(spec.views)]
+        return digest_json([task.digest(), task.name, point.config.caches, alone, held, rest, words_rest])
+
+    usable = [point for point in grid.points if not point.why_not]
+    for points in group(usable, lambda point: digest_json(plain_decoder(point.config.decoder))):
+        yield digest_json(plain_decoder(points[0].config.decoder)), group(points, key)
 
 
 def keeps_rows(spec: ExtractionSpec, task: Task) -> bool:
@@ -102,17 +112,9 @@ def obtain_point_caches(
 ) -> PointCaches:
     """Find or extract the cache of every point, which holds all texts of its task.
 
-    Args:
-        grid: The points.
-        tasks: Their tasks by label.
-        watcher: Progress callbacks.
-        removes: Whether decoders that had to be fetched are removed from this computer once their points are extracted.
-        grown: What the earlier rounds of a search have, to which the texts that are new are added; decoders that had to
-            be fetched stay, and are listed in it.
-
-    Raises:
-        IcecoreError: No point can be extracted. A decoder that cannot be loaded, or a text that cannot be read under a
-            template, costs the points that need it alone.
+    A decoder that cannot be loaded, or a text that cannot be read under a template, costs the points that need it
+    alone. With `removes`, decoders that had to be fetched are removed once their points are extracted; those of a
+    search, whose earlier rounds are in `grown`, stay, and are listed in it.
     """
     caches = PointCaches()
     for label, why in grid.unread.items():
@@ -141,21 +143,6 @@ def obtain_point_caches(
             else:
                 watcher.say(remove_fetched(spec.name, spec.revision))
     return caches
-
-
-def _families(points: Sequence[Point], tasks: Mapping[str, Task]) -> list[list[Point]]:
-    def key(point: Point) -> str:
-        spec, task = point.config.extraction, tasks[point.label]
-        alone = [spec.plan] if _is_alone(spec) else []
-        words = spec.words.poolings
-        # `auto` stands for another pooling under each plan, and a mean of several templates is stored as it is.
-        apart = [KINDS[task.kind].reads_words and AUTO in words, len(spec.members) > 1]
-        held = [list(words), list(spec.poolings), list(spec.layers)] if any(apart) else []
-        rest = [spec.template.to_dict(), spec.storage_dtype, spec.batch_tokens, spec.store_texts, spec.looks_inside]
-        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba), to_plain(spec.views)]
-        return digest_json([task.digest(), task.name, point.config.caches, alone, held, rest, words_rest])
-
-    return group(points, key)
 
 
 def _is_alone(spec: ExtractionSpec) -> bool:
@@ -211,7 +198,12 @@ def _extract(
             f"{len(plans)} plans over {len(texts):,} texts: {passes} block passes per batch instead of {apart} "
             f"({passes / apart:.2f} of separate extractions)"
         )
-    missing = [point for point in points if is_of_plans or not _find(decoder, texts, point, caches)]
+    held: dict[str, LatentCache | None] = {}
+    for point in points if not is_of_plans else ():
+        identity = describe_extraction(decoder, texts, point.config.extraction).identity
+        held[point.label] = find_cache(Path(point.config.caches), identity)
+    caches.of |= {label: cache for label, cache in held.items() if cache is not None}
+    missing = [point for point in points if held.get(point.label) is None]
     if not missing:
         return
     spec = join_specs([point.config.extraction for point in points], n_blocks)  # whatever a killed sweep has left
@@ -242,22 +234,18 @@ class _Growth:
         """Extract what is missing, together for plans that miss the same texts, and compose it with what is there."""
         alike: dict[int, list[MaskPlan]] = {}
         for plan in plans:
-            if (path := self._path(plan, self.texts)).exists():
+            if (path := cache_path(self.folder, self._describe(plan, self.texts))).exists():
                 with suppress(CacheIncompleteError):
                     whole = CachePart(LatentCache(path), self.texts)
-                    self._drop_part(plan)
+                    had = set(self._held(plan))
+                    if missing := [text for text in self.texts if text not in had]:  # composed before a kill
+                        _remove_part(cache_path(self.folder / GROWING, self._describe(plan, missing)))
                     self.latest[plan] = whole
             alike.setdefault(len(self._held(plan)), []).append(plan)
         for same in alike.values():
             had = set(self._held(same[0]))
             if missing := [text for text in self.texts if text not in had]:
                 self._add(same, missing)
-
-    def _drop_part(self, plan: MaskPlan) -> None:
-        """Remove what was composed already before a kill."""
-        if missing := set(self.texts).difference(self._held(plan)):
-            texts = [text for text in self.texts if text in missing]
-            _remove_part(cache_path(self.folder / GROWING, self._describe(plan, texts)))
 
     def _held(self, plan: MaskPlan) -> list[str]:
         """List the texts that the last cache of a plan holds."""
@@ -283,9 +271,6 @@ class _Growth:
     def _describe(self, plan: MaskPlan, texts: Sequence[str]) -> Manifest:
         return describe_extraction(self.decoder, texts, self.spec.with_plan(plan))
 
-    def _path(self, plan: MaskPlan, texts: Sequence[str]) -> Path:
-        return cache_path(self.folder, self._describe(plan, texts))
-
 
 def _remove_part(path: Path) -> None:
     """Remove a cache with the texts that are kept beside it."""
@@ -310,15 +295,6 @@ def _grow(
     growth.grow(plans)
     grown.latest |= {point.label: growth.latest[point.plan] for point in points}
     return {plan: part.cache for plan, part in growth.latest.items()}
-
-
-def _find(decoder: Decoder, texts: Sequence[str | JoinedText], point: Point, caches: PointCaches) -> bool:
-    """Look for a whole cache of a point."""
-    spec = point.config.extraction
-    cache = find_cache(Path(point.config.caches), describe_extraction(decoder, texts, spec).identity)
-    if cache is not None:
-        caches.of[point.label] = cache
-    return cache is not None
 
 
 def _compute(

@@ -8,19 +8,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, TaskError, first_line
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import describe_own
 from extract.store.cache import LatentCache
-from probes.data.task import Task
+from probes.data.task import MIN_SPLIT_ROWS, Task
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
+from probes.metrics.bootstrap import Difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values, normalised_ranks
 from probes.report.document import EVERY_PLAN
 from probes.report.scores import (
-    BaselineScores,
     DecoderInfo,
     FailedPoint,
     GridScores,
@@ -48,13 +49,13 @@ from probes.runs.run import (
     make_header,
     score_baselines,
     score_gaps,
-    split_rows,
 )
 from probes.runs.run_config import RunConfig
 from probes.runs.sweep_caches import PointCaches
-from probes.runs.sweep_gains import LEFT_OUT, make_part, make_transfer, rows_by_source
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
+
+LEFT_OUT = "sources, each left out of the choice"
 
 
 def refuse_random_decoder(config: RunConfig) -> None:
@@ -77,11 +78,7 @@ def require_unread_test(config: RunConfig) -> None:
 def evaluate_plan(
     config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path, *, adds_zero_shot: bool = True
 ) -> PlanScores:
-    """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
-
-    The fitted heads stay in `folder`. Unless `adds_zero_shot` is false, the head of the kind that needs no training is
-    fitted beside them.
-    """
+    """Fit the heads of a configuration on the cache of one plan, and beside them that which needs no training."""
     kind = KINDS[config.task.kind]
     beside = kind.zero_shot_head if adds_zero_shot else ""
     if beside:
@@ -91,20 +88,12 @@ def evaluate_plan(
     return PlanScores(plan, cache.path.name, cache.certificate, heads, zero_shot)
 
 
-def heads_folder(folder: Path, cache: LatentCache) -> Path:
-    """Name the folder of the heads that are fitted on a cache."""
-    return folder / "heads" / cache.manifest.short_id
-
-
 class NoScoreError(HeadError):
     """A head has no score by which plans can be compared."""
 
 
 def finite_score(row: PlanScores, head: str) -> float:
-    """Return the validation score of a plan; refuse one by which plans cannot be compared.
-
-    It is no number where there was nothing to choose on, or where the head predicts one constant.
-    """
+    """Return the validation score of a plan; refuse one that is no number, by which plans cannot be compared."""
     score = row.heads[head].selection_score
     if not math.isfinite(score):
         raise NoScoreError(
@@ -122,20 +111,8 @@ def headline(row: PlanScores) -> str:
     return ", ".join(parts)
 
 
-def score_plan_baselines(
-    config: RunConfig, task: Task, chosen: Mapping[str, PlanChoice], watcher: Watcher
-) -> dict[str, BaselineScores]:
-    """Score the baselines of a task, and the leads of the heads on their chosen plans."""
-    watcher.say("baselines, which need no decoder")
-    kind, heads = KINDS[task.kind], {name: choice.result for name, choice in chosen.items()}
-    return score_baselines(kind.baselines(task), heads, task=task, report=kind.report, n_resamples=config.bootstrap)
-
-
 def systems_of(grid: Grid, points: Iterable[Point]) -> dict[str, dict[str, Point]]:
-    """Group points of a grid by the values of their other axes, and then by that of the axis of tasks.
-
-    A system that lacks a task of the grid is left out.
-    """
+    """Group points by the values of other axes, then by that of the axis of tasks; systems that lack a task are out."""
     task_axis, systems = grid.task_axis, dict[str, dict[str, Point]]()
     for point in points:
         values = {name: value for name, value in point.values.items() if name != task_axis}
@@ -185,13 +162,19 @@ class Sweep:
         self.fit_all(lambda point: point.config, parts, needs_score=self.grid.is_of_plans)
         if self.found and (failed := [point.label for point in self.found.values() if point.label not in self.rows]):
             raise HeadError(f"{failed[0]!r} was found, but fails on all rows: {self.caches.failed[failed[0]]}")
-        reference = self._reference()
+        points = [point for points in self.parts.values() for point in points.values()]
+        # The first where the reference failed, on one of several tasks too.
+        reference = next((point for point in points if point.values == self.grid.reference), points[0])
         chosen = {name: self._choose(name) for name in self.slots}
         test_read = self._read_tests(chosen, reference, reads_all=reads_all)
         choices = {name: self._choice(name, point, reference) for name, point in chosen.items()}
         first = next(iter(chosen.values()))
         task, decoder = self.tasks[first.label], self.caches.of[first.label].manifest.provenance["decoder"]
-        baselines = score_plan_baselines(self.config, task, choices, self.watcher)
+        self.watcher.say("baselines, which need no decoder")
+        kind, heads = KINDS[task.kind], {name: choice.result for name, choice in choices.items()}
+        baselines = score_baselines(
+            kind.baselines(task), heads, task=task, report=kind.report, n_resamples=self.config.bootstrap
+        )
         config = self.config if self.grid.is_of_plans else first.config
         what = SEARCH if self.search else SWEEP
         header = make_header(config, what, self.folder, command=command, decoder=decoder, task=task.describe())
@@ -260,28 +243,16 @@ class Sweep:
             raise HeadError(f"nothing was computed on every task: {'; '.join(self.caches.failed.values())}")
 
     def evaluate(self, point: Point, config: RunConfig, task: Task) -> PlanScores:
-        """Fit heads at a point; points with the same latents and heads share the fits."""
+        """Fit heads at a point; points with the same latents and heads share the fits, by the name of their folder."""
         cache = self.caches.of[point.label]
-        is_of_plans = self.grid.is_of_plans
-        row = evaluate_plan(
-            config, task, point.plan, cache, self._heads_folder(point, cache), adds_zero_shot=is_of_plans
-        )
-        if is_of_plans:
-            return row
+        folder = self.folder / "heads" / cache.manifest.short_id
+        if self.grid.is_of_plans:
+            return evaluate_plan(config, task, point.plan, cache, folder)
+        fitted = point.config.digest_fit(self.tasks[point.label].digest())
+        folder = folder.with_name(f"{folder.name}-{fitted}")
+        row = evaluate_plan(config, task, point.plan, cache, folder, adds_zero_shot=False)
         decoder: DecoderInfo = cache.manifest.provenance["decoder"]
         return replace(row, point=point.values, task=task.name, decoder=decoder)
-
-    def _heads_folder(self, point: Point, cache: LatentCache) -> Path:
-        """Name where the heads of a point are: by its latents, and by what is fitted where that differs."""
-        folder = heads_folder(self.folder, cache)
-        if self.grid.is_of_plans:
-            return folder
-        return folder.with_name(f"{folder.name}-{point.config.digest_fit(self.tasks[point.label].digest())}")
-
-    def _reference(self) -> Point:
-        """Return the point that others are compared with; the first where it failed, on one of several tasks too."""
-        points = [point for points in self.parts.values() for point in points.values()]
-        return next((point for point in points if point.values == self.grid.reference), points[0])
 
     def result(self, point: Point, name: str) -> HeadResult:
         """Return the result of a head at a point."""
@@ -304,7 +275,9 @@ class Sweep:
         on = self.chosen_on or next(iter(next(iter(self.parts.values()))))
         points = [points[on] for points in self.parts.values()]
         scores = self._selection_scores(name, points)
-        return scores if self.grid.choose_by == "rows" else self._by_sources(name, points)
+        if self.grid.choose_by == "rows":
+            return scores
+        return self._source_means(name, points, rows_by_source(self.tasks[points[0].label], "validation").values())
 
     def _selection_scores(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
         """Return the scores that decide, of points on one task; what has none is last."""
@@ -360,8 +333,7 @@ class Sweep:
 
     def _choice(self, name: str, point: Point, reference: Point) -> PlanChoice:
         """Describe what was chosen for a head, and what it gained on test over the reference; test decides nothing."""
-        task_of = point.values.get(self.grid.task_axis, "")
-        beside = self.on_tasks(reference)[task_of]
+        beside = self.on_tasks(reference)[self._task_of(point)]
         best, default = self.result(point, name), self.result(beside, name)
         where = {} if self.grid.is_of_plans else dict(point.values)
         if "test" not in best.summary:
@@ -388,7 +360,7 @@ class Sweep:
         if split not in default.predictions or not others:
             return
         task = self.tasks[reference.label]
-        rows = split_rows(task, split, KINDS[task.kind].report)
+        rows = KINDS[task.kind].report.split_rows(task, split)
         results = [self.result(point, name) for point in others]
         compared = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
         p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(compared.gaps, compared.draws, strict=True)]
@@ -425,14 +397,10 @@ class Sweep:
     def _task_of(self, point: Point) -> str:
         return point.values.get(self.grid.task_axis, "")
 
-    def _by_sources(self, name: str, points: Sequence[Point]) -> NDArray[np.float64]:
-        """Return the mean over the sources of validation of the scores of points, each with the layer that it has."""
-        return self._source_means(name, points, rows_by_source(self.tasks[points[0].label], "validation").values())
-
     def _source_means(
         self, name: str, points: Sequence[Point], sources: Iterable[Sequence[int]]
     ) -> NDArray[np.float64]:
-        """Return the mean of the scores of points over sources, but those on which none has a score."""
+        """Return the mean of the scores of points, each with its layer, over sources on which one has a score."""
         parts = [self._gap_on(name, points, points[0], "validation", rows, n_resamples=1) for rows in sources]
         scores = [part.scores for part in parts if np.isfinite(part.scores).any()]
         if not scores:
@@ -453,18 +421,18 @@ class Sweep:
             split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
             if split not in result.predictions or split not in other.predictions:
                 continue
-            rows = split_rows(task, split, KINDS[task.kind].report)
+            rows = KINDS[task.kind].report.split_rows(task, split)
             compared = score_gaps([result], other, split, rows=rows, n_resamples=self.config.bootstrap)
             scores = result.mean(split), other.mean(split)
             gap = compared.interval(0, around=scores[0] - scores[1])
-            parts.append(make_part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column])))
+            parts.append(_part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column])))
             draws.append(compared.draws[0] + gap.value - compared.gaps[0])
         where = f"the task {self.chosen_on}" if self.chosen_on else "all tasks, by the mean normalised rank"
         return make_transfer(name, "tasks", where, parts, draws)
 
     def _over_sources(self, name: str, point: Point, reference: Point) -> Iterator[Transfer]:
         """Compare the chosen point with the reference on each source of rows, then with it left out of the choice."""
-        beside = self.on_tasks(reference)[point.values.get(self.grid.task_axis, "")]
+        beside = self.on_tasks(reference)[self._task_of(point)]
         task, result, other = self.tasks[point.label], self.result(point, name), self.result(beside, name)
         split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
         for over, on in (("sources", split), (LEFT_OUT, "validation")):
@@ -479,7 +447,7 @@ class Sweep:
                 compared = self._gap_on(name, [chosen], beside, on, rows)
                 gap = compared.interval(0)
                 scores = float(compared.scores[0]), float(compared.scores[0] - compared.gaps[0])
-                parts.append(make_part(source, chosen, result.metric, on, scores, gap))
+                parts.append(_part(source, chosen, result.metric, on, scores, gap))
                 draws.append(compared.draws[0])
             where = "all sources of validation" if over == "sources" else "the other sources of validation"
             if (transfer := make_transfer(name, over, where, parts, draws)) is not None:
@@ -487,8 +455,7 @@ class Sweep:
 
     def _choose_without(self, name: str, point: Point, sources: Mapping[str, Sequence[int]], left_out: str) -> Point:
         """Choose a point on validation without the rows of one source; each keeps the layer that it has on all."""
-        value = point.values.get(self.grid.task_axis, "")
-        systems = [points[value] for points in self.parts.values()]
+        systems = [points[self._task_of(point)] for points in self.parts.values()]
         others = [part for source, part in sources.items() if source != left_out]
         if self.grid.choose_by == "sources":
             return systems[int(np.argmax(self._source_means(name, systems, others)))]
@@ -508,7 +475,72 @@ class Sweep:
     ) -> Gaps:
         """Compare points with another on some rows of a split."""
         task = self.tasks[beside.label]
-        part = split_rows(task, split, KINDS[task.kind].report, rows)
+        part = KINDS[task.kind].report.split_rows(task, split, rows)
         results, other = [self.result(point, name) for point in points], self.result(beside, name)
         n_resamples = n_resamples or self.config.bootstrap
         return score_gaps(results, other, split, rows=part, n_resamples=n_resamples, part=rows)
+
+
+# --- Gains on parts: tasks, or sources of rows ---
+
+
+def rows_by_source(task: Task, split: str) -> dict[str, list[int]]:
+    """Group the rows of a split by their source; nothing where a task names none, or one alone."""
+    rows = task.rows(split)
+    column = next((name for name in ("source", "subset") if name in rows.column_names and name in task.columns), "")
+    groups: dict[str, list[int]] = {}
+    for row, source in enumerate(rows[column][:] if column else ()):
+        groups.setdefault(str(source), []).append(row)
+    groups = {source: part for source, part in groups.items() if len(part) >= MIN_SPLIT_ROWS}
+    return groups if len(groups) > 1 else {}
+
+
+def _part(
+    name: str,
+    point: Point,
+    metric: str,
+    split: str,
+    scores: tuple[float, float],
+    gap: Difference,
+    *,
+    rank: float = math.nan,
+) -> PartGain:
+    return PartGain(name, point.values, metric, split, *scores, gap.value, gap.low, gap.high, rank, gap.n_units)
+
+
+def make_transfer(
+    name: str, over: str, chosen_on: str, parts: Sequence[PartGain], draws: Sequence[NDArray[np.float64]]
+) -> Transfer | None:
+    """Average gains over parts, with an interval over the draw of parts as well as of rows; None for one part.
+
+    A part on which one of the two has no score is listed, and left out of the average.
+    """
+    if len(parts) < 2:
+        return None
+    scored = [number for number, part in enumerate(parts) if math.isfinite(part.value)]
+    values = np.array([parts[number].value for number in scored])
+    low, high = mean_gain_interval(np.stack([draws[number] for number in scored])) if scored else (math.nan, math.nan)
+    mean = float(values.mean()) if scored else math.nan
+    spread = float(values.std(ddof=1)) if len(scored) > 1 else math.nan
+    return Transfer(name, over, chosen_on, tuple(parts), mean, low, high, spread)
+
+
+def mean_gain_interval(
+    draws: Float[np.ndarray, "T R"], *, confidence: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """Return the interval of the mean gain over `T` tasks or sources, from gains of `R` resamples of the rows of each.
+
+    Every resample draws as many parts as there are, with replacement, and of each the gain of a resample of its rows
+    (a bootstrap of two levels). With few parts it is rough. Resamples in which a part has no score are left out.
+    """
+    n_parts, n_resamples = draws.shape
+    rng = np.random.default_rng(seed)
+    parts = rng.integers(n_parts, size=(n_resamples, n_parts))
+    rows = rng.integers(n_resamples, size=(n_resamples, n_parts))
+    drawn = draws[parts, rows]
+    means = drawn.mean(axis=1)[np.isfinite(drawn).all(axis=1)]
+    if not len(means):
+        return math.nan, math.nan
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)

@@ -17,42 +17,40 @@ from extract.decoders.fetch import is_fetched, remove_fetched
 from extract.errors import CodeError, ConfigError, IcecoreError, first_line, unknown_name
 from extract.files import digest_json
 from extract.inputs.template import DEFAULTS
-from extract.masks.mask_plan import MaskPlan
 from extract.records import given, to_plain
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
 from probes.data.task import MIN_SPLIT_ROWS, Task
 from probes.fitting.fit_options import find_protocol
-from probes.report.scores import (
-    PlansScores,
-    SearchCost,
-    SearchTrial,
-)
+from probes.report.scores import PlansScores, SearchCost, SearchTrial
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import SEARCH, SWEEP, describe_inputs, name_sweep, open_folder, write_stamp
-from probes.runs.grid import BUDGET, Grid, Point, grid_of, plan_grid, read_search
+from probes.runs.grid import BUDGET, Grid, Point, grid_of, read_search
 from probes.runs.grid_search import (
     FEWEST_ROWS,
+    STRATEGIES,
     Family,
+    Ledger,
     Search,
     SearchSpace,
     Trial,
     count_texts,
     draw_rows,
-    require_budget,
     require_search,
     rows_of,
     search_points,
 )
-from probes.runs.run import (
-    RunResult,
-    check_heads,
-)
+from probes.runs.run import RunResult, check_heads
 from probes.runs.run_config import RunConfig, describe_sources, load_run_task
 from probes.runs.sweep_caches import Grown, PointCaches, find_families, keeps_rows, obtain_point_caches
-from probes.runs.sweep_gains import rows_by_source
-from probes.runs.sweep_points import Sweep, refuse_random_decoder, require_unread_test, systems_of
+from probes.runs.sweep_points import (
+    Sweep,
+    refuse_random_decoder,
+    require_unread_test,
+    rows_by_source,
+    systems_of,
+)
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher, watching
 
@@ -114,13 +112,6 @@ def sweep(
         return run_grid(record, grid, test=test, watcher=shown)
 
 
-def run_sweep(
-    config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
-) -> RunResult[PlansScores]:
-    """Run a configuration under many plans: the grid with this one axis; see `run_grid`."""
-    return run_grid(config, plan_grid(config, plans), test=test, watcher=watcher, command=command)
-
-
 def run_grid(
     config: RunConfig,
     grid: Grid,
@@ -132,19 +123,8 @@ def run_grid(
 ) -> RunResult[PlansScores]:
     """Extract and fit every point of a grid, choose one for each head on validation, and read test.
 
-    Args:
-        config: The configuration of the sweep, which names its folder.
-        grid: Its points.
-        test: One of `TEST_READS`; unless it is `all`, test is set aside until every point is fitted and chosen.
-        removes_decoders: Whether decoders that had to be fetched are removed again once they were run.
-        watcher: Progress callbacks.
-        command: The command line, for the record.
-
-    Returns:
-        The folder, and the scores of every point. What is cached or fitted stays after an error.
-
-    Raises:
-        IcecoreError: Any input that a run could not work with, before anything is extracted where that is possible.
+    Unless `test` is `all`, test is set aside until every point is fitted and chosen. With `removes_decoders`, decoders
+    that had to be fetched are removed again once they were run. What is cached or fitted stays after an error.
     """
     if test not in TEST_READS:
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the points that test is read for.")
@@ -170,13 +150,8 @@ def _load_checked(grid: Grid, test: str) -> dict[str, Task]:
             require_unread_test(point.config)
         refuse_random_decoder(point.config)
         check_heads(point.config, tasks[point.label], chooses_plan=True)
-    if grid.choose_by == "sources":
-        _check_sources(grid, tasks)
-    return tasks
-
-
-def _check_sources(grid: Grid, tasks: Mapping[str, Task]) -> None:
-    """Refuse a choice by sources where rows name none, or where tasks are ranked."""
+    if grid.choose_by != "sources":
+        return tasks
     if grid.task_axis and not grid.choose_on:
         raise ConfigError("choose_by is 'sources', but tasks are an axis; name the one to choose on with --choose-on.")
     on = find_choice_task(grid, tasks)
@@ -187,21 +162,7 @@ def _check_sources(grid: Grid, tasks: Mapping[str, Task]) -> None:
                 f"choose_by is 'sources', but validation rows of task {task.name!r} do not name two of "
                 f"{MIN_SPLIT_ROWS} rows each; leave --choose-by out, or name a column as task.options.source."
             )
-
-
-def run_search(
-    config: RunConfig,
-    plans: Sequence[MaskPlan],
-    *,
-    strategy: str,
-    budget: float = BUDGET,
-    watcher: Watcher = SILENT,
-    command: str = "",
-) -> RunResult[PlansScores]:
-    """Search mask plans: the grid with this one axis; see `search_grid`."""
-    require_search(strategy, budget)
-    grid = plan_grid(config, plans)
-    return search_grid(config, grid, strategy=strategy, budget=budget, watcher=watcher, command=command)
+    return tasks
 
 
 def search_grid(
@@ -217,25 +178,10 @@ def search_grid(
 ) -> RunResult[PlansScores]:
     """Search a grid for the point that the first head is best with, then fit every head on it and on the reference.
 
-    The unit of cost is one text that passes one block of a decoder; what points share is computed once and counts once.
-
-    Args:
-        config: The configuration of the sweep, which names its folder.
-        grid: Its points.
-        strategy: One of `STRATEGIES`.
-        budget: The most that choosing may compute, as a share of all points on all rows of train and validation. The
-            reference and test, which are read in the end, come on top.
-        test: `chosen`: a search reads test for what it found and for the reference.
-        removes_decoders: Whether decoders that had to be fetched are removed again in the end.
-        watcher: Progress callbacks.
-        command: The command line, for the record.
-
-    Returns:
-        The folder, and the scores: every trial with its cost, and the points that were scored on all rows. What is
-        cached or fitted stays after an error, and the same call goes on from there.
-
-    Raises:
-        IcecoreError: What a sweep refuses, or a budget that is too small to score every point on enough rows.
+    `budget` is the most that choosing may compute, as a share of all points on all rows of train and validation; the
+    unit of cost is one text that passes one block of a decoder, and what points share counts once. The reference and
+    test, which are read in the end, come on top. What is cached or fitted stays after an error, and the same call goes
+    on from there.
     """
     require_search(strategy, budget)
     if test != "chosen":
@@ -249,12 +195,14 @@ def search_grid(
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
     space = searched.space
-    require_budget(strategy, space, budget)
+    next(STRATEGIES[strategy][0](space, Ledger(space, budget)))  # refuses a budget too small to begin with
     folder = open_sweep_folder(config, grid, search=strategy, budget=budget)
     search = search_points(strategy, space, partial(searched.score, folder=folder), budget=budget)
     watcher.say(f"{search.chosen} was found for {search.share:.2f} of what all {len(space.points)} points would cost")
     found = searched.systems[search.chosen]
-    beside = next((parts for parts in searched.alive.values() if _holds(parts, grid.reference)), found)
+    beside = next(
+        (parts for parts in searched.alive.values() if any(p.values == grid.reference for p in parts.values())), found
+    )
     labels = {point.label for point in (*found.values(), *beside.values())}
     last = replace(grid, points=tuple(point for point in grid.points if point.label in labels))
     caches = searched.obtain(last, tasks)
@@ -266,10 +214,6 @@ def search_grid(
     for spec in grown.fetched:
         watcher.say(remove_fetched(spec.name, spec.revision))
     return RunResult(folder, scores)
-
-
-def _holds(points: Mapping[str, Point], values: Mapping[str, str]) -> bool:
-    return any(point.values == values for point in points.values())
 
 
 @dataclass
@@ -338,9 +282,13 @@ class SearchedGrid:
         judged = self.judged
         tasks = {id(judged[label]): judged[label] for label in self.scored}
         n_rows = max(map(rows_of, tasks.values()))
-        fewest = min(n_rows, max(FEWEST_ROWS, *(self._fewest_rows(label) for label in self.scored)))
+        scored, fewest = self._of(self.scored), FEWEST_ROWS
+        for point in scored.points:
+            task, head = judged[point.label], next(iter(point.config.heads.values())) or {}
+            fewest = max(fewest, KINDS[task.kind].fewest_rows(task, int(head.get("folds", 5))))
+        fewest = min(n_rows, fewest)
         counts = {key: count_texts(task, fewest) for key, task in tasks.items()}
-        families, scored = list[Family](), self._of(self.scored)
+        families = list[Family]()
         self.failed |= scored.unread
         for _, listed in find_families(scored, judged):
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
@@ -358,8 +306,7 @@ class SearchedGrid:
                     sweep_cost([point.plan for point in family], n_blocks)  # refuses those with tails
                 first, task = family[0].config.extraction, judged[family[0].label]
                 routes = {self.scored[point.label]: route_of(point.plan, n_blocks) for point in family}
-                is_kept = keeps_rows(first, task)
-                families.append(Family(routes, counts[id(task)], is_kept, len(first.members)))
+                families.append(Family(routes, counts[id(task)], keeps_rows(first, task), len(first.members)))
         plans = {name: points[""].plan for name, points in self.alive.items()} if self.grid.is_of_plans else {}
         return SearchSpace(
             tuple(self.alive),
@@ -369,11 +316,6 @@ class SearchedGrid:
             plans,
             n_texts=lambda rows: sum(count(rows) for count in counts.values()),
         )
-
-    def _fewest_rows(self, label: str) -> int:
-        point = next(point for point in self.grid.points if point.label == label)
-        folds = int((next(iter(point.config.heads.values())) or {}).get("folds", 5))
-        return KINDS[self.judged[label].kind].fewest_rows(self.judged[label], folds)
 
     def obtain(self, grid: Grid, tasks: Mapping[str, Task]) -> PointCaches:
         """Find or extract caches of points, and keep them for the rounds that follow."""
@@ -459,15 +401,15 @@ def load_tasks(grid: Grid) -> dict[str, Task]:
 
 def find_choice_task(grid: Grid, tasks: Mapping[str, Task]) -> str:
     """Find the value of the axis of tasks that a sweep chooses on; empty for all of them, or where there is no axis."""
-    wanted, axis = grid.choose_on, grid.task_axis
-    if not wanted:
+    target, axis = grid.choose_on, grid.task_axis
+    if not target:
         return ""
     if not axis:
-        raise ConfigError(f"choose_on is {wanted!r}, but tasks are no axis of the sweep; add --over task=NAME,NAME.")
+        raise ConfigError(f"choose_on is {target!r}, but tasks are no axis of the sweep; add --over task=NAME,NAME.")
     names = {point.values[axis]: tasks[point.label].name for point in grid.points}
-    named = next((value for value, name in names.items() if wanted in (value, name)), None)
+    named = next((value for value, name in names.items() if target in (value, name)), None)
     if named is None:
-        raise unknown_name("task to choose on", wanted, names)
+        raise unknown_name("task to choose on", target, names)
     return named
 
 

@@ -27,26 +27,22 @@ class ShippedKind(TaskKind):
 
     @property
     def report(self) -> "KindReport":
-        """The report of its name."""
         from probes.report.kind_reports import REPORTS
 
         return REPORTS[self.name]
 
     def baselines(self, task: "Task") -> "Baselines":
-        """The baselines of its name."""
         from probes.heads.baselines import BASELINES
 
         return BASELINES[self.name](task)
 
     @property
     def layer_rows(self) -> "Callable[..., LayerRows] | None":
-        """The reader of its name; kinds without fitting have none."""
         from probes.layers.views import LAYER_ROWS
 
         return LAYER_ROWS.get(self.name)
 
     def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
-        """Draw a label for each text or first word."""
         from probes.layers.study import text_labels
 
         return text_labels(task, self.gold_column, control, seed)
@@ -63,7 +59,6 @@ class PairKind(ShippedKind):
     zero_shot_head = "layer-cosine"
 
     def check_config(self, config: "RunConfig", resolved: HeadOptions) -> None:
-        """Refuse an anchor that a head cannot have, and autoencoders that nobody fits."""
         arguments = resolved.options
         n_features = arguments.get("pair_features", 0)
         if config.anchor_identical and n_features:
@@ -88,19 +83,16 @@ class PairKind(ShippedKind):
         require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
 
     def zero_shot(self, result: "HeadResult") -> dict[str, dict[str, float]]:
-        """Return the correlation of the raw cosine at the final norm."""
         from probes.report.kind_reports import zero_shot_scores
 
         return zero_shot_scores(result)
 
     def check_record(self, record: "FitRecord") -> None:
-        """Read the calibration."""
         from probes.heads.pair_heads import require_calibration
 
         require_calibration(record)
 
     def score(self, heads: "Heads", rows: Sequence[Any], decoder: "Decoder", spec: "ExtractionSpec") -> Any:
-        """Score pairs in the units of the task's gold, the mean over seeds."""
         from probes.heads.pair_heads import score_pairs
 
         return score_pairs(heads, rows, decoder, spec)
@@ -114,7 +106,6 @@ class ClassKind(ShippedKind):
     gold_column = "label"
 
     def fewest_rows(self, task: Any, folds: int) -> int:
-        """Return how many rows hold every class often enough."""
         from probes.heads.class_heads import fewest_rows
 
         return fewest_rows(task, folds)
@@ -129,7 +120,6 @@ class NumberKind(ShippedKind):
     gold_column = "number"
 
     def fewest_rows(self, task: "Task", folds: int) -> int:
-        """Return a row per fold, and no fewer than any split has."""
         del task
         from probes.data.task import MIN_SPLIT_ROWS
 
@@ -140,7 +130,6 @@ class _OfWords(ShippedKind):
     reads_words = True
 
     def describe(self, task: "Task", cache: "LatentCache") -> "TaskInfo":
-        """Describe the task, and the words of its cache."""
         return replace(task.describe(), words_in_cache=cache.word_report())
 
 
@@ -151,23 +140,19 @@ class WordKind(_OfWords):
     gold_column = "tags"
 
     def control_labels(self, task: "Task", control: str, seed: int) -> Mapping[str, Sequence[object]]:
-        """Draw a tag for each word, or for each word of a sentence."""
         from probes.layers.study import word_labels
 
         return word_labels(task, self.gold_column, control, seed)
 
     def row_texts(self, task: Any, split: str) -> list[tuple[Any, ...]]:
-        """Give each sentence with its words."""
         return [(text,) for text in task.joined(split)]
 
     def score(self, heads: "Heads", rows: Sequence[Any], decoder: "Decoder", spec: "ExtractionSpec") -> Any:
-        """Tag the words of sentences."""
         from probes.heads.word_heads import score_words
 
         return score_words(heads, rows, decoder, spec)
 
     def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
-        """Name the words of a sentence, and their tags."""
         from probes.heads.word_heads import find_words
 
         text = find_words(row)
@@ -183,7 +168,6 @@ class WholeTaskKind(ShippedKind):
         self.name = name
 
     def score(self, heads: "Heads", rows: Sequence[Any], decoder: "Decoder", spec: "ExtractionSpec") -> NoReturn:
-        """Refuse single rows."""
         del rows, decoder, spec
         raise HeadError(
             f"head {heads[0].record.name!r} of a run on {self.name} predicts nothing of single rows; write them as "
@@ -205,7 +189,6 @@ class OddKind(_OfWords, WholeTaskKind):
     """Questions of marked words, one of which is in another sense."""
 
     def row_texts(self, task: Any, split: str) -> list[tuple[Any, ...]]:
-        """Give the sentences of each question."""
         return [tuple(question) for question in task.marked(split)]
 
 

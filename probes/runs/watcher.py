@@ -22,10 +22,7 @@ EVERY = 0.2  # seconds between two drawings
 
 
 class Pace:
-    """Rows and tokens that are done, how fast, and the seconds that are left.
-
-    Time goes with tokens, and long texts may come last, so tokens decide where their number is known.
-    """
+    """Rows and tokens that are done, and the seconds left: by tokens where their number is known, as texts may vary."""
 
     def __init__(self) -> None:
         self.n_rows = self.n_done = self.n_before = self.n_tokens = self.n_expected = 0
@@ -76,10 +73,6 @@ class Line:
         self._display: Any = None
         self._drawn = 0.0
 
-    def say(self, text: str) -> None:
-        """Show a remark."""
-        self._write(text)
-
     def extraction(self, title: str) -> ExtractionProgress:
         """Make the progress of an extraction."""
         return _Bar(self, title)
@@ -102,14 +95,15 @@ class Line:
         full = WIDTH * n_done // n_all if n_all else 0
         of = f" of {n_all:,}" if n_all else ""
         text = f"{title} [{'#' * full}{'.' * (WIDTH - full)}] {n_done:,}{of} {noun}"
-        self._write(f"{text}, {more}" if more else text)
+        self.say(f"{text}, {more}" if more else text)
 
     def clear(self) -> None:
         """Take the line away."""
         if self._display is not None:
             self._display.update({"text/plain": ""}, raw=True)
 
-    def _write(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Show a remark."""
         from IPython.display import display
 
         data = {"text/plain": printable(text)}
@@ -178,7 +172,7 @@ def watching(watcher: Watcher | None) -> Iterator[Watcher]:
             yield Watcher(say=line.say, extraction=line.extraction, epochs=line.epochs)
 
 
-# The log of a run in Weights & Biases, by Lightning's logger: every epoch, then scores, table and figures.
+# --- The log of a run in Weights & Biases, by Lightning's logger ---
 
 
 PROJECT = "icecore"
@@ -186,13 +180,7 @@ PROJECT = "icecore"
 
 
 class WandbLog:
-    """One run of W&B for one run of icecore; its files are in `wandb/` beside the run's folder, as W&B makes links.
-
-    The modes are those of W&B: `WANDB_MODE=offline` sends nothing, and `wandb sync` sends it later.
-
-    Raises:
-        ConfigError: W&B cannot start, mostly because nobody is logged in.
-    """
+    """One run of W&B for one run of icecore; its files are in `wandb/` beside the run's folder, as W&B makes links."""
 
     def __init__(self, folder: Path, settings: dict[str, object]) -> None:
         from lightning.pytorch.loggers import WandbLogger

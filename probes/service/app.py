@@ -54,33 +54,20 @@ class ServedRun:
     def columns(self) -> tuple[str, ...]:
         """Keys of the texts of a row."""
         n_texts = self.scorer.n_texts
-        return tuple(f"text{k}" for k in range(1, n_texts + 1)) if n_texts > 1 else (self._single,)
-
-    @property
-    def _single(self) -> str:
-        return "words" if self.scorer.reads_words else "text"
+        if n_texts > 1:
+            return tuple(f"text{k}" for k in range(1, n_texts + 1))
+        return ("words" if self.scorer.reads_words else "text",)
 
     @property
     def gives_probabilities(self) -> bool:
         """Whether its head gives the probability of every class."""
         return HEADS[self.scorer.name].gives_probabilities
 
-    @property
-    def can_clip(self) -> bool:
-        """Whether it predicts numbers and knows the range of gold."""
-        return self.kind in ("pairs", "numbers") and self.scorer.gold_range is not None
-
 
 def open_runs(
     folders: Sequence[str], *, head: str = "", decoder: str = "", trust_remote_code: bool = False
 ) -> list[ServedRun]:
-    """Open runs, each decoder once, and predict a row with each, so that the first request is no slower than others.
-
-    Raises:
-        UsageError: No run, or two of one name.
-        HeadError: A run cannot be read, or predicts nothing of single rows.
-        IcecoreError: As `load_scorer`.
-    """
+    """Open runs, each decoder once, and predict a row with each, so that the first request is no slower than others."""
     if not folders:
         raise UsageError("no run was named; give one or several, as runs/demo.")
     runs: dict[str, ServedRun] = {}
@@ -103,7 +90,7 @@ def open_runs(
     return list(runs.values())
 
 
-# What requests and answers hold: a schema per kind of task, as pydantic models.
+# --- What requests and answers hold: a schema per kind of task ---
 
 
 class _Strict(BaseModel):
@@ -138,22 +125,18 @@ def request_model(run: ServedRun, *, most_rows: int) -> type[BaseModel]:
     options: dict[str, Any] = {}
     if run.gives_probabilities:
         options["probabilities"] = (Annotated[bool, Field(description="Add the probability of every class.")], False)
-    if run.can_clip:
+    if run.kind in ("pairs", "numbers") and run.scorer.gold_range is not None:
         options["clip"] = (Annotated[bool, Field(description="Keep predictions in the range of gold.")], False)
     return create_model(f"Request-{run.name}", __base__=_Strict, rows=rows, **options)
 
 
 def answer_model(run: ServedRun) -> type[BaseModel]:
     """Build the model of answers of a run: a prediction per row, in the order of the rows."""
-    name = run.predicts
-    value: Any = float | None
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {run.predicts: (float | None, None)}
     if run.scorer.reads_words:
-        fields = {"word": (list[str] | None, None), name: (list[str | None] | None, None)}
+        fields = {"word": (list[str] | None, None), run.predicts: (list[str | None] | None, None)}
     elif run.kind == "classes":
-        fields = {name: (str | None, None), "probabilities": (dict[str, float] | None, None)}
-    else:
-        fields = {name: (value, None)}
+        fields = {run.predicts: (str | None, None), "probabilities": (dict[str, float] | None, None)}
     error: Any = (Annotated[str | None, Field(description="Why a row has no prediction.")], None)
     row = create_model(f"Prediction-{run.name}", error=error, **fields)
     return create_model(f"Answer-{run.name}", head=(str, ...), predictions=(list[row], ...))  # type: ignore[valid-type]
@@ -167,14 +150,6 @@ def read_rows(run: ServedRun, body: Any) -> list[NewRow]:
     ]
 
 
-def texts_of(run: ServedRun, body: Any) -> Iterator[str]:
-    """Yield every text of a request; the words of a sentence as one."""
-    for row in body.rows:
-        for name in run.columns:
-            text = getattr(row, name)
-            yield text if isinstance(text, str) else " ".join(text)
-
-
 def write_answer(run: ServedRun, row: NewRow, answer: Answer) -> dict[str, Any]:
     """Write what became of a row."""
     if row.row is None or answer.prediction is None:
@@ -184,7 +159,7 @@ def write_answer(run: ServedRun, row: NewRow, answer: Answer) -> dict[str, Any]:
     return {**values, **({"probabilities": dict(answer.probabilities)} if answer.probabilities else {})}
 
 
-# Rows of many requests predicted together: a bounded queue, and one thread that takes what waits.
+# --- Rows of many requests predicted together ---
 
 
 class QueueFullError(Exception):
@@ -205,17 +180,15 @@ class Job:
 class Batcher:
     """Predicts the rows of waiting requests together, in one thread, so that decoders are never used by two.
 
-    Args:
-        batch: Most rows that are predicted together; a larger request is predicted alone.
-        wait: Seconds that the first of a batch waits for others.
-        queue: Most rows that wait or are predicted.
+    A request of more than `batch` rows is predicted alone; the first of a batch waits `wait` seconds for others.
     """
 
     def __init__(self, *, batch: int, wait: float, queue: int) -> None:
         self._batch, self._wait, self._most = batch, wait, queue
         self._jobs = SimpleQueue[Job | None]()  # None ends the thread
         self._lock = threading.Lock()
-        self._n_rows = 0
+        self.n_rows = 0
+        """Rows that wait or are predicted."""
         self.n_batches = 0
         self._thread = threading.Thread(target=self._work, name="predictions", daemon=True)
 
@@ -233,24 +206,20 @@ class Batcher:
         """Whether the thread works."""
         return self._thread.is_alive()
 
-    @property
-    def n_rows(self) -> int:
-        """Rows that wait or are predicted."""
-        return self._n_rows
-
     def submit(self, job: Job) -> "Future[list[Answer]]":
         """Put a request in the queue; `QueueFullError` where it has no room."""
         with self._lock:
-            if self._n_rows + len(job.rows) > self._most:
+            if self.n_rows + len(job.rows) > self._most:
                 raise QueueFullError
-            self._n_rows += len(job.rows)
-        job.answers.add_done_callback(lambda _: self._leave(len(job.rows)))
+            self.n_rows += len(job.rows)
+
+        def leave(_: object) -> None:
+            with self._lock:
+                self.n_rows -= len(job.rows)
+
+        job.answers.add_done_callback(leave)
         self._jobs.put(job)
         return job.answers
-
-    def _leave(self, n_rows: int) -> None:
-        with self._lock:
-            self._n_rows -= n_rows
 
     def _work(self) -> None:
         pending = [self._jobs.get()]
@@ -300,9 +269,14 @@ def _answer(jobs: Sequence[Job]) -> None:
         start += len(job.rows)
 
 
+# --- The application and its server ---
+
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DISCARD_SECONDS = 0.5
 RETRY_AFTER = {"Retry-After": "1"}
+CLOSE = {"Connection": "close"}
+"""Of an answer without the body having been read, as the rest of it is still to come."""
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -329,12 +303,9 @@ class Limits:
 
 
 def build_app(runs: Sequence[ServedRun], limits: Limits, *, hosts: Sequence[str] = ()) -> FastAPI:
-    """Build the application.
+    """Build the application, which a request may call by the names in `hosts`, or any where there are none.
 
-    Args:
-        runs: The runs, each at `/runs/NAME/predict`; a single one at `/predict` too.
-        limits: What requests may ask for.
-        hosts: Names that a request may call this server by; any where empty.
+    A run is at `/runs/NAME/predict`; a single one at `/predict` too.
     """
     batcher = Batcher(batch=limits.batch, wait=limits.wait_ms / 1000, queue=limits.queue)
 
@@ -371,7 +342,8 @@ def _add_run(app: FastAPI, run: ServedRun, batcher: Batcher, limits: Limits, pat
     body_type, answer_type = request_model(run, most_rows=limits.rows), answer_model(run)
 
     async def predict(body: Any) -> Any:
-        longest = max(map(len, texts_of(run, body)))
+        texts = (getattr(row, name) for row in body.rows for name in run.columns)  # the words of a sentence are one
+        longest = max(len(text if isinstance(text, str) else " ".join(text)) for text in texts)
         if longest > limits.text:
             return _problem(413, f"a text has {longest:,} characters; allowed: {limits.text:,}. Shorten it.")
         rows = read_rows(run, body)
@@ -397,13 +369,8 @@ def _add_run(app: FastAPI, run: ServedRun, batcher: Batcher, limits: Limits, pat
     about = f"Predict rows with {run.scorer.name} of {run.name}, a run on {run.kind}."
     refusals: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (413, 422, 503)}
     for path in paths:
-        app.post(
-            path,
-            response_model=answer_type,
-            response_model_exclude_none=True,
-            responses=refusals,
-            summary=about,
-        )(predict)
+        options: dict[str, Any] = {"response_model_exclude_none": True, "responses": refusals, "summary": about}
+        app.post(path, response_model=answer_type, **options)(predict)
 
 
 def _problem(code: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -442,12 +409,15 @@ class BodyLimit:
             body = await asyncio.wait_for(self._read(scope, receive), self._limits.timeout)
         except _TooLongError:
             problem = f"the body is longer than {self._limits.body:,} bytes; send fewer or shorter rows."
-            await _discard(receive)
-            await _close(scope, receive, send, 413, problem)
+            with suppress(TimeoutError):  # pass over the rest for a moment: most clients read no answer before
+                async with asyncio.timeout(DISCARD_SECONDS):  # they have sent all
+                    while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                        pass
+            await _problem(413, problem, CLOSE)(scope, receive, send)
             return
         except TimeoutError:
             problem = f"the body did not arrive within {self._limits.timeout:g} s; send it faster."
-            await _close(scope, receive, send, 408, problem)
+            await _problem(408, problem, CLOSE)(scope, receive, send)
             return
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -474,21 +444,8 @@ class BodyLimit:
         return b"".join(parts)
 
 
-async def _discard(receive: Receive) -> None:
-    """Pass over the rest of a body for a moment: most clients read no answer before they have sent all."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DISCARD_SECONDS):
-            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
-                pass
-
-
 class _TooLongError(Exception):
     pass
-
-
-async def _close(scope: Message, receive: Receive, send: Send, code: int, text: str) -> None:
-    """Answer without having read the body, and end the connection, as the rest of the body is still to come."""
-    await JSONResponse({"error": text}, code, {"Connection": "close"})(scope, receive, send)
 
 
 class PatientServer(uvicorn.Server):
@@ -524,13 +481,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def build_server(runs: Sequence[ServedRun], limits: Limits, *, host: str) -> PatientServer:
-    """Build a server, to be run with `sockets=[bind(host, port)]` until SIGINT or SIGTERM.
-
-    Args:
-        runs: The runs.
-        limits: What requests may ask for.
-        host: The address that it listens on.
-    """
+    """Build a server, to be run with `sockets=[bind(host, port)]` until SIGINT or SIGTERM."""
     hosts = (*LOOPBACK, "[::1]") if host in LOOPBACK else ()  # no page of a stranger's web site gets here by its name
     config = uvicorn.Config(
         build_app(runs, limits, hosts=hosts),

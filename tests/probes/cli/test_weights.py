@@ -9,9 +9,10 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM
 
+from extract.decoders.decoder_spec import read_recorded_decoder
 from probes.cli.main import main
 from probes.runs.config_file import read_config
-from probes.runs.folder import RunFolder, _read_decoder
+from probes.runs.folder import RunFolder
 from probes.runs.run_config import RunConfig
 from tests.extract.tiny_decoders import save_decoder
 
@@ -67,7 +68,7 @@ def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> 
     ]
     written = config.to_dict()["decoder"]
     assert written["name"] == "0.5*one+0.5*other+mine"
-    assert _read_decoder(written) == config.decoder
+    assert read_recorded_decoder(written) == config.decoder
     assert "merge" not in RunConfig().to_dict()["decoder"]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
     assert RunFolder(tmp_path).config == config

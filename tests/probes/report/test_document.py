@@ -38,13 +38,12 @@ from probes.report.document import (
     plan_score_label,
     plan_scores,
     plans_document,
+    plans_lead,
     result_rows,
     run_document,
     run_lead,
     screen_table,
-    search_lead,
     summary_text,
-    sweep_lead,
 )
 from probes.report.kind_reports import REPORTS
 from probes.report.page import Pictures
@@ -674,7 +673,7 @@ def test_what_has_no_score_or_interval_is_told_so() -> None:
     for summary, end in ((make_summary(NAN), " no score."), (replace(make_summary(0.5), low=NAN), " 50.0.")):
         result = make_result(summary={"validation": {"accuracy": make_summary(0.5)}, "test": {"accuracy": summary}})
         chosen = {"head": PlanChoice(plans.plans[0].plan, result)}
-        assert sweep_lead(replace(plans, chosen=chosen)).endswith(f"On test it has{end}")
+        assert plans_lead(replace(plans, chosen=chosen)).endswith(f"On test it has{end}")
 
 
 def test_a_head_without_a_score_is_the_last_choice() -> None:
@@ -683,16 +682,16 @@ def test_a_head_without_a_score_is_the_last_choice() -> None:
 
 def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
     plans = make_plans([("causal", 0.5), ("backward:1", 0.6), ("backward:2", 0.75)])
-    assert sweep_lead(plans) == (
+    assert plans_lead(plans) == (
         "The best of 3 plans is `backward:2`, with the head `head` (final_norm, pooling mean): accuracy 75.0 on "
         "validation; the next plan, `backward:1`, has 60.0. On test it has 75.0 (95 % interval 65.0 to 85.0), "
         "+25.0 (+20.0 to +30.0, n = 60) over the plan `causal` (50.0)."
     )
     [(name, choice)] = plans.chosen.items()
-    earlier = sweep_lead(replace(plans, chosen={name: replace(choice, lead=None)}))
+    earlier = plans_lead(replace(plans, chosen={name: replace(choice, lead=None)}))
     assert earlier.endswith(" 65.0 to 85.0), where the plan `causal` has 50.0.")
     untouched = PlanChoice(plans.plans[0].plan, make_result("head", 0.9), PlanGain("accuracy", "causal", 0.9, 0.9))
-    text = sweep_lead(replace(plans, chosen={"head": untouched}))
+    text = plans_lead(replace(plans, chosen={"head": untouched}))
     assert text.endswith("), and is the plan one would take without choosing.")
 
 
@@ -700,7 +699,7 @@ def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
 def test_a_search_names_what_it_found_and_what_it_cost(score: float) -> None:
     plans = make_plans([("causal", score)], search=make_search(["causal", "backward:1"]), cost=None)
     assert plans.search
-    assert search_lead(plans, plans.search).startswith(
+    assert plans_lead(plans).startswith(
         "Of 2 plans the search found `causal` at 0.50 of the cost of scoring all, with the head `head` (final_norm, "
         f"pooling mean): accuracy {100 * score:.1f} on validation. On test it has {100 * score:.1f} (95 % interval "
     )
@@ -710,7 +709,7 @@ def test_the_best_head_of_a_sweep_opens_its_summary() -> None:
     plans = make_plans(OVER_K)
     rows = tuple(replace(row, heads={**row.heads, "other": make_result("other", 0.9)}) for row in plans.plans)
     other = PlanChoice(rows[1].plan, make_result("other", 0.9, summary={"validation": {"accuracy": make_summary(0.9)}}))
-    text = sweep_lead(replace(plans, plans=rows, chosen={**plans.chosen, "other": other}))
+    text = plans_lead(replace(plans, plans=rows, chosen={**plans.chosen, "other": other}))
     assert text.startswith("The best of 4 plans is `backward:1`, with the head `other` (final_norm, pooling mean): ")
     assert text.endswith(". On validation it has 90.0 (95 % interval 80.0 to 100.0).")
 

@@ -22,7 +22,7 @@ from probes.runs.config_file import as_config
 from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, relative_cost
 from probes.runs.probe import Encoder
 from probes.runs.run import run
-from probes.runs.sweep_run import run_sweep
+from tests.probes.runs.plan_sweeps import run_sweep
 
 SAMPLE = load_task("sts-sample").splits["test"].select(range(20))
 PAIRS = list(zip(SAMPLE["sentence1"], SAMPLE["sentence2"], strict=True))

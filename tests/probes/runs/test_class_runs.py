@@ -22,8 +22,8 @@ from probes.heads.linear_probes import LinearProbe
 from probes.latents.text_latents import join_pair
 from probes.runs.run import check_heads, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
-from probes.runs.sweep_run import run_search, run_sweep
 from tests.probes.finished_run import opening, require_opening
+from tests.probes.runs.plan_sweeps import run_search, run_sweep
 
 
 def write_pairs(path: Path) -> Path:

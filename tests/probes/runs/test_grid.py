@@ -9,9 +9,8 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, DecoderError, FetchError, IcecoreError
 from extract.masks.mask_plan import parse_plan
 from probes.runs.config_file import given_values, read_config, with_settings
-from probes.runs.grid import grid_of, make_grid, plan_grid, read_axes, split_values
+from probes.runs.grid import ENCODERS, encoder_settings, grid_of, make_grid, plan_grid, read_axes, split_values
 from probes.runs.run_config import RunConfig
-from probes.runs.sweep_presets import ENCODERS, encoder_settings
 
 ENCODER = {
     "plain": {},

@@ -16,7 +16,7 @@ from probes.data.class_task import ClassTask
 from probes.runs.grid_search import draw_rows
 from probes.runs.run import evaluate_heads, make_context
 from probes.runs.run_config import RunConfig, TaskSpec
-from probes.runs.sweep_run import run_search, run_sweep
+from tests.probes.runs.plan_sweeps import run_search, run_sweep
 from tests.probes.worded_classes import write_worded_classes
 
 PLANS = plans_over_k_and_k0(range(3), range(3))

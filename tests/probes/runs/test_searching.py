@@ -19,9 +19,9 @@ from probes.data.task_table import load_task
 from probes.heads.class_heads import fewest_rows
 from probes.runs.grid_search import FEWEST_ROWS, count_texts, draw_rows, rows_of
 from probes.runs.run_config import RunConfig
-from probes.runs.sweep_run import run_search, run_sweep
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
+from tests.probes.runs.plan_sweeps import run_search, run_sweep
 from tests.probes.worded_classes import write_worded_classes
 
 GRID = ["--k", "0-2", "--k0", "0-2"]

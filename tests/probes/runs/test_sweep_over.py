@@ -36,10 +36,11 @@ from probes.runs.probe import Encoder
 from probes.runs.results import results
 from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
-from probes.runs.sweep_gains import mean_gain_interval, rows_by_source
-from probes.runs.sweep_run import run_search, run_sweep, sweep
+from probes.runs.sweep_points import mean_gain_interval, rows_by_source
+from probes.runs.sweep_run import sweep
 from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import save_decoder
+from tests.probes.runs.plan_sweeps import run_search, run_sweep
 from tests.probes.runs.small_grid import OVER, config_in
 
 

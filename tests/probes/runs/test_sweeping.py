@@ -15,9 +15,9 @@ from probes.cli.commands import SweepArgs
 from probes.cli.main import main
 from probes.cli.whole_run import choose_plans
 from probes.runs.run_config import PretrainingSpec, RunConfig
-from probes.runs.sweep_run import run_sweep
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
+from tests.probes.runs.plan_sweeps import run_sweep
 
 
 @pytest.fixture(scope="module")

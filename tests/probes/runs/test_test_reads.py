@@ -16,7 +16,7 @@ from probes.heads import pair_heads as fitted
 from probes.heads import word_heads as words_evaluate
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec
-from probes.runs.sweep_run import run_sweep
+from tests.probes.runs.plan_sweeps import run_sweep
 
 PLANS = [parse_plan(text) for text in ("backward:1", "causal", "backward:2", "bidirectional:2")]
 KINDS: dict[str, dict[str, Any]] = {

@@ -28,8 +28,8 @@ from probes.latents.word_latents import WordLatents
 from probes.metrics.prediction_metrics import decode_tags
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
-from probes.runs.sweep_run import run_sweep
 from tests.probes.finished_run import opening, require_opening
+from tests.probes.runs.plan_sweeps import run_sweep
 
 pytestmark = pytest.mark.long
 
