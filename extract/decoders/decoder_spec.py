@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
-from extract.errors import DecoderError, UnknownNameError, unknown_name
+from extract.errors import DecoderError, UnknownNameError, require_name, unknown_name
 from extract.records import from_plain, to_plain
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -135,8 +135,7 @@ class DecoderSpec:
                     "weights that sum to 1."
                 )
             object.__setattr__(self, "name", merged_name(parts))
-        if self.dtype not in ("auto", *COMPUTE_DTYPES):
-            raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+        require_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
         self._check_placement()
 
     @property

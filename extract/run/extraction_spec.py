@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from extract.decoders.decoder_spec import split_layers
-from extract.errors import ConfigError, InputError, UnknownNameError, unknown_name
+from extract.errors import ConfigError, InputError, UnknownNameError, require_name
 from extract.inputs.template import TEMPLATES, InputTemplate, split_names
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import (
@@ -54,8 +54,7 @@ class WordSpec:
         """Refuse values outside the tables."""
         read_fields(self)
         check_word_poolings(self.poolings)
-        if self.on_lost not in LOST_POLICIES:
-            raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
+        require_name("policy for lost words", self.on_lost, LOST_POLICIES)
 
 
 @remembers_given
@@ -177,8 +176,7 @@ class ExtractionSpec:
                 f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "
                 "choose the plan 'causal', or another pooling."
             )
-        if self.storage_dtype not in STORAGE_DTYPES:
-            raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
+        require_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")
         self.readings  # noqa: B018 - read, so that views are refused here

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, looked_in, unknown_name
+from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, looked_in, require_name
 from extract.files import DIGEST_BYTES, NO_SPACE, digest_text
 from extract.store.manifest import SCHEMA, STORAGE_DTYPES, Manifest
 from extract.store.structure import Structure, ask_hdf5, read_structure, seal_structure
@@ -56,8 +56,7 @@ Layout = dict[str, ArrayPlace]
 
 def array_shapes(manifest: Manifest) -> Layout:
     """List the arrays of a store with their shapes and stored dtypes, all at offset 0."""
-    if manifest.storage_dtype not in STORAGE_DTYPES:
-        raise unknown_name("storage dtype", manifest.storage_dtype, STORAGE_DTYPES)
+    require_name("storage dtype", manifest.storage_dtype, STORAGE_DTYPES)
     n_rows, n_latents = manifest.n_rows, manifest.n_latents
     arrays: list[tuple[str, tuple[int, ...], str]] = [
         (

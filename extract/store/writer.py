@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder_spec import Layers, select_from
-from extract.errors import CacheError, CacheLockedError, NonFiniteLatentError, unknown_name
+from extract.errors import CacheError, CacheLockedError, NonFiniteLatentError, require_name
 from extract.files import replacing_file
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
@@ -257,8 +257,7 @@ class Selection:
         """Resolve names and texts; raises as `LatentCache.layer`, `rows_of` and `words_of`."""
         cache = self.cache
         for pooling in self.poolings:
-            if pooling not in cache.poolings:
-                raise unknown_name("pooling", pooling, cache.poolings)
+            require_name("pooling", pooling, cache.poolings)
         names = select_from(self.layers, cache.layers)
         arrays = tuple((pooling, layer) for pooling in self.poolings or cache.poolings for layer in names)
         object.__setattr__(self, "arrays", arrays)
@@ -421,8 +420,7 @@ def export_cache(chosen: Selection, file: str | Path) -> Path:
     safetensors every pooling and layer is a tensor in the stored dtype; texts are not stored.
     """
     path = Path(file)
-    if path.suffix not in WRITERS:
-        raise unknown_name("suffix of the file", path.suffix, WRITERS)
+    require_name("suffix of the file", path.suffix, WRITERS)
     with replacing_file(path) as opened:
         WRITERS[path.suffix](chosen, opened)
     return path

@@ -123,15 +123,9 @@ def is_bare_file(name: str) -> bool:
 
 
 def read_bare_file(path: str | Path, roles: Roles | None = None) -> BareFile:
-    """Find out how a file is read and what its columns hold.
+    """Find out how a file is read, by its suffix or, for .txt, its lines, and what its columns hold.
 
-    Args:
-        path: CSV, TSV, JSON, JSON Lines, Parquet, CoNLL columns or CoNLL-U, by its suffix or, for .txt, its lines.
-        roles: Columns that are known.
-
-    Raises:
-        TaskError: The file cannot be read, or a column of it may be one thing or another; says how to name it.
-        UnknownNameError: The file lacks a named column.
+    What the rules do not decide is a TaskError that says how to name it.
     """
     path, roles = Path(path).expanduser(), roles or Roles()
     if roles.label and roles.score:
@@ -174,7 +168,7 @@ def _sniff(path: Path) -> tuple[FileOptions, Values, list[str]] | None:
     if not quoting:
         settings["quoting"] = False
         facts.append("quotes are plain characters")
-    records = [record for _, record in split_records(path, FileOptions(**settings))]
+    records = [record for _, record, _ in split_records(path, FileOptions(**settings))]
     if not _has_header(records):
         settings |= {"header": False, "columns": [f"column{k}" for k in range(1, len(records[0]) + 1)]}
         facts.append("no header")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, runtime_checkable
 
-from extract.errors import ConfigError, HeadError, unknown_name
+from extract.errors import ConfigError, HeadError, require_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -264,8 +264,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
     """Look up a protocol of `PROTOCOLS` for a kind of task, any where empty; `task` is its name, for the message."""
-    if name not in PROTOCOLS:
-        raise unknown_name("protocol", name, PROTOCOLS)
+    require_name("protocol", name, PROTOCOLS)
     protocol = PROTOCOLS[name]
     if kind and protocol.kinds and kind not in protocol.kinds:
         raise ConfigError(
@@ -314,8 +313,7 @@ class EpochOptions(FitOptions):
         """Refuse counts below one and unknown names."""
         super().__post_init__()
         require_counts(self, "every")
-        if self.keep not in KEPT:
-            raise unknown_name("epoch to keep", self.keep, KEPT)
+        require_name("epoch to keep", self.keep, KEPT)
         if self.keep == "best" and self.patience < self.every:
             raise HeadError(
                 f"patience is {self.patience}, but every is {self.every}, so fitting would stop before the first look; "
@@ -338,8 +336,7 @@ PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 def check_loggers(names: Sequence[str]) -> None:
     """Refuse an unknown logger."""
     for name in names:
-        if name not in LOGGERS:
-            raise unknown_name("logger", name, LOGGERS)
+        require_name("logger", name, LOGGERS)
 
 
 def require_loggers(names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold, KFold
 from torch import Tensor, nn
 
 from extract.decoders.decoder_spec import GROUPS, is_number, select_from
-from extract.errors import ConfigError, HeadError, TaskError, unknown_name
+from extract.errors import ConfigError, HeadError, TaskError, require_name
 from probes.data.class_task import ClassTask, NumberTask
 from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
@@ -54,8 +54,7 @@ class ProbeOptions:
     def __post_init__(self) -> None:
         """Refuse what the solver refuses, before anything is extracted."""
         check_strengths(self.Cs)
-        if self.oversampling not in (NO_OVERSAMPLING, *MODES):
-            raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
+        require_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
         require_counts(self, "folds", least=2)
         self.solver()
 

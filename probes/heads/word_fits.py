@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_name
 from extract.records import Values
 from probes.data.word_task import usual_tags
 from probes.fitting.fit import EpochLog, KeepBest, Look
@@ -85,8 +85,7 @@ class ReadingOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges and tables."""
-        if self.decoding not in DECODINGS_FROM:
-            raise unknown_name("decoding", self.decoding, DECODINGS_FROM)
+        require_name("decoding", self.decoding, DECODINGS_FROM)
         self.streaming()
 
     @property
@@ -162,8 +161,7 @@ class TokenOptions(ReadingOptions):
             "class_weights": CLASS_WEIGHTS,
         }
         for name, table in tables.items():
-            if getattr(self, name) not in table:
-                raise unknown_name(name, getattr(self, name), table)
+            require_name(name, getattr(self, name), table)
         require_counts(self, "batch_size", "max_epochs", "patience", "epoch_steps")
         if self.steps < 0:
             raise HeadError(f"steps is {self.steps}; allowed: a whole number of training steps, or 0 to count epochs.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from extract.decoders.decoder_spec import select_from
-from extract.errors import HeadError, TaskError, unknown_name
+from extract.errors import HeadError, TaskError, require_name
 from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
@@ -438,8 +438,7 @@ def split_names(noun: str, text: str, table: Collection[str]) -> tuple[str, ...]
     """Read names of a table joined by `+`, each once; UnknownNameError for another name, HeadError for one twice."""
     names = tuple(text.split("+"))
     for name in names:
-        if name not in table:
-            raise unknown_name(noun, name, table)
+        require_name(noun, name, table)
     if len(set(names)) < len(names):
         raise HeadError(f"{noun} is {text!r}; allowed: names joined by '+', each once.")
     return names

@@ -16,7 +16,7 @@ from scipy.stats import t
 from threadpoolctl import threadpool_limits
 
 from extract.decoders.decoder_spec import Layers, relative_depths, select_from
-from extract.errors import CacheError, ConfigError, TaskError, unknown_name
+from extract.errors import CacheError, ConfigError, TaskError, require_name, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache, open_cache
 from probes.data.pair_task import PairTask
@@ -410,8 +410,7 @@ def measure_geometry(
 
     selected = list(measures) or list(MEASURES)
     for name in selected:
-        if name not in MEASURES:
-            raise unknown_name("measure", name, MEASURES)
+        require_name("measure", name, MEASURES)
     families = list(dict.fromkeys(MEASURES[name].family for name in selected))
     opened = open_cache(cache)
     sample = draw_sample(opened, texts=texts, most_rows=most_rows, seed=seed, standardise=standardise)
@@ -460,8 +459,7 @@ def cosine_with_gold(
     import pandas as pd
 
     require_pairs(task)
-    if metric not in CORRELATIONS:
-        raise unknown_name("metric", metric, CORRELATIONS)
+    require_name("metric", metric, CORRELATIONS)
     opened, part = open_cache(cache), task.rows(split)
     sides = [opened.rows_of(list(part[column])).numpy() for column in ("sentence1", "sentence2")]
     sample = Sample(opened, np.concatenate(sides), np.zeros(2 * len(part), np.int64))

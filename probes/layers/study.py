@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
-from extract.errors import HeadError, InputError, TaskError, unknown_name
+from extract.errors import HeadError, InputError, TaskError, require_name
 from extract.linear import estimated_products
 from extract.poolings.pooling_table import JOIN
 from probes.data.task import Same, Task
@@ -137,8 +137,7 @@ def control_task(task: Same, kind: TaskKind, control: str = "type", seed: int = 
         >>> control.name, control.n_classes
         ('class-sample, control by type (seed 1)', 6)
     """
-    if control not in CONTROLS:
-        raise unknown_name("control", control, CONTROLS)
+    require_name("control", control, CONTROLS)
     require_controls(kind)
     if "train" not in task.splits:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
@@ -305,8 +304,7 @@ class StudyOptions:
         """Refuse unknown views and controls, and numbers out of their ranges."""
         for noun, names, table in (("view of layers", self.views, PARTS), ("control", self.controls, tuple(CONTROLS))):
             for name in names:
-                if name not in table:
-                    raise unknown_name(noun, name, table)
+                require_name(noun, name, table)
         least = {"n_resamples": 100, "orders": 4, "components": 1, "information_components": 1, "most_rows": 100}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_name
 from extract.linear import QuickLinear, is_quick, multiply_each
 
 
@@ -219,8 +219,7 @@ class SolverOptions:
             value = getattr(self, name)
             if value < 1:
                 raise HeadError(f"{name} is {value!r}; allowed: 1 or more. Leave it out for the default.")
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
+        require_name("precision", self.precision, PRECISIONS)
 
     @property
     def dtype(self) -> torch.dtype:

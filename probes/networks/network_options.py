@@ -24,9 +24,6 @@ def check_widths(value: object) -> Widths:
 def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
     """Read a rule for bottlenecks (FREEZE section 4.2.3) as `L` sizes; the upper half are the last `L // 2` layers.
 
-    Raises:
-        HeadError: A rule that cannot be read, sizes below 1, or a list of another length.
-
     Example:
         >>> code_widths("256, upper half D", 5, width=576)
         (256, 256, 256, 576, 576)
