@@ -66,7 +66,6 @@ class MergePart:
     """As `decoder.adapter`, merged into this checkpoint first."""
 
     def __post_init__(self) -> None:
-        """Read a list of adapters."""
         object.__setattr__(self, "adapter", read_adapters(self.adapter))
 
     @property
@@ -217,8 +216,7 @@ def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
-    adapter = read_adapters(values.get("adapter"))
-    return DecoderSpec(**{**values, "adapter": adapter, "merge": tuple(map(_read_part, values.get("merge", ())))})
+    return DecoderSpec(**{**values, "merge": tuple(map(_read_part, values.get("merge", ())))})
 
 
 def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
@@ -234,10 +232,7 @@ def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
 
 def _read_part(values: Any) -> MergePart:
     try:
-        adapter = read_adapters(values.get("adapter"))
-        return MergePart(
-            **{**values, "name": str(values["name"]), "weight": float(values["weight"]), "adapter": adapter}
-        )
+        return MergePart(**{**values, "name": str(values["name"]), "weight": float(values["weight"])})
     except (TypeError, ValueError, KeyError) as error:
         raise DecoderError(
             f"a part of decoder.merge is {values!r}; allowed: name and weight, and perhaps revision and adapter."

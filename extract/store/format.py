@@ -270,7 +270,10 @@ def create_store(path: Path, manifest: Manifest) -> None:
             _lay_out(draft, manifest)
             offsets = [(name, offset) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
             seal_structure(draft, [(offset, arrays[name].n_bytes) for name, offset in offsets])
-            _reserve(draft)
+            with draft.open("r+b") as whole:
+                if hasattr(os, "posix_fallocate"):  # elsewhere a full disk shows when rows are written
+                    os.posix_fallocate(whole.fileno(), 0, os.fstat(whole.fileno()).st_size)
+                os.fsync(whole.fileno())
             try:
                 os.link(draft, path)
             except FileExistsError:
@@ -304,13 +307,6 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
             dataset = h5py.h5d.create(file.require_group(folder or "/").id, last.encode(), dtype, space, plist)
             if is_latent:
                 h5py.Dataset(dataset).attrs["dtype"] = manifest.storage_dtype
-
-
-def _reserve(draft: Path) -> None:
-    with draft.open("r+b") as file:
-        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk shows when rows are written
-            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-        os.fsync(file.fileno())
 
 
 def _sweep_leftovers(path: Path) -> None:

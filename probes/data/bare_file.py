@@ -325,17 +325,16 @@ def _table(
     for role in filter(None, (roles.label, roles.score)):
         if role in [column.name for column in texts]:
             raise TaskError(f"column {role!r} of {path.name} is named as the text and as what is predicted; name two.")
-    split = next((column for column in columns if column.is_named(SPLIT_NAMES) and _is_split(column)), None)
+    named_split = (column for column in columns if column.is_named(SPLIT_NAMES) and column.distinct)
+    split = next((column for column in named_split if all(map(canonical_split, column.distinct))), None)
     target, is_number = _target(path, columns, {*map(id, texts), id(split)}, roles)
     kind = ("pair-files" if len(texts) == 2 else "number-files") if is_number else "class-files"
-    fields = _FIELDS[kind]
-    chosen = dict(zip(fields, [column.name for column in (*texts, target)], strict=False))
-    if kind == "class-files":
-        chosen = {"text": texts[0].name, "label": target.name}
-        if len(texts) == 2:
-            chosen["text2"] = texts[1].name
-        if split is None:
-            settings = {**settings, "rare": "drop"}
+    if is_number:
+        options_of_texts, option = (("sentence1", "sentence2"), "score") if len(texts) == 2 else (("text",), "number")
+    else:
+        options_of_texts, option = ("text", "text2"), "label"
+        settings = settings if split is not None else {**settings, "rare": "drop"}
+    chosen = dict(zip(options_of_texts, [column.name for column in texts], strict=False)) | {option: target.name}
     if split is not None and split.name != "split":
         chosen["split_column"] = split.name
     n_rows = len(table.rows)
@@ -352,14 +351,6 @@ def _table(
     if unused := [column for column in columns if column not in used]:
         clauses.append(f"not read: {_listed(unused)}")
     return BareFile(path, kind, {"files": str(path), **chosen, **settings, "bad_rows": "drop"}, (*clauses, *facts))
-
-
-_FIELDS = {
-    "pair-files": ("sentence1", "sentence2", "score"),
-    "number-files": ("text", "number"),
-    "class-files": ("text", "label"),
-}
-"""Options that name the columns of a task, in order."""
 
 
 def _texts(path: Path, columns: Sequence[Column], named: Sequence[str], roles: Roles) -> list[Column]:
@@ -443,10 +434,6 @@ def _column(table: RawTable, name: str, decimal: str) -> Column:
     cells = [row.values.get(name) for row in table.rows if not row.problem]
     present = [cell for cell in cells if cell is not None and str(cell).strip() not in ("", *MISSING_LABELS)]
     return Column(name, present, decimal)
-
-
-def _is_split(column: Column) -> bool:
-    return bool(column.distinct) and all(map(canonical_split, column.distinct))
 
 
 def _listed(columns: Iterable[Column]) -> str:

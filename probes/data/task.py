@@ -19,6 +19,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from extract.errors import TaskError, require_name, unknown_name
+from extract.inputs.joined_text import plain_text
 from extract.records import Values, to_plain
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
@@ -176,7 +177,7 @@ class Task(ABC):
 
     def plain_texts(self) -> list[str]:
         """List every text of the task once, as strings."""
-        return list(dict.fromkeys(text if isinstance(text, str) else text.text for text in self.texts()))
+        return list(dict.fromkeys(map(plain_text, self.texts())))
 
     def sides(self) -> tuple[list[str], list[str]] | None:
         """List queries and documents, which a template may distinguish; None where all texts are encoded alike."""
@@ -449,7 +450,6 @@ class GradedTask(Task):
         return unique_texts(self.splits, self.text_columns)
 
     def __post_init__(self) -> None:
-        """Refuse splits in which a correlation with the gold is undefined or means nothing."""
         self.check_splits((*self.text_columns, self.gold_column))
         for split, rows in self.splits.items():
             gold = set(rows[self.gold_column])

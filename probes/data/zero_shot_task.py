@@ -59,7 +59,6 @@ class ZeroShotTask(Task):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse splits that cannot be scored."""
         self.check_splits(list(self.columns))
         for split in self.splits:
             self.check_split(split)

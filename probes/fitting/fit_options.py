@@ -286,7 +286,6 @@ class FitOptions:
     """Epochs without a better validation score after which fitting stops."""
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
         require_counts(self, "batch_size", "max_epochs", "patience")
 
 
@@ -310,7 +309,6 @@ class EpochOptions(FitOptions):
     """A name from `KEPT`; `last` never stops early."""
 
     def __post_init__(self) -> None:
-        """Refuse counts below one and unknown names."""
         super().__post_init__()
         require_counts(self, "every")
         require_name("epoch to keep", self.keep, KEPT)

@@ -251,7 +251,6 @@ class ThresholdOptions:
     """Thresholds to choose from: `gaps` (every one that makes a difference) or `hundred` (from 0 to 1)."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside the tables."""
         require_name("kind of cosine", self.kind, ("both", *THRESHOLD_KINDS))
         require_name("thresholds", self.thresholds, THRESHOLDS)
 

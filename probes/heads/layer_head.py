@@ -72,7 +72,6 @@ class FitContext:
     documents: LatentCache | None = None
 
     def __post_init__(self) -> None:
-        """Refuse unknown names before anything is fitted."""
         find_protocol(self.protocol)
         require_name("calibration", self.calibration, CALIBRATIONS)
 

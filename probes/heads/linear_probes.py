@@ -52,7 +52,6 @@ class ProbeOptions:
     """Seed of folds and oversampling."""
 
     def __post_init__(self) -> None:
-        """Refuse what the solver refuses, before anything is extracted."""
         check_strengths(self.Cs)
         require_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
         require_counts(self, "folds", least=2)
@@ -296,7 +295,6 @@ class FewShotOptions:
     """Seed of the draws."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges."""
         require_counts(self, "draws", "rows", "max_iterations")
         if not 0 < self.C < float("inf"):
             raise HeadError(f"C is {self.C}; allowed: a number above 0.")
@@ -427,7 +425,6 @@ class RidgeOptions:
     """Seed of the folds, where rows are not grouped."""
 
     def __post_init__(self) -> None:
-        """Refuse penalties and folds that no probe can be fitted with."""
         if not self.alphas or not all(0 < alpha < np.inf for alpha in self.alphas):
             raise HeadError(f"alphas are {list(self.alphas)}; allowed: one or more finite numbers above 0.")
         require_counts(self, "folds", least=2)

@@ -84,7 +84,6 @@ class ReadingOptions:
     """Memory in MB in which chunks are mixed."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges and tables."""
         require_name("decoding", self.decoding, DECODINGS_FROM)
         self.streaming()
 
@@ -151,7 +150,6 @@ class TokenOptions(ReadingOptions):
     """`none`, or `balanced`: rare classes count as much as frequent ones."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges and tables."""
         super().__post_init__()
         tables = {
             "start": STARTS,
@@ -200,7 +198,6 @@ class LogisticOptions(ReadingOptions):
     """Most L-BFGS iterations."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges and tables."""
         super().__post_init__()
         check_strengths([self.C])
         self.solver("cpu")

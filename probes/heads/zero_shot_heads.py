@@ -47,7 +47,6 @@ class ZeroShotOptions(TransformOptions):
     """A name from `MEASURES`, or several joined by `+`, of which validation chooses one."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names and values out of their ranges."""
         super().__post_init__()
         split_names("similarity", self.similarity, MEASURES)
 

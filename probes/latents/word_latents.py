@@ -104,7 +104,6 @@ class Streaming:
     """Memory in MB for mixing chunks: one half is trained on while the other is filled."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes below one."""
         for name in ("chunk_words", "buffer_mb"):
             if getattr(self, name) < 1:
                 raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
@@ -151,7 +150,6 @@ class InOrder:
         self.reader, self.chunks, self.places = reader, chunks, places
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self.chunks)
 
     def __iter__(self) -> Iterator[WordBatch]:
@@ -205,7 +203,6 @@ class Shuffled:
         self.reader, self._memory, self._batch = reader, [], _Batch(reader)
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
         return self.n_passes * self.n_batches
 
     def __iter__(self) -> Iterator[WordBatch]:

@@ -209,7 +209,6 @@ class SolverOptions:
     """Approximate memory of the problems that are solved together."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name in ("tol", "gap_tol"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
