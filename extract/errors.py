@@ -113,6 +113,13 @@ def require_name(kind: str, value: object, allowed: Collection[str], *, hint: st
         raise unknown_name(kind, value, allowed, hint=hint)
 
 
+def require_counts(options: object, *names: str, least: int = 1, error: type[IcecoreError] = HeadError) -> None:
+    """Refuse options that are below the least count."""
+    for name in names:
+        if getattr(options, name) < least:
+            raise error(f"{name} is {getattr(options, name)}; allowed: a whole number of at least {least}.")
+
+
 def looked_in(path: str | Path) -> str:
     """Say where a relative path was looked for, as the end of a sentence; nothing of an absolute one or an address."""
     is_elsewhere = Path(path).is_absolute() or "://" in str(path)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, runtime_checkable
 
-from extract.errors import ConfigError, HeadError, require_name
+from extract.errors import ConfigError, HeadError, require_counts, require_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -287,13 +287,6 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         require_counts(self, "batch_size", "max_epochs", "patience")
-
-
-def require_counts(options: object, *names: str, least: int = 1) -> None:
-    """Refuse with a HeadError options that are below the least count."""
-    for name in names:
-        if getattr(options, name) < least:
-            raise HeadError(f"{name} is {getattr(options, name)}; allowed: a whole number of at least {least}.")
 
 
 KEPT = {"best": "the epoch with the highest Pearson on the selection split", "last": "the last epoch"}

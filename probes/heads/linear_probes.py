@@ -12,9 +12,8 @@ from sklearn.model_selection import GroupKFold, KFold
 from torch import Tensor, nn
 
 from extract.decoders.decoder_spec import GROUPS, is_number, select_from
-from extract.errors import ConfigError, HeadError, TaskError, require_name
+from extract.errors import ConfigError, HeadError, TaskError, require_counts, require_name
 from probes.data.class_task import ClassTask, NumberTask
-from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose

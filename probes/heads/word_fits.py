@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Float32, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.errors import HeadError, require_name
+from extract.errors import HeadError, require_counts, require_name
 from extract.records import Values
 from probes.data.word_task import usual_tags
 from probes.fitting.fit import EpochLog, KeepBest, Look
-from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch, require_counts
+from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from extract.decoders.decoder_spec import select_from
-from extract.errors import HeadError, TaskError, require_name
+from extract.errors import HeadError, TaskError, require_counts, require_name
 from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
@@ -416,8 +416,7 @@ class TransformOptions:
 
     def __post_init__(self) -> None:
         split_names("transform", self.transform, TRANSFORMS)
-        if self.components < 0:
-            raise HeadError(f"components is {self.components}; allowed: a whole number of at least 0.")
+        require_counts(self, "components", least=0)
         if self.shrinkage is not None and not 0 <= self.shrinkage <= 1:
             raise HeadError(f"shrinkage is {self.shrinkage}; allowed: a number from 0 to 1, or null.")
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
-from extract.errors import HeadError, InputError, TaskError, require_name
+from extract.errors import HeadError, InputError, TaskError, require_counts, require_name
 from extract.linear import estimated_products
 from extract.poolings.pooling_table import JOIN
 from probes.data.task import Same, Task
@@ -252,8 +252,7 @@ class StudyOptions:
                 require_name(noun, name, table)
         least = {"n_resamples": 100, "orders": 4, "components": 1, "information_components": 1, "most_rows": 100}
         for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least {smallest}.")
+            require_counts(self, name, least=smallest)
         if not 0.5 <= self.confidence < 1:
             raise HeadError(f"confidence is {self.confidence}; allowed: 0.5 to below 1, usually 0.95.")
         if self.orders % 2:
