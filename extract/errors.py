@@ -1,6 +1,6 @@
 """The errors a user can meet, each one sentence: what was wrong, the value, what is allowed, what to do next."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -8,7 +8,7 @@ _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(co
 
 
 class IcecoreError(Exception):
-    """Base of every error that is the user can fix; its text is a sentence for a person."""
+    """Base of every error that the user can fix; its text is a sentence for a person."""
 
 
 class UnknownNameError(IcecoreError):
@@ -105,6 +105,19 @@ def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str 
     guess = f": did you mean {near[0]!r}?" if near else "."
     tail = f" {hint}" if hint else ""
     return UnknownNameError(f"unknown {kind} {value!r}{guess} Allowed: {', '.join(names) or '(none)'}.{tail}")
+
+
+def require_name(kind: str, value: object, allowed: Collection[str], *, hint: str = "") -> None:
+    """Refuse a name that is not allowed; arguments as of `unknown_name`."""
+    if value not in allowed:
+        raise unknown_name(kind, value, allowed, hint=hint)
+
+
+def require_counts(options: object, *names: str, least: int = 1, error: type[IcecoreError] = HeadError) -> None:
+    """Refuse options that are below the least count."""
+    for name in names:
+        if getattr(options, name) < least:
+            raise error(f"{name} is {getattr(options, name)}; allowed: a whole number of at least {least}.")
 
 
 def looked_in(path: str | Path) -> str:

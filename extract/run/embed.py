@@ -26,6 +26,7 @@ from extract.inputs.joined_text import (
     AlignedWords,
     JoinedText,
     align_words,
+    plain_text,
     read_spans,
 )
 from extract.inputs.template import InputTemplate
@@ -112,7 +113,7 @@ def keeping_dense(encode: Encoder, decoder: Decoder) -> Encoder:
             n_tokens = max(len(row.ids) for row in item.rows)
             if n_tokens > most:
                 text = texts[item.index - first_index]
-                label = label_text(text.text if isinstance(text, JoinedText) else text, item.index)
+                label = label_text(plain_text(text), item.index)
                 raise InputError(
                     f"{label} takes {n_tokens} tokens, and in rows of more than {most} the sparse attention of the "
                     f"family {decoder.description.family!r} depends on the other rows of a batch; set "
@@ -461,7 +462,9 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
     shares = spec.shares_prefix(len(encoded))
     with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside, shares=shares):
         for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
-            rows = _beginnings([encoded[i] for i in groups[k]], most=most)
+            whole = [encoded[i] for i in groups[k]]  # as many rows as hold `most` tokens; one that holds more is cut
+            n_rows = max(1, most // max(len(row.ids) for row in whole))
+            rows = [_cut(row, most) for row in whole[:n_rows]]
             batch = collate(rows, range(len(rows)))
             began = time.perf_counter()
             pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.layers, reba=spec.reba).cpu()
@@ -477,12 +480,6 @@ def _work(decoder: Decoder, lengths: Sequence[int]) -> float:
     n_weights = sum(weights.numel() for block in decoder.blocks for weights in block.parameters())
     pairs = 2.0 * len(decoder.blocks) * decoder.description.width
     return float(sum(n * (n_weights + pairs * n) for n in lengths))
-
-
-def _beginnings(rows: Sequence[EncodedText], *, most: int) -> list[EncodedText]:
-    """Return as many rows of a batch as hold `most` tokens, at least one, and cut one that holds more by itself."""
-    n_rows = max(1, most // max(len(row.ids) for row in rows))
-    return [_cut(row, most) for row in rows[:n_rows]]
 
 
 def _cut(row: EncodedText, most: int) -> EncodedText:

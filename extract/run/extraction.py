@@ -27,7 +27,7 @@ from extract.decoders.decoder_spec import DecoderSource, select_layers
 from extract.errors import CertificateError, ConfigError, InputError, TruncationWarning
 from extract.files import digest_bytes, digest_module, digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
-from extract.inputs.joined_text import JoinedText, digest_texts, require_words
+from extract.inputs.joined_text import JoinedText, digest_texts, plain_text, require_words
 from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
@@ -210,7 +210,6 @@ class Ahead(Iterator[T]):
         self._futures = deque(self._pool.submit(next, items) for _ in range(ITEMS_AHEAD))
 
     def __next__(self) -> T:
-        """Return the next item, waiting for it."""
         item = self._futures[0].result()  # an error, or the end, stays first
         self._futures.popleft()
         self._futures.append(self._pool.submit(next, self._items))
@@ -400,6 +399,10 @@ def describe_extraction(
     n_pooled = 0 if words is None else len(words.poolings) * len(layers)
     token_bytes = n_pooled * decoder.description.width * 4
     batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
+    placeholder: Plain | None = None
+    if plan.prepend is not None:  # random; its seed gives it again
+        state = draw_placeholder(decoder.description.width, plan.prepend[2]).numpy()
+        placeholder = {"seed": plan.prepend[2], "sha256": digest_bytes(state.astype("<f4").tobytes())}
     own = describe_own(own_names(plan, spec.poolings, None if words is None else words.poolings))
     poolings = {*(spec.poolings if words is None else words.poolings)}
     identity = CacheIdentity(
@@ -416,7 +419,7 @@ def describe_extraction(
         words=words,
         rules=plan.rules or None,
         widths=widths or None,
-        placeholder=None if plan.prepend is None else _describe_placeholder(decoder, plan.prepend[2]),
+        placeholder=placeholder,
         reba=asdict(spec.reba) if REBA & poolings else None,
         own={key: record["sha256"] for key, record in own.items()} or None,
         chat=digest_chat(decoder.tokenizer) if any(t.chat != "none" for t in spec.template.members) else None,
@@ -448,12 +451,6 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
         return None
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
     return WordIdentity(tuple(poolings), spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
-
-
-def _describe_placeholder(decoder: Decoder, seed: int) -> Plain:
-    """Describe the random placeholder, which its seed gives again."""
-    placeholder = draw_placeholder(decoder.description.width, seed).numpy()
-    return {"seed": seed, "sha256": digest_bytes(placeholder.astype("<f4").tobytes())}
 
 
 def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
@@ -538,6 +535,11 @@ class Extraction:
         """Joins the windows of texts."""
         return Joiner(self.manifest.poolings)
 
+    @cached_property
+    def by_length(self) -> NDArray[np.int64]:
+        """Positions of the texts, the shortest first."""
+        return np.argsort([len(plain_text(text)) for text in self.texts], kind="stable")
+
     @property
     def manifest(self) -> Manifest:
         """What the store holds."""
@@ -585,16 +587,14 @@ class Extraction:
 
     def largest_batch(self) -> tuple[int, int]:
         """Estimate rows and tokens of a batch of the longest texts."""
-        lengths = [len(text.text if isinstance(text, JoinedText) else text) for text in self.texts]
-        longest = [self.texts[i] for i in np.argsort(lengths, kind="stable")[-LONGEST:]]
+        longest = [self.texts[i] for i in self.by_length[-LONGEST:]]
         n_tokens = max(len(row.ids) for item in self.encoder(longest) for row in item.rows)
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
     def estimate_tokens(self, share: float) -> int:
         """Estimate the tokens of a share of the rows from texts of every length."""
-        lengths = [len(text.text if isinstance(text, JoinedText) else text) for text in self.texts]
-        ranks = np.unique(np.linspace(0, len(lengths) - 1, MOST_COUNTED).round().astype(int))
-        some = [self.texts[i] for i in np.argsort(lengths, kind="stable")[ranks]]
+        ranks = np.unique(np.linspace(0, len(self.texts) - 1, MOST_COUNTED).round().astype(int))
+        some = [self.texts[i] for i in self.by_length[ranks]]
         n_tokens = sum(len(row.ids) for item in self.encoder(some) for row in item.rows)
         return round(share * n_tokens * len(self.texts) / len(some))
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from extract.decoders.decoder_spec import split_layers
-from extract.errors import ConfigError, InputError, UnknownNameError, unknown_name
+from extract.errors import ConfigError, InputError, UnknownNameError, require_name
 from extract.inputs.template import TEMPLATES, InputTemplate, split_names
 from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.poolings.pooling_table import (
@@ -51,11 +51,9 @@ class WordSpec:
     """A word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside the tables."""
         read_fields(self)
         check_word_poolings(self.poolings)
-        if self.on_lost not in LOST_POLICIES:
-            raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
+        require_name("policy for lost words", self.on_lost, LOST_POLICIES)
 
 
 @remembers_given
@@ -156,7 +154,6 @@ class ExtractionSpec:
         return with_values(self, template=change(self.template), views=views)
 
     def __post_init__(self) -> None:
-        """Refuse values outside the tables."""
         vars(self).pop("readings", None)  # of the record that this one is a changed copy of
         object.__setattr__(self, "layers", split_layers(self.layers))
         read_fields(self)
@@ -177,8 +174,7 @@ class ExtractionSpec:
                 f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "
                 "choose the plan 'causal', or another pooling."
             )
-        if self.storage_dtype not in STORAGE_DTYPES:
-            raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
+        require_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")
         self.readings  # noqa: B018 - read, so that views are refused here

@@ -59,7 +59,6 @@ class RayWorkers:
     """How often a worker is restarted when its process or its node dies; -1: without limit."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         if self.n_workers < 1:
             raise ConfigError(f"the number of Ray workers is {self.n_workers}; allowed: a whole number, at least 1.")
         if self.cpus < 0 or (self.gpus or 0) < 0:

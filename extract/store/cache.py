@@ -26,7 +26,7 @@ from extract.errors import (
     IcecoreError,
     first_line,
     printable,
-    unknown_name,
+    require_name,
 )
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
@@ -544,10 +544,8 @@ class LatentCache:
         return {"n_words": self.n_words, **counts, "n_windows": self.items.lookup.n_split}
 
     def _array(self, layer: str, pooling: str) -> str:
-        if layer not in self.layers:
-            raise unknown_name("layer", layer, self.layers)
-        if pooling not in self.poolings:
-            raise unknown_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
+        require_name("layer", layer, self.layers)
+        require_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
         return latent_path(self.manifest, pooling, layer)
 
     def _torch(self, raw: StoredArray) -> Tensor:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, looked_in, unknown_name
+from extract.errors import CacheError, DiskFullError, IcecoreError, first_line, looked_in, require_name
 from extract.files import DIGEST_BYTES, NO_SPACE, digest_text
 from extract.store.manifest import SCHEMA, STORAGE_DTYPES, Manifest
 from extract.store.structure import Structure, ask_hdf5, read_structure, seal_structure
@@ -56,8 +56,7 @@ Layout = dict[str, ArrayPlace]
 
 def array_shapes(manifest: Manifest) -> Layout:
     """List the arrays of a store with their shapes and stored dtypes, all at offset 0."""
-    if manifest.storage_dtype not in STORAGE_DTYPES:
-        raise unknown_name("storage dtype", manifest.storage_dtype, STORAGE_DTYPES)
+    require_name("storage dtype", manifest.storage_dtype, STORAGE_DTYPES)
     n_rows, n_latents = manifest.n_rows, manifest.n_latents
     arrays: list[tuple[str, tuple[int, ...], str]] = [
         (
@@ -271,7 +270,10 @@ def create_store(path: Path, manifest: Manifest) -> None:
             _lay_out(draft, manifest)
             offsets = [(name, offset) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
             seal_structure(draft, [(offset, arrays[name].n_bytes) for name, offset in offsets])
-            _reserve(draft)
+            with draft.open("r+b") as whole:
+                if hasattr(os, "posix_fallocate"):  # elsewhere a full disk shows when rows are written
+                    os.posix_fallocate(whole.fileno(), 0, os.fstat(whole.fileno()).st_size)
+                os.fsync(whole.fileno())
             try:
                 os.link(draft, path)
             except FileExistsError:
@@ -305,13 +307,6 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
             dataset = h5py.h5d.create(file.require_group(folder or "/").id, last.encode(), dtype, space, plist)
             if is_latent:
                 h5py.Dataset(dataset).attrs["dtype"] = manifest.storage_dtype
-
-
-def _reserve(draft: Path) -> None:
-    with draft.open("r+b") as file:
-        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk shows when rows are written
-            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-        os.fsync(file.fileno())
 
 
 def _sweep_leftovers(path: Path) -> None:

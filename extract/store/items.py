@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheIncompleteError, first_line
 from extract.files import read_file, write_file
-from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts, plain_text
 from extract.store.format import rows_that_count
 from extract.store.reader import StoreReader
 
@@ -68,7 +68,7 @@ class CachedTexts:
 
     def positions_of(self, texts: Sequence[str | JoinedText]) -> Int64[np.ndarray, " B"]:
         """Find the latents of texts, or of all their words where those are stored."""
-        return self.lookup.rows([text if isinstance(text, str) else text.text for text in texts])[0]
+        return self.lookup.rows(list(map(plain_text, texts)))[0]
 
     def words_of(self, texts: Sequence[str | JoinedText]) -> WordPlaces:
         """Find the words of texts; `CacheError` where whole texts are stored."""
@@ -102,7 +102,7 @@ class CachedTexts:
 
     def text_columns(self, texts: Sequence[str | JoinedText]) -> Columns:
         """Write texts into columns with a line for each of their latents."""
-        return {"text": [text if isinstance(text, str) else text.text for text in texts]}
+        return {"text": list(map(plain_text, texts))}
 
 
 class CachedWords(CachedTexts):
@@ -202,10 +202,9 @@ class RowLookup:
         group, is_here = self.find(texts)
         if not is_here.all():
             missing = texts[int(np.argmin(is_here))]
-            text = missing if isinstance(missing, str) else missing.text
             noun = "the text" if isinstance(missing, str) else f"these {len(missing.spans)} words of the text"
             raise CacheError(
-                f"cache {self._name!r} does not hold {noun} {text[:60]!r} "
+                f"cache {self._name!r} does not hold {noun} {plain_text(missing)[:60]!r} "
                 f"({int((~is_here).sum())} of {len(texts)} are missing); extract a cache for these texts."
             )
         counts = self._counts[group]

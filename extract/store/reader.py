@@ -236,7 +236,6 @@ class StoreReader:
         return cls(LocalFiles(path.parent), manifest, {path.name: layout}, name=path)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the maps behind."""
         return {**self.__dict__, "_maps": {}}
 
     @property
@@ -330,7 +329,6 @@ class RowMaps:
         self._n_bytes = self._n_touched = 0
 
     def __reduce__(self) -> "tuple[type[RowMaps], tuple[()]]":
-        """Leave the maps behind."""
         return RowMaps, ()
 
     def map(self, path: Path) -> NDArray[np.uint8]:

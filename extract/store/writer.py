@@ -15,8 +15,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +26,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder_spec import Layers, select_from
-from extract.errors import CacheError, CacheLockedError, NonFiniteLatentError, unknown_name
+from extract.errors import CacheError, CacheLockedError, NonFiniteLatentError, require_name
 from extract.files import replacing_file
 from extract.inputs.batches import Batch
-from extract.inputs.joined_text import JoinedText
+from extract.inputs.joined_text import JoinedText, plain_text
 from extract.poolings.memory import empty_in_pages
 from extract.store.format import (
     CERTIFICATE,
@@ -217,7 +218,7 @@ def name_latent(batch: Batch, number: int, texts: Sequence[str | JoinedText]) ->
     if batch.words is None:
         position = int(batch.positions[number])
         text = texts[position]
-        return f"text {position} ({(text if isinstance(text, str) else text.text)[:40]!r})"
+        return f"text {position} ({plain_text(text)[:40]!r})"
     ends = np.cumsum(batch.words.n_words)
     row = int(np.searchsorted(ends, number, side="right"))
     position = int(batch.positions[row])
@@ -257,8 +258,7 @@ class Selection:
         """Resolve names and texts; raises as `LatentCache.layer`, `rows_of` and `words_of`."""
         cache = self.cache
         for pooling in self.poolings:
-            if pooling not in cache.poolings:
-                raise unknown_name("pooling", pooling, cache.poolings)
+            require_name("pooling", pooling, cache.poolings)
         names = select_from(self.layers, cache.layers)
         arrays = tuple((pooling, layer) for pooling in self.poolings or cache.poolings for layer in names)
         object.__setattr__(self, "arrays", arrays)
@@ -292,10 +292,13 @@ class Selection:
         if not cache.keeps_texts:
             return {}
         texts = [cache.texts[row] for row in rows.tolist()]
-        columns: Columns = {"text": [text if isinstance(text, str) else text.text for text in texts]}
+        columns: Columns = {"text": list(map(plain_text, texts))}
         if cache.is_words:
             of_words = zip(texts, cache.items.keys[:, 2].tolist(), strict=True)
-            columns["word"] = [_word(text, number) for text, number in of_words]
+            columns["word"] = [
+                text.text[slice(*text.spans[number])] if isinstance(text, JoinedText) else ""
+                for text, number in of_words
+            ]
         return columns
 
     def read(self, start: int, stop: int, pooling: str, layer: str) -> Tensor:
@@ -316,13 +319,6 @@ class Selection:
     def metadata(self) -> dict[str, str]:
         """The identity of the cache as metadata of a file."""
         return {METADATA: json.dumps(self.cache.identity.to_plain(), sort_keys=True)}
-
-
-def _word(text: str | JoinedText, number: int) -> str:
-    if isinstance(text, str):
-        return ""
-    start, end = text.spans[number]
-    return text.text[start:end]
 
 
 def arrow_table(chosen: Selection) -> "pa.Table":
@@ -359,26 +355,25 @@ def _record_batches(chosen: Selection) -> Iterator["pa.RecordBatch"]:
         yield pa.RecordBatch.from_pydict({**part, **latents}, metadata=chosen.metadata)
 
 
-def _write_parquet(chosen: Selection, file: BinaryIO) -> None:
-    import pyarrow.parquet as pq
-
+def _write_batches(chosen: Selection, open_writer: Callable[["pa.Schema"], Any]) -> None:
     writer = None
     for batch in _record_batches(chosen):
-        writer = writer or pq.ParquetWriter(file, batch.schema, compression="none", use_dictionary=False)
+        writer = writer or open_writer(batch.schema)
         writer.write_batch(batch)
     if writer:
         writer.close()
+
+
+def _write_parquet(chosen: Selection, file: BinaryIO) -> None:
+    import pyarrow.parquet as pq
+
+    _write_batches(chosen, partial(pq.ParquetWriter, file, compression="none", use_dictionary=False))
 
 
 def _write_arrow(chosen: Selection, file: BinaryIO) -> None:
     import pyarrow as pa
 
-    writer = None
-    for batch in _record_batches(chosen):
-        writer = writer or pa.ipc.new_stream(file, batch.schema)
-        writer.write_batch(batch)
-    if writer:
-        writer.close()
+    _write_batches(chosen, partial(pa.ipc.new_stream, file))
 
 
 def _write_safetensors(chosen: Selection, file: BinaryIO) -> None:
@@ -421,8 +416,7 @@ def export_cache(chosen: Selection, file: str | Path) -> Path:
     safetensors every pooling and layer is a tensor in the stored dtype; texts are not stored.
     """
     path = Path(file)
-    if path.suffix not in WRITERS:
-        raise unknown_name("suffix of the file", path.suffix, WRITERS)
+    require_name("suffix of the file", path.suffix, WRITERS)
     with replacing_file(path) as opened:
         WRITERS[path.suffix](chosen, opened)
     return path

@@ -123,15 +123,9 @@ def is_bare_file(name: str) -> bool:
 
 
 def read_bare_file(path: str | Path, roles: Roles | None = None) -> BareFile:
-    """Find out how a file is read and what its columns hold.
+    """Find out how a file is read, by its suffix or, for .txt, its lines, and what its columns hold.
 
-    Args:
-        path: CSV, TSV, JSON, JSON Lines, Parquet, CoNLL columns or CoNLL-U, by its suffix or, for .txt, its lines.
-        roles: Columns that are known.
-
-    Raises:
-        TaskError: The file cannot be read, or a column of it may be one thing or another; says how to name it.
-        UnknownNameError: The file lacks a named column.
+    What the rules do not decide is a TaskError that says how to name it.
     """
     path, roles = Path(path).expanduser(), roles or Roles()
     if roles.label and roles.score:
@@ -174,7 +168,7 @@ def _sniff(path: Path) -> tuple[FileOptions, Values, list[str]] | None:
     if not quoting:
         settings["quoting"] = False
         facts.append("quotes are plain characters")
-    records = [record for _, record in split_records(path, FileOptions(**settings))]
+    records = [record for _, record, _ in split_records(path, FileOptions(**settings))]
     if not _has_header(records):
         settings |= {"header": False, "columns": [f"column{k}" for k in range(1, len(records[0]) + 1)]}
         facts.append("no header")
@@ -331,17 +325,16 @@ def _table(
     for role in filter(None, (roles.label, roles.score)):
         if role in [column.name for column in texts]:
             raise TaskError(f"column {role!r} of {path.name} is named as the text and as what is predicted; name two.")
-    split = next((column for column in columns if column.is_named(SPLIT_NAMES) and _is_split(column)), None)
+    named_split = (column for column in columns if column.is_named(SPLIT_NAMES) and column.distinct)
+    split = next((column for column in named_split if all(map(canonical_split, column.distinct))), None)
     target, is_number = _target(path, columns, {*map(id, texts), id(split)}, roles)
     kind = ("pair-files" if len(texts) == 2 else "number-files") if is_number else "class-files"
-    fields = _FIELDS[kind]
-    chosen = dict(zip(fields, [column.name for column in (*texts, target)], strict=False))
-    if kind == "class-files":
-        chosen = {"text": texts[0].name, "label": target.name}
-        if len(texts) == 2:
-            chosen["text2"] = texts[1].name
-        if split is None:
-            settings = {**settings, "rare": "drop"}
+    if is_number:
+        options_of_texts, option = (("sentence1", "sentence2"), "score") if len(texts) == 2 else (("text",), "number")
+    else:
+        options_of_texts, option = ("text", "text2"), "label"
+        settings = settings if split is not None else {**settings, "rare": "drop"}
+    chosen = dict(zip(options_of_texts, [column.name for column in texts], strict=False)) | {option: target.name}
     if split is not None and split.name != "split":
         chosen["split_column"] = split.name
     n_rows = len(table.rows)
@@ -358,14 +351,6 @@ def _table(
     if unused := [column for column in columns if column not in used]:
         clauses.append(f"not read: {_listed(unused)}")
     return BareFile(path, kind, {"files": str(path), **chosen, **settings, "bad_rows": "drop"}, (*clauses, *facts))
-
-
-_FIELDS = {
-    "pair-files": ("sentence1", "sentence2", "score"),
-    "number-files": ("text", "number"),
-    "class-files": ("text", "label"),
-}
-"""Options that name the columns of a task, in order."""
 
 
 def _texts(path: Path, columns: Sequence[Column], named: Sequence[str], roles: Roles) -> list[Column]:
@@ -449,10 +434,6 @@ def _column(table: RawTable, name: str, decimal: str) -> Column:
     cells = [row.values.get(name) for row in table.rows if not row.problem]
     present = [cell for cell in cells if cell is not None and str(cell).strip() not in ("", *MISSING_LABELS)]
     return Column(name, present, decimal)
-
-
-def _is_split(column: Column) -> bool:
-    return bool(column.distinct) and all(map(canonical_split, column.distinct))
 
 
 def _listed(columns: Iterable[Column]) -> str:

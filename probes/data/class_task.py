@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 from probes.data.sources import read_hub
 from probes.data.splits import (
     MIN_CLASS_ROWS,
@@ -122,10 +122,6 @@ def _list(names: Sequence[str]) -> str:
 @dataclass(frozen=True, eq=False)
 class ClassTask(Task):
     """Texts (or pairs of texts) with one class each, in train and up to two more splits, checked when built.
-
-    Raises:
-        TaskError: There is no training split, a split is empty, training holds one class only, or a label is no class.
-        UnknownNameError: A split, a column or a metric has another name than those below.
 
     Example:
         >>> rows = {"text": ["a", "b"], "label": [0, 1], "row": [0, 1]}
@@ -468,8 +464,7 @@ def number_classes(
 def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
     label: Label = row.values["label"]
     if isinstance(label, str):
-        if label not in class_names:
-            raise unknown_name("class", label, class_names, hint=f"It is in {row.location}.")
+        require_name("class", label, class_names, hint=f"It is in {row.location}.")
         return list(class_names).index(label)
     if not 0 <= label < len(class_names):
         raise TaskError(
@@ -517,11 +512,6 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     Returns:
         The task, its texts exactly as in the files.
 
-    Raises:
-        TaskError: A file is missing, empty or broken, a row is bad (with file, line, column, value), training holds
-            one class only, labels are of mixed type, or a class is too small to be split.
-        UnknownNameError: A column, split, suffix, class, metric or `bad_rows` is unknown.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "all.tsv")
@@ -556,10 +546,6 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
 
     `hub_id` is a dataset of the hub, or a local folder laid out like one; `config` its configuration, where it has
     several; `revision` a branch, tag or commit. The other options are those of `read_class_files`.
-
-    Raises:
-        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
-        UnknownNameError: A configuration, column, class, metric or `bad_rows` is unknown.
     """
     rule = SplitRule(seed, validation_fraction, rare)
     tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
@@ -632,12 +618,7 @@ def read_number_files(
     split: str | None = None,
     options: FileOptions = DEFAULT_FILES,
 ) -> NumberTask:
-    """Read texts with numbers; options as for `read_class_files`, and `split` as for `read_pair_files`.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, a split has fewer than 8 rows, or its numbers are all equal.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
-    """
+    """Read texts with numbers; options as for `read_class_files`, and `split` as for `read_pair_files`."""
     fields: Fields = {"text": (text, check_text), "number": (number, check_gold), "group": (group, check_group)}
     rows, source, notes = read_rows(files, fields, options)
     rule = SplitRule(options.seed, options.validation_fraction, split=split)

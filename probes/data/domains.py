@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 from probes.data.class_task import ClassTask, assemble_task, class_fields
 from probes.data.sources import (
     PUBMEDQA_FORMS,
@@ -61,17 +61,11 @@ def load_pubmedqa(
     """Read PubMedQA's labelled set: does the abstract answer the question with yes, no or maybe.
 
     The long answer, which reveals the decision, is left out, as in Look Both Ways. 500 test records as published; of
-    the other 500, by default 400 are train and 100 validation.
-
-    Args:
-        folder: Where `ori_pqal.json` and `test_ground_truth.json` are; None is `$ICECORE_DATA/pubmedqa`.
-        text_form: `look-both-ways` (question and contexts glued as by the released code) or `plain` (spaces between).
-        validation_fraction: Part of the training half that becomes validation.
-        seed: Seed of that draw.
-        bad_rows: As in `FileOptions`.
+    the other 500, by default 400 are train and 100 validation. `folder` holds `ori_pqal.json` and
+    `test_ground_truth.json`; None is `$ICECORE_DATA/pubmedqa`. `text_form` is `look-both-ways` (question and contexts
+    glued as by the released code) or `plain` (spaces between).
     """
-    if text_form not in PUBMEDQA_FORMS:
-        raise unknown_name("text_form", text_form, PUBMEDQA_FORMS)
+    require_name("text_form", text_form, PUBMEDQA_FORMS)
     local = need_local("pubmedqa", folder, example=PUBMEDQA_FILES[0])
     records, test_ids = (local.find(file) for file in PUBMEDQA_FILES)
     table = pubmedqa_table(records, test_ids, text_form=text_form)
@@ -90,14 +84,9 @@ def load_chemprot(
 ) -> ClassTask:
     """Read ChemProt: which of 13 relations holds between the marked chemical and protein.
 
-    The official splits, 4,169 / 2,427 / 3,469 as published.
-
-    Args:
-        folder: Where `train.jsonl`, `dev.jsonl` and `test.jsonl` are, with keys `text` and `label` (the files that
-            SciBERT ships as .txt, renamed); None is `$ICECORE_DATA/chemprot` where it exists, else the hub.
-        hub_id: A dataset of the hub with the same columns.
-        revision: Its branch, tag or commit.
-        bad_rows: As in `FileOptions`.
+    The official splits, 4,169 / 2,427 / 3,469 as published. `folder` holds `train.jsonl`, `dev.jsonl` and `test.jsonl`
+    with keys `text` and `label` (the files that SciBERT ships as .txt, renamed); None is `$ICECORE_DATA/chemprot` where
+    it exists, else the hub.
     """
     local = find_local("chemprot", folder)
     if local is None:
@@ -160,15 +149,11 @@ def load_phrasebank(
 ) -> ClassTask:
     """Read Financial PhraseBank: is a sentence of the financial press good, neutral or bad news for an investor.
 
-    Args:
-        folder: Where the `Sentences_*Agree.txt` are; None is `$ICECORE_DATA/financial-phrasebank`.
-        agreement: Which of the four nested files, from 2,264 sentences (`All` annotators agreed) over `75` and `66` per
-            cent to 4,846 (`50`).
-        seed: Seed of the 80/10/10 split; there is no official one.
-        bad_rows: As in `FileOptions`.
+    There are no official splits: they are drawn 80/10/10. `folder` holds the `Sentences_*Agree.txt`; None is
+    `$ICECORE_DATA/financial-phrasebank`. `agreement` chooses one of the four nested files, from 2,264 sentences (`All`
+    annotators agreed) over `75` and `66` per cent to 4,846 (`50`).
     """
-    if agreement not in PHRASEBANK_FILES:
-        raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
+    require_name("agreement", agreement, PHRASEBANK_FILES)
     file = PHRASEBANK_FILES[agreement]
     local = need_local("financial-phrasebank", folder, example=file)
     table = phrasebank_table(local.find(file))
@@ -191,17 +176,8 @@ def load_fiqa(
 
     The challenge's files hold scores; they become classes at `neutral` (0.1, as FinGPT cuts them), and rows of one
     sentence stay together in an 80/10/10 split. The hub's copy, which the released code of Look Both Ways reads, holds
-    classes and splits; that code takes the column `query`, whose texts carry a prompt.
-
-    Args:
-        folder: Where the challenge's JSON files of task 1 are; None is `$ICECORE_DATA/fiqa-sa` where it exists, else
-            the hub.
-        neutral: Scores from `-neutral` up to, not including, `neutral` are neutral; files only.
-        hub_id: A dataset of the hub with a text column and the sentiment in `answer`.
-        revision: Its branch, tag or commit.
-        text: Text column of the hub's copy: `text`, or `query` as in the released code.
-        seed: Seed of the split; files only.
-        bad_rows: As in `FileOptions`.
+    classes and splits; that code takes the column `query` for `text`, whose texts carry a prompt. `folder` holds the
+    challenge's JSON files of task 1; None is `$ICECORE_DATA/fiqa-sa` where it exists, else the hub.
     """
     local = find_local("fiqa-sa", folder)
     if local is None:
@@ -296,17 +272,11 @@ def load_unfair_tos(
 
     The rows are multi-label, most with no label and few with more than one. Look Both Ways gives each one class and
     scores by weighted F1, and does not say how; here a row of several terms takes the first, and the notes count them.
-    The official splits are 5,532 / 2,275 / 1,607 as published.
-
-    Args:
-        hub_id: As for `load_scotus`; a folder holds `unfair_tos/*.parquet`.
-        target: `type` for nine classes (none, or the term), `any` for unfair or not, or the name of one term for that
-            term or not; the eight such tasks together are the multi-label task, one against the rest.
-        revision: Branch, tag or commit of the hub's copy.
-        bad_rows: As in `FileOptions`.
+    The official splits are 5,532 / 2,275 / 1,607 as published. `target` is `type` for nine classes (none, or the term),
+    `any` for unfair or not, or the name of one term for that term or not; the eight such tasks together are the
+    multi-label task, one against the rest. `hub_id` is as for `load_scotus`; a folder holds `unfair_tos/*.parquet`.
     """
-    if target not in ("type", "any", *UNFAIR_TERMS):
-        raise unknown_name("target", target, ("type", "any", *UNFAIR_TERMS))
+    require_name("target", target, ("type", "any", *UNFAIR_TERMS))
     raw, source = _read_lexglue(hub_id, "unfair_tos", revision)
     tables = {split: _one_label(table, target) for split, table in raw.items()}
     rows = check_rows(tables, class_fields(), source=source, bad_rows=bad_rows)

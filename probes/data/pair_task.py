@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 from extract.files import digest_bytes, read_file
 from probes.data.sources import DATA_VARIABLE, find_local, need_local, read_hub
 from probes.data.splits import SplitRule, name_splits
@@ -29,6 +29,7 @@ from probes.data.table_files import (
     check_rows,
     check_text,
     is_number,
+    read_number,
     read_rows,
     read_text,
 )
@@ -127,12 +128,7 @@ def audit_notes(splits: Mapping[str, Pairs]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class PairTask(GradedTask):
-    """Pairs of texts with a gold similarity, in up to three splits, checked when built.
-
-    Raises:
-        TaskError: There is no split, a split has fewer than 8 rows, or its gold is constant or not finite.
-        UnknownNameError: A split or a column has another name than those below.
-    """
+    """Pairs of texts with a gold similarity, in up to three splits, checked when built."""
 
     kind: ClassVar[str] = "pairs"
     columns: ClassVar[Mapping[str, str]] = {
@@ -269,11 +265,6 @@ def read_pair_files(
     Returns:
         The task, its texts exactly as in the files, its notes naming rows dropped, duplicates and overlap.
 
-    Raises:
-        TaskError: A file is missing, empty or broken, a row is bad (with file, line, column, value), a split has fewer
-            than 8 rows, or its gold is constant.
-        UnknownNameError: A column, split, suffix or `bad_rows` is unknown.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "test.tsv")
@@ -316,12 +307,7 @@ def parse_score_range(value: object) -> tuple[float, float]:
 def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error") -> PairTask:
     """Read the English STS Benchmark, gold 0 to 5: 5,749 training, 1,500 validation and 1,379 test pairs.
 
-    Args:
-        folder: Where `stsb-en-train.csv`, `stsb-en-dev.csv` and `stsb-en-test.csv` are; None is `$ICECORE_DATA/stsb`.
-        bad_rows: As in `FileOptions`.
-
-    Raises:
-        TaskError: `ICECORE_DATA` is not set, or a file is missing or broken.
+    `folder` holds `stsb-en-train.csv`, `stsb-en-dev.csv` and `stsb-en-test.csv`; None is `$ICECORE_DATA/stsb`.
     """
     local = need_local("stsb", folder, example=STSB_FILES["train"])
     files = {split: local.find(file) for split, file in STSB_FILES.items()}
@@ -353,21 +339,10 @@ def load_stsb_hub(
     score_range: Sequence[float | int] = (0.0, 1.0),
     bad_rows: str = "error",
 ) -> PairTask:
-    """Load a pair dataset with columns `sentence1`, `sentence2`, `score` through `datasets`.
+    """Load pairs in columns `sentence1`, `sentence2` and `score` through `datasets`; the source names the commit.
 
-    Args:
-        hub_id: A dataset of the hub (the default holds STS-B, gold already scaled to 0..1), or a local folder laid
-            out like one.
-        revision: Branch, tag or commit; None is the main branch.
-        score_range: Lowest and highest gold the dataset can hold.
-        bad_rows: As in `FileOptions`.
-
-    Returns:
-        The task; its source names the commit.
-
-    Raises:
-        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
-        UnknownNameError: A column or `bad_rows` is unknown.
+    `hub_id` is a dataset of the hub (the default holds STS-B, gold already scaled to 0..1), or a local folder laid out
+    like one; `revision` a branch, tag or commit.
     """
     limits = parse_score_range(score_range)
     tables, source = read_hub(hub_id, revision=revision, help_text=_NO_HUB)
@@ -401,15 +376,8 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
 
     Heads fit standardisation on train and choose on validation. SICK-R has both, and gold from 1 to 5; the other sets
     are all test, gold 0 to 5, and take them from another task. Lines without gold, as most of STS2015 and STS2016, are
-    left out. Scores are those of all pairs, of each subset, and the mean over subsets (docs/guide.md).
-
-    Args:
-        folder: Where the files are.
-        name: Name of the task in reports; the folder's name when empty.
-        choose_on: `stsb` or `sts-sample`: the task that gives train and validation; not used for SICK-R.
-
-    Raises:
-        TaskError: No such files, a file without its partner, files of unequal length, or a broken line.
+    left out. Scores are those of all pairs, of each subset, and the mean over subsets (docs/guide.md). `choose_on`,
+    `stsb` or `sts-sample`, is the task that gives train and validation; it is not used for SICK-R.
     """
     base = Path(folder).expanduser()
     if choose_on not in CHOOSE_ON:
@@ -475,10 +443,7 @@ def _read_sick(path: Path) -> Iterator[CheckedRow]:
 
 
 def _number(text: str, path: Path, number: int, lowest: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
+    value = read_number(text)
     if not lowest <= value <= 5:
         raise TaskError(f"{path}, line {number}: the gold is {text.strip()!r}, but {lowest:g} to 5 is needed.")
     return value
@@ -524,8 +489,7 @@ def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
 
     A task without training rows stays as it is; one of which too few are left is refused.
     """
-    if by not in DROPS:
-        raise unknown_name("rows to drop", by, DROPS)
+    require_name("rows to drop", by, DROPS)
     if "train" not in task.splits:
         return task
     mark = pair_is_in if by == "pairs" else sentence_is_in

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from extract.decoders.fetch import ask_commit, hub_endpoint, is_offline
-from extract.errors import TaskError, first_line, looked_in, unknown_name
+from extract.errors import TaskError, first_line, looked_in, require_name, unknown_name
 from probes.data.table_files import (
     PACKED,
     RawRow,
@@ -21,6 +21,7 @@ from probes.data.table_files import (
     parse_json,
     quiet_datasets,
     read_bytes,
+    read_number,
     read_text,
     shorten,
 )
@@ -48,8 +49,7 @@ def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, he
         if config is None or declared_configurations(str(local.absolute())):
             return _read_folder(local, revision, config, root=root)
         folders = sorted(path.name for path in local.iterdir() if path.is_dir() and not path.name.startswith("."))
-        if config not in folders:
-            raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
+        require_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
         return _read_folder(local / config, revision, None, root=root)
     if config is not None:
         snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
@@ -408,15 +408,14 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
     rows: list[RawRow] = []
     for key, record in read_records(path).items():
         for target in record.get("info") or [{}]:
-            score = _as_score(target.get("sentiment_score"))
-            problem, values = "", {}
-            if score is None:
-                value = shorten(target.get("sentiment_score"))
-                problem = f"no score: record {key} holds {value}, but a number is needed"
-            else:
-                label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
-                values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}
-            rows.append(RawRow(len(rows) + 1, values, problem))
+            value, text = target.get("sentiment_score"), record.get("sentence")
+            score = read_number(str(value))
+            label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
+            row = RawRow(len(rows) + 1, {"text": text, "label": label, "sentence": text})
+            if not -1 <= score <= 1:
+                problem = f"no score: record {key} holds {shorten(value)}, but a number is needed"
+                row = RawRow(row.number, {}, problem)
+            rows.append(row)
     return RawTable(str(path), "row", ("text", "label", "sentence"), rows)
 
 
@@ -429,14 +428,6 @@ def rename_labels(table: RawTable, names: Mapping[str, str], *, column: str) -> 
         for row in table.rows
     ]
     return replace(table, rows=rows)
-
-
-def _as_score(value: object) -> float | None:
-    try:
-        score = float(str(value))
-    except ValueError:
-        return None
-    return score if -1 <= score <= 1 else None
 
 
 # WikiText as published, with its tokenisation undone: articles of paragraphs, and sentences.
@@ -475,21 +466,9 @@ class Article:
 def read_wikitext(split: str = "test", folder: str | Path | None = None) -> tuple[list[Article], str]:
     """Read the articles of a split of WikiText-2, and say in a line where they are from.
 
-    Args:
-        split: `validation`, `test` or `train`.
-        folder: Where `wiki.valid.tokens` and its siblings are; None is `$ICECORE_DATA/wikitext2`.
-
-    Raises:
-        TaskError: `ICECORE_DATA` is not set, or the file is missing or holds no article.
-        UnknownNameError: Another split.
-
-    Example:
-        >>> articles, source = read_wikitext("test")  # doctest: +SKIP
-        >>> articles[0].title  # doctest: +SKIP
-        'Robert <unk>'
+    `folder` holds `wiki.valid.tokens` and its siblings; None is `$ICECORE_DATA/wikitext2`.
     """
-    if split not in FILES:
-        raise unknown_name("split of WikiText-2", split, FILES)
+    require_name("split of WikiText-2", split, FILES)
     local = need_local("wikitext2", folder, example=FILES[split][0])
     path = local.find(*FILES[split])
     articles = parse_articles(read_text(path))

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, looked_in, unknown_name
+from extract.errors import TaskError, looked_in, require_name, unknown_name
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -55,8 +55,7 @@ def name_splits(
     if not isinstance(splits, Mapping) or not splits:
         raise TaskError(f"`splits` is {splits!r}, but a mapping is needed, such as {{train: train, test: unseen}}.")
     for name in splits.values():
-        if name not in tables:
-            raise unknown_name("split", name, tables, hint=f"These are the splits of {source}.")
+        require_name("split", name, tables, hint=f"These are the splits of {source}.")
     names = by_split(splits, option="splits", noun="its name in the repository")
     return {split: tables[name] for split, name in names.items()}
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, UnknownNameError, first_line, looked_in, unknown_name
+from extract.errors import TaskError, UnknownNameError, first_line, looked_in, require_name, unknown_name
 from probes.data.splits import SPLITS, canonical_split, files_by_split
 
 PACKED = ".gz"
@@ -100,11 +100,6 @@ def escaped_byte(text: str) -> str:
     """
     match = _ESCAPED.search(text)
     return f"0x{ord(match[0]) - 0xDC00:02x}" if match else ""
-
-
-def without_escapes(text: str) -> str:
-    """Put a replacement character where `read_text` escaped a byte."""
-    return _ESCAPED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def split_lines(text: str) -> list[str]:
@@ -229,8 +224,7 @@ class FileOptions:
             )
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise TaskError(f"`delimiter` is {self.delimiter!r}, but one character is needed, such as ',' or a tab.")
-        if self.decimal not in DECIMALS:
-            raise unknown_name("decimal", self.decimal, DECIMALS)
+        require_name("decimal", self.decimal, DECIMALS)
 
 
 DEFAULT_FILES = FileOptions()
@@ -268,26 +262,12 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES, *, goes_on: bool 
 
 # Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where
 # "None", "NA" and "nan" become missing, "007" becomes 7, a ragged row is padded in silence, and lines are not counted.
-def split_records(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line that each record starts on and its fields, without blank lines."""
-    delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
-    reader = csv.reader(
-        split_lines(read_text(path, encoding=options.encoding)), delimiter=delimiter, quoting=quoting, strict=True
-    )
-    start = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield start, fields
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise _unsplit(path, start, delimiter, error) from error
+def split_records(path: Path, options: FileOptions, *, goes_on: bool = False) -> Iterator[tuple[int, list[str], str]]:
+    """Yield the line that each record starts on, its fields and its problem, without blank lines.
 
-
-def _records_that_go_on(path: Path, options: FileOptions) -> Iterator[tuple[int, list[str], str]]:
-    """Yield records as `split_records` does, each with its problem; one with an open quote ends with its line."""
-    lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=True))
+    Where it `goes_on`, a record with an open quote ends with its line; otherwise that is an error.
+    """
+    lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=goes_on))
     delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
     start, n_broken, problem = 1, 0, ""
@@ -297,32 +277,25 @@ def _records_that_go_on(path: Path, options: FileOptions) -> Iterator[tuple[int,
         try:
             for fields in reader:
                 if fields:
-                    byte = next(filter(None, map(escaped_byte, fields)), "")
+                    byte = next(filter(None, map(escaped_byte, fields)), "") if goes_on else ""
                     problem = f"byte {byte} is not {options.encoding.upper()}" if byte else ""
-                    yield start, list(map(without_escapes, fields)) if byte else fields, problem
+                    whole = [_ESCAPED.sub("\N{REPLACEMENT CHARACTER}", field) for field in fields] if byte else fields
+                    yield start, whole, problem
                 start = first + reader.line_num
             return
         except csv.Error as error:
             n_broken += 1
-            if start == 1 or n_broken > MOST_BROKEN:
-                raise _unsplit(path, start, delimiter, error) from error
+            if not goes_on or start == 1 or n_broken > MOST_BROKEN:
+                raise TaskError(
+                    f"{path}, line {start}: the row that starts here cannot be split at {delimiter!r} ({error}): close "
+                    "the quote, or set `quoting: false` if quotes are plain characters in this file."
+                ) from error
             yield start, [], f"the row cannot be split at {delimiter!r} ({error}): close its quote"
             start += 1
 
 
-def _unsplit(path: Path, line: int, delimiter: str, error: csv.Error) -> TaskError:
-    return TaskError(
-        f"{path}, line {line}: the row that starts here cannot be split at {delimiter!r} ({error}): close the "
-        "quote, or set `quoting: false` if quotes are plain characters in this file."
-    )
-
-
 def _read_delimited(path: Path, options: FileOptions, *, goes_on: bool) -> RawTable:
-    records = (
-        _records_that_go_on(path, options)
-        if goes_on
-        else ((line, fields, "") for line, fields in split_records(path, options))
-    )
+    records = split_records(path, options, goes_on=goes_on)
     if options.header:
         columns = tuple(field.strip() for field in next(records, (0, [], ""))[1])
     elif options.columns is not None:
@@ -330,12 +303,12 @@ def _read_delimited(path: Path, options: FileOptions, *, goes_on: bool) -> RawTa
     else:
         raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
     rows = []
-    for line, fields, found in records:
-        problem = found
-        if len(fields) != len(columns) and not found:
-            problem = f"wrong number of columns: {len(fields)} instead of {len(columns)} in {shorten(fields)}"
+    for line, fields, problem in records:
         is_split = len(fields) == len(columns)
-        rows.append(RawRow(line, dict(zip(columns, fields, strict=True)) if is_split else {}, problem))
+        wrong = (
+            "" if is_split else f"wrong number of columns: {len(fields)} instead of {len(columns)} in {shorten(fields)}"
+        )
+        rows.append(RawRow(line, dict(zip(columns, fields, strict=True)) if is_split else {}, problem or wrong))
     return RawTable(str(path), "line", columns, rows, is_delimited=True)
 
 
@@ -549,6 +522,14 @@ def tag_problem(column: str, tag: str) -> str:
 def is_number(value: object) -> bool:
     """Return whether a value is a number; true and false are not."""
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def read_number(text: str) -> float:
+    """Read a number; NaN for a text that is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _as_number(value: object) -> float | None:

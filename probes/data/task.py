@@ -14,16 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
-from jaxtyping import Int
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name, unknown_name
+from extract.inputs.joined_text import plain_text
 from extract.records import Values, to_plain
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, draw_missing, order_splits
-from probes.data.table_files import CheckedRow, Columns, RawTable, gather_columns, read_lines, read_raw, unknown_column
+from probes.data.table_files import (
+    CheckedRow,
+    Columns,
+    RawTable,
+    gather_columns,
+    read_lines,
+    read_number,
+    read_raw,
+    unknown_column,
+)
 from probes.data.task_table import CORPORA, TASKS, call_loader, load_task
 
 if TYPE_CHECKING:
@@ -80,12 +89,7 @@ def plain_form(text: str) -> str:
 def find_units(columns: Sequence[Sequence[Hashable]], groups: Sequence[str] | None = None) -> Units | None:
     """Join the rows that share a text, in any column and over any number of rows, and those of a group.
 
-    Args:
-        columns: The texts of each row, column by column, compared exactly.
-        groups: The group of each row.
-
-    Returns:
-        The units; None where no text is in two rows, of two groups if there are groups.
+    None where no text is in two rows, of two groups if there are groups. Texts are compared exactly.
 
     Example:
         >>> find_units([["a", "b", "c"], ["x", "y", "x"]]).names
@@ -102,7 +106,10 @@ def find_units(columns: Sequence[Sequence[Hashable]], groups: Sequence[str] | No
     if not is_shared.any():
         return None
     edges = np.concatenate([texts, group[None] + len(codes)])
-    units = _components(edges, n_nodes=len(codes) + int(group.max()) + 1)
+    n_nodes = len(codes) + int(group.max()) + 1
+    ends = np.stack([np.tile(edges[0], len(edges) - 1), edges[1:].ravel()])
+    links = coo_array((np.ones(ends.shape[1], np.int8), ends), shape=(n_nodes, n_nodes))
+    units = np.asarray(connected_components(links, directed=False)[1][edges[0]])
     linked: Literal["", "groups", "texts"] = ""
     if np.bincount(units).max() > MOST_OF_ONE * n_rows:
         linked = "texts" if groups is None else "groups"
@@ -112,13 +119,6 @@ def find_units(columns: Sequence[Sequence[Hashable]], groups: Sequence[str] | No
     first = np.unique(units, return_index=True)[1][units]
     names = tuple(str(row) for row in first.tolist()) if groups is None else tuple(groups[row] for row in first)
     return Units(names, int(is_shared.sum()), linked)
-
-
-def _components(nodes: Int[np.ndarray, "K N"], *, n_nodes: int) -> Int[np.ndarray, " N"]:
-    """Number the connected component of each row, whose nodes are linked."""
-    ends = np.stack([np.tile(nodes[0], len(nodes) - 1), nodes[1:].ravel()])
-    links = coo_array((np.ones(ends.shape[1], np.int8), ends), shape=(n_nodes, n_nodes))
-    return np.asarray(connected_components(links, directed=False)[1][nodes[0]])
 
 
 Kind = str
@@ -177,7 +177,7 @@ class Task(ABC):
 
     def plain_texts(self) -> list[str]:
         """List every text of the task once, as strings."""
-        return list(dict.fromkeys(text if isinstance(text, str) else text.text for text in self.texts()))
+        return list(dict.fromkeys(map(plain_text, self.texts())))
 
     def sides(self) -> tuple[list[str], list[str]] | None:
         """List queries and documents, which a template may distinguish; None where all texts are encoded alike."""
@@ -216,8 +216,7 @@ class Task(ABC):
 
     def rows(self, split: str) -> "datasets.Dataset":
         """Return the rows of one split; reject a split that the task lacks."""
-        if split not in self.splits:
-            raise unknown_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
+        require_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
         return self.splits[split]
 
     def groups(self, split: str) -> tuple[str, ...] | None:
@@ -355,11 +354,9 @@ class Task(ABC):
         if not self.splits:
             raise TaskError(f"task {self.name!r} has no split; give at least one of {', '.join(SPLITS)}.")
         for split, rows in self.splits.items():
-            if split not in SPLITS:
-                raise unknown_name("split", split, SPLITS)
+            require_name("split", split, SPLITS)
             for column in columns:
-                if column not in rows.column_names:
-                    raise unknown_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
+                require_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
             if len(rows) < self.fewest_rows:
                 problem = f"{len(rows)} {self.rows_noun}, but {self.purpose} needs at least {self.fewest_rows}"
                 raise TaskError(
@@ -453,7 +450,6 @@ class GradedTask(Task):
         return unique_texts(self.splits, self.text_columns)
 
     def __post_init__(self) -> None:
-        """Refuse splits in which a correlation with the gold is undefined or means nothing."""
         self.check_splits((*self.text_columns, self.gold_column))
         for split, rows in self.splits.items():
             gold = set(rows[self.gold_column])
@@ -556,14 +552,10 @@ class Corpus:
 def load_generics(folder: str | Path | None = None, *, templated: str = "last", seed: int = 0) -> Corpus:
     """Read generic sentences (GenericsKB: term, sentence and score, separated by tabs), in random order.
 
-    Args:
-        folder: Where `GenericsKB.txt` is; None is `$ICECORE_DATA/genericskb`.
-        templated: Sentences of score 1.0, most of which are templated: `last` puts them after the natural ones, `drop`
-            leaves them out.
-        seed: Seed of the order within the natural and the templated sentences.
+    `folder` holds `GenericsKB.txt`; None is `$ICECORE_DATA/genericskb`. Most sentences of score 1.0 are templated:
+    `templated: last` puts them after the natural ones, `drop` leaves them out.
     """
-    if templated not in ("last", "drop"):
-        raise unknown_name("templated", templated, ("last", "drop"))
+    require_name("templated", templated, ("last", "drop"))
     local = need_local("genericskb", folder, example=GENERICS_FILE)
     path = local.find(GENERICS_FILE)
     natural: list[str] = []
@@ -574,10 +566,7 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
             raise TaskError(
                 f"{path}, line {number} has {len(cells)} cells ({line[:40]!r}); allowed: term, sentence and score."
             )
-        try:
-            score = float(cells[2])
-        except ValueError:
-            score = math.nan
+        score = read_number(cells[2])
         if not math.isfinite(score):
             raise TaskError(f"{path}, line {number} has the score {cells[2][:40]!r}; allowed: a finite number.")
         (templates if score >= 1.0 else natural).append(cells[1].strip())
@@ -603,8 +592,7 @@ def load_hub_texts(
 ) -> Corpus:
     """Read a column of texts of a dataset on the hub, or of a local folder laid out like one."""
     tables, source = read_hub(repository, revision=revision, help_text="give a local file to corpus 'text-file'")
-    if split not in tables:
-        raise unknown_name("split", split, tables)
+    require_name("split", split, tables)
     return make_corpus(Path(repository).name, source, _column(tables[split], column))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 from extract.registry import later, option_names, parameter_names, resolve
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def load_task(name: str, /, **options: object) -> "Task":
         >>> task.kind, task.metrics
         ('words', ('accuracy',))
     """
-    if name not in TASKS:
-        raise unknown_name("task", name, TASKS)
+    require_name("task", name, TASKS)
     renamed = {key: value for key, value in options.items() if key not in RENAMED}
     for old in options.keys() & RENAMED.keys():
         warnings.warn(f"task option {old!r} is now {RENAMED[old]!r}; use the new name.", FutureWarning, stacklevel=2)
@@ -227,8 +226,7 @@ def call_loader(load: Callable[..., Loaded], options: Mapping[str, object], *, o
     types |= shared
     kind = owner.partition(" ")[0]
     for option, value in options.items():
-        if option not in types:
-            raise unknown_name(f"{kind} option", option, types, hint=f"These are the options of {owner}.")
+        require_name(f"{kind} option", option, types, hint=f"These are the options of {owner}.")
         needed = _wrong_type(types[option], value)
         if needed:
             raise TaskError(f"option `{option}` of {owner} is {value!r}, but {needed} is needed.")

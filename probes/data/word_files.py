@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name, unknown_name
 from probes.data.sources import FileNames, data_hint, find_local, need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, files_by_split, find_split_files, name_splits
 from probes.data.table_files import (
@@ -48,15 +48,11 @@ class ColumnFormat:
     """Encoding of a file that is not UTF-8; None rejects such a file."""
 
     def __post_init__(self) -> None:
-        if WORD not in self.columns:
-            raise unknown_name(
-                "column", WORD, self.columns, hint=f"`columns` must call the column of the words {WORD!r}."
-            )
+        require_name("column", WORD, self.columns, hint=f"`columns` must call the column of the words {WORD!r}.")
         repeated = sorted({name for name in self.columns if self.columns.count(name) > 1})
         if repeated:
             raise TaskError(f"`columns` names {repeated[0]!r} twice: every column needs its own name.")
-        if self.separator not in SEPARATORS:
-            raise unknown_name("separator", self.separator, SEPARATORS)
+        require_name("separator", self.separator, SEPARATORS)
 
 
 def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> SentenceTable:
@@ -268,8 +264,7 @@ def read_conllu(path: Path, tags: str) -> SentenceTable:
     `space_after` rebuilds the text; documents are those of `# newdoc`; the notes count ranges such as 1-2 and empty
     nodes such as 1.1, which are no words, and sentences whose words do not rebuild `# text`.
     """
-    if tags not in TAG_COLUMNS:
-        raise unknown_name("column", tags, TAG_COLUMNS, hint="These columns of CoNLL-U hold one tag a word.")
+    require_name("column", tags, TAG_COLUMNS, hint="These columns of CoNLL-U hold one tag a word.")
     reader = _Reader(path, tags)
     for block in _blocks(read_lines(path)):
         reader.read(block)
@@ -326,11 +321,6 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         seed: Seed of that draw.
         name: Name of the task in reports.
 
-    Raises:
-        TaskError: A file is missing, empty or broken (with file, line and value), schemes are mixed, or the task cannot
-            be used.
-        UnknownNameError: A split, column, metric, scheme or separator is unknown.
-
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
@@ -383,25 +373,10 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
 ) -> WordTask:
     """Load a token dataset by its column names through `datasets`; the source names the commit.
 
-    Args:
-        hub_id: A dataset of the hub, or a local folder laid out like one.
-        config: Its configuration, where the repository keeps several.
-        revision: Branch, tag or commit; None is the main branch.
-        splits: Split (train, validation, test) to its name in the repository; None takes the usual names and leaves
-            other splits out.
-        words: Column of the lists of words.
-        tags: Column of the lists of tags: texts, or whole numbers whose names the dataset declares.
-        document: Column that names the document of a sentence; None where there is none.
-        metric: As in `load_word_files`.
-        scheme: As in `load_word_files`.
-        validation_fraction: Share of the training sentences to hold out where the dataset has no validation split; 0
-            holds out none.
-        seed: Seed of that draw, by sentence.
-
-    Raises:
-        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), a row is bad, schemes are
-            mixed, no split has a usual name, or nothing can be held out.
-        UnknownNameError: A configuration, split, column, metric or scheme is unknown.
+    `splits` maps train, validation and test to their names in the repository; None takes the usual names and leaves
+    other splits out. `words` and `tags` are columns of lists; tags are texts, or whole numbers whose names the dataset
+    declares. `validation_fraction` of the training sentences is held out where there is no validation split; 0 holds
+    out none. Other options are those of `load_class_hub` and `load_word_files`.
     """
     columns = TokenColumns(words, tags, document, needs_document=document is not None)
     raw, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
@@ -453,15 +428,10 @@ def load_conll2003(
 ) -> WordTask:
     """Load CoNLL-2003 English: entities, chunks or parts of speech of Reuters news.
 
-    The published files have 14,041 training, 3,250 validation and 3,453 test sentences.
-
-    Args:
-        tags: `ner`, `chunk` or `pos`.
-        folder: Where `eng.train`, `eng.testa` and `eng.testb` (or train.txt, valid.txt, test.txt) are; None is
-            `$ICECORE_DATA/conll2003` where that folder exists, else the hub.
-        hub_id: A dataset of the hub, or a local folder laid out like one, with lists `tokens` and `ner_tags`.
-        revision: Branch, tag or commit of the hub; None is the main branch.
-        scheme: `auto` finds the IOB1 of the published files and the IOB2 of the hub.
+    The published files have 14,041 training, 3,250 validation and 3,453 test sentences; `tags` are `ner`, `chunk` or
+    `pos`. `folder` holds `eng.train`, `eng.testa` and `eng.testb` (or train.txt, valid.txt, test.txt); None is
+    `$ICECORE_DATA/conll2003` where that exists, else the hub. `scheme: auto` finds the IOB1 of the published files and
+    the IOB2 of the hub.
     """
     tables, source = _read_conll(
         "conll2003", CONLL2003_COLUMNS, CONLL2003_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
@@ -483,17 +453,9 @@ def load_conll2000(
 ) -> WordTask:
     """Load CoNLL-2000: chunks or parts of speech of the Wall Street Journal, with a validation split held out of train.
 
-    The published files have 8,936 training and 2,012 test sentences.
-
-    Args:
-        tags: `chunk` or `pos`.
-        folder: Where `train.txt` and `test.txt` are, packed as they are published (.gz) or not; None is
-            `$ICECORE_DATA/conll2000` where that folder exists, else the hub.
-        hub_id: A dataset of the hub, or a local folder laid out like one, with lists `tokens` and `chunk_tags`.
-        revision: Branch, tag or commit of the hub; None is the main branch.
-        validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
-        seed: Seed of that draw, by sentence.
-        scheme: `auto` finds the IOB2 of the published files.
+    The published files have 8,936 training and 2,012 test sentences; `tags` are `chunk` or `pos`. `folder` holds
+    `train.txt` and `test.txt`, packed as they are published (.gz) or not; None is `$ICECORE_DATA/conll2000` where that
+    exists, else the hub.
     """
     tables, source = _read_conll(
         "conll2000", CONLL2000_COLUMNS, CONLL2000_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
@@ -516,15 +478,9 @@ def load_financial_ner(
     """Load the financial agreements of Alvarado et al. (2015): persons, places, organisations, other names.
 
     Look Both Ways' financial NER. The agreements were filed with the US Securities and Exchange Commission; parties are
-    often called Lender and Borrower, which are tagged as persons. The published files have 41,010 training and 13,246
-    test words.
-
-    Args:
-        folder: Where `FIN5.txt` (train) and `FIN3.txt` (test) are, columns word, part of speech, a dash, tag; None is
-            `$ICECORE_DATA/financial-ner`.
-        validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
-        seed: Seed of that draw, by sentence.
-        scheme: `auto` finds the scheme of the published files.
+    often called Lender and Borrower, which are tagged as persons. The published files have 41,010 training words, of
+    which a part is held out for validation, and 13,246 test words. `folder` holds `FIN5.txt` (train) and `FIN3.txt`
+    (test), columns word, part of speech, a dash, tag; None is `$ICECORE_DATA/financial-ner`.
     """
     read = partial(read_columns, tags="ner", file_format=FINANCE_FORMAT)
     tables, source = need_local("financial-ner", folder, example="FIN5.txt").read(FINANCE_FILES, read)
@@ -548,11 +504,8 @@ def load_wnut17(folder: str | Path | None = None, *, scheme: str = "auto") -> Wo
 def load_ud_ewt(tags: str = "upos", *, folder: str | Path | None = None) -> WordTask:
     """Load the English Web Treebank of Universal Dependencies: parts of speech.
 
-    12,544 training, 2,001 validation and 2,077 test sentences.
-
-    Args:
-        tags: `upos` (17 universal tags) or `xpos` (Penn Treebank tags).
-        folder: Where `en_ewt-ud-train.conllu` and its siblings are; None is `$ICECORE_DATA/ud-ewt`.
+    12,544 training, 2,001 validation and 2,077 test sentences; `tags` are `upos` (17 universal tags) or `xpos` (Penn
+    Treebank tags). `folder` holds `en_ewt-ud-train.conllu` and its siblings; None is `$ICECORE_DATA/ud-ewt`.
     """
     _check_tags(tags, ("upos", "xpos"))
     local = need_local("ud-ewt", folder, example=UD_EWT_FILES["train"][0])
@@ -580,8 +533,7 @@ def load_words_sample(tags: str = "ner") -> WordTask:
 
 
 def _check_tags(tags: str, allowed: tuple[str, ...]) -> None:
-    if tags not in allowed:
-        raise unknown_name("column of tags", tags, allowed)
+    require_name("column of tags", tags, allowed)
 
 
 def _metric(tags: str) -> WordMetric:

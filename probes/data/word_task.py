@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name, unknown_name
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import cut_at_tokens
@@ -165,13 +165,7 @@ def to_iob2(
 
 @dataclass(frozen=True, eq=False)
 class WordTask(Task):
-    """Sentences with one tag a word, in up to three splits, checked when built.
-
-    Raises:
-        TaskError: There is no split, a split has no sentence, a row's lists differ in length, a span task has tags
-            other than IOB2 or a split without a span, or all words have one tag.
-        UnknownNameError: A split, a column or the metric has another name than those below.
-    """
+    """Sentences with one tag a word, in up to three splits, checked when built."""
 
     kind: ClassVar[str] = "words"
     columns: ClassVar[Mapping[str, str]] = {
@@ -198,8 +192,7 @@ class WordTask(Task):
     """The metric alone."""
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            raise unknown_name("metric", self.metric, METRICS)
+        require_name("metric", self.metric, METRICS)
         object.__setattr__(self, "metrics", (self.metric,))
         self.check_splits(list(self.columns))
         for split, rows in self.splits.items():
@@ -363,8 +356,7 @@ def build_task(
     `auto` scores spans if every tag of every split is a span tag, accuracy if none but O is one, and detects the scheme
     over all splits at once; `tolerance` is the share of the tags other than O that may break it. `notes` come first.
     """
-    if metric not in ("auto", *METRICS):
-        raise unknown_name("metric", metric, ["auto", *METRICS])
+    require_name("metric", metric, ["auto", *METRICS])
     ordered = {split: tables[split] for split in order_splits(tables)}
     table_rows = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
     tags = [table.sentences[row].tags for table, row in table_rows]

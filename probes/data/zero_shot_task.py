@@ -59,7 +59,6 @@ class ZeroShotTask(Task):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse splits that cannot be scored."""
         self.check_splits(list(self.columns))
         for split in self.splits:
             self.check_split(split)
@@ -369,12 +368,7 @@ def read_clustering_files(
     label: str = "label",
     options: FileOptions = ZERO_SHOT_FILES,
 ) -> ClusteringTask:
-    """Read texts with labels; options as for `read_reranking_files`.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or a split has one label, or as many as rows.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
-    """
+    """Read texts with labels; options as for `read_reranking_files`."""
     fields: Fields = {"text": (text, check_text), "label": (label, lambda *cell: str(check_label(*cell)))}
     return build_task(ClusteringTask, read_rows(files, fields, options), name=name, options=options)
 
@@ -389,21 +383,7 @@ def read_pair_class_files(
     alike_from: float = 1.0,
     options: FileOptions = ZERO_SHOT_FILES,
 ) -> PairClassTask:
-    """Read pairs of texts that are alike or not; other options as for `read_reranking_files`.
-
-    Args:
-        files: As for `read_reranking_files`.
-        name: Name of the task in reports.
-        text1: Column of the first text.
-        text2: Column of the second text.
-        label: Column of a number.
-        alike_from: The lowest number of a pair that is alike; 1 for labels of 0 and 1.
-        options: How the files are read and split; options of the task by their own names.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or all pairs of a split are alike, or none.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
-    """
+    """Read pairs of texts that are alike or not; `label` is a number, of pairs that are alike at least `alike_from`."""
     fields: Fields = {
         "text1": (text1, check_text),
         "text2": (text2, check_text),
@@ -420,12 +400,7 @@ def read_bitext_files(
     text2: str = "text2",
     options: FileOptions = ZERO_SHOT_FILES,
 ) -> BitextTask:
-    """Read texts with their translations; options as for `read_pair_class_files`.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or a text is on one side of a split twice.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
-    """
+    """Read texts with their translations; options as for `read_pair_class_files`."""
     fields: Fields = {"text1": (text1, check_text), "text2": (text2, check_text)}
     return build_task(BitextTask, read_rows(files, fields, options), name=name, options=options)
 
@@ -453,19 +428,10 @@ def read_odd_files(
     odd: str = "odd",
     options: FileOptions = ZERO_SHOT_FILES,
 ) -> OddOneOutTask:
-    """Read questions of several sentences, a row each, of which one uses a word in another sense.
+    """Read questions of several sentences, of which one uses a word in another sense.
 
-    Args:
-        files: As for `read_reranking_files`.
-        name: Name of the task in reports.
-        question: Column of the name of the question, in a row for each of its sentences.
-        sentence: Column of the sentence, the word in [brackets].
-        odd: Column of 1 for the sentence with the other sense, else 0.
-        options: How the files are read and split; options of the task by their own names.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or a question has not exactly one odd sentence.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    There is a row for each sentence: the name of its question, the sentence with the word in [brackets], and in the
+    column `odd` 1 for the sentence with the other sense, else 0.
     """
     fields: Fields = {
         "id": (question, check_group),
@@ -516,20 +482,8 @@ def read_sense_files(
 ) -> OddOneOutTask:
     """Read questions of word sense as C-SEM and ReBA publish them: SLPWC_v1.csv and WSD_v1.csv.
 
-    A row is a question with its word in quotes, four sentences and the letter of the odd one. The word is marked where
-    a sentence has it first, as ReBA's released code reads it.
-
-    Args:
-        files: As for `read_reranking_files`.
-        name: Name of the task in reports.
-        question: Column of the question.
-        sentences: Columns of the sentences A to D; `选项1` to `选项4` when absent.
-        answer: Column of the letter.
-        options: How the files are read and split; options of the task by their own names.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or a sentence does not have the word.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    A row is a question with its word in quotes, four sentences (`选项1` to `选项4` when no columns are named) and the
+    letter of the odd one. The word is marked where a sentence has it first, as ReBA's released code reads it.
     """
     columns = tuple(sentences or (f"选项{number}" for number in range(1, len(CHOICES) + 1)))
     if len(columns) != len(CHOICES):
@@ -674,20 +628,11 @@ def read_retrieval_files(
 ) -> RetrievalTask:
     """Read a retrieval task in BEIR's layout.
 
-    Args:
-        folder: Where the files are.
-        name: Name of the task in reports; the folder's name when empty.
-        corpus: File of documents with the columns `_id`, `text` and perhaps `title`, which is put before the text.
-        queries: File of queries with the columns `_id` and `text`. Those without a relevant document are left out.
-        qrels: Folder with `train.tsv`, `dev.tsv` and `test.tsv`, some of them; or a mapping of splits to files; or one
-            file, perhaps with a column `split`. Columns `query-id`, `corpus-id` and `score`, the grade.
-        bad_rows: As in `FileOptions`.
-        validation_fraction: Part of the queries of train, or else of test, that becomes validation where there is none.
-        seed: Seed of that draw.
-
-    Raises:
-        TaskError: A file is missing or broken, a row is bad, or qrels name an unknown query or document.
-        UnknownNameError: A column, split, suffix or `bad_rows` is unknown.
+    Documents have the columns `_id`, `text` and perhaps `title`, which is put before the text; queries `_id` and
+    `text`, and those without a relevant document are left out. `qrels` is a folder with `train.tsv`, `dev.tsv` and
+    `test.tsv`, some of them, a mapping of splits to files, or one file, perhaps with a column `split`; its columns are
+    `query-id`, `corpus-id` and `score`, the grade. `validation_fraction` of the queries of train, or else of test,
+    becomes validation where there is none.
     """
     base = Path(folder).expanduser()
     options = FileOptions(bad_rows=bad_rows, validation_fraction=validation_fraction, seed=seed)
@@ -756,19 +701,9 @@ def read_reranking_files(
     relevance: str = "relevance",
     options: FileOptions = ZERO_SHOT_FILES,
 ) -> RerankingTask:
-    """Read a reranking task from files with a row per query and candidate.
+    """Read a reranking task from files with a row per query, candidate and its grade, which above 0 is relevant.
 
-    Args:
-        files: Split to its file, or one file, perhaps with a column of splits; read as by `read_pair_files`.
-        name: Name of the task in reports.
-        query: Column of the query; rows of one query and split are its candidates.
-        document: Column of the candidate.
-        relevance: Column of its grade; above 0 is relevant.
-        options: How the files are read and split; options of the task by their own names.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or a query has no relevant candidate.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    Rows of one query and split are its candidates. Files are read as by `read_pair_files`.
     """
     fields: Fields = {
         "query": (query, check_text),
@@ -792,19 +727,7 @@ def read_triple_files(
 ) -> RerankingTask:
     """Read triples from files, as queries with two candidates each: is the positive nearer to its anchor?
 
-    The share of triples that are right is twice the mean reciprocal rank less one.
-
-    Args:
-        files: Split to its file, or one file, perhaps with a column of splits; read as by `read_pair_files`.
-        name: Name of the task in reports.
-        anchor: Column of the text that the two others are compared with.
-        positive: Column of the text that belongs to the anchor.
-        negative: Column of the text that does not.
-        options: How the files are read and split; options of the task by their own names.
-
-    Raises:
-        TaskError: A file is broken, a row is bad, or no triple is left once those whose texts are equal are left out.
-        UnknownNameError: An unknown column, split, suffix or `bad_rows`.
+    The share of triples that are right is twice the mean reciprocal rank less one. Triples of equal texts are left out.
     """
     columns = {"query": anchor, "positive": positive, "negative": negative}
     triples = read_rows(files, {field: (column, check_text) for field, column in columns.items()}, options)

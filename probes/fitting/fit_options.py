@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, runtime_checkable
 
-from extract.errors import ConfigError, HeadError, unknown_name
+from extract.errors import ConfigError, HeadError, require_counts, require_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -264,8 +264,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
     """Look up a protocol of `PROTOCOLS` for a kind of task, any where empty; `task` is its name, for the message."""
-    if name not in PROTOCOLS:
-        raise unknown_name("protocol", name, PROTOCOLS)
+    require_name("protocol", name, PROTOCOLS)
     protocol = PROTOCOLS[name]
     if kind and protocol.kinds and kind not in protocol.kinds:
         raise ConfigError(
@@ -287,15 +286,7 @@ class FitOptions:
     """Epochs without a better validation score after which fitting stops."""
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
         require_counts(self, "batch_size", "max_epochs", "patience")
-
-
-def require_counts(options: object, *names: str, least: int = 1) -> None:
-    """Refuse with a HeadError options that are below the least count."""
-    for name in names:
-        if getattr(options, name) < least:
-            raise HeadError(f"{name} is {getattr(options, name)}; allowed: a whole number of at least {least}.")
 
 
 KEPT = {"best": "the epoch with the highest Pearson on the selection split", "last": "the last epoch"}
@@ -311,11 +302,9 @@ class EpochOptions(FitOptions):
     """A name from `KEPT`; `last` never stops early."""
 
     def __post_init__(self) -> None:
-        """Refuse counts below one and unknown names."""
         super().__post_init__()
         require_counts(self, "every")
-        if self.keep not in KEPT:
-            raise unknown_name("epoch to keep", self.keep, KEPT)
+        require_name("epoch to keep", self.keep, KEPT)
         if self.keep == "best" and self.patience < self.every:
             raise HeadError(
                 f"patience is {self.patience}, but every is {self.every}, so fitting would stop before the first look; "
@@ -338,8 +327,7 @@ PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 def check_loggers(names: Sequence[str]) -> None:
     """Refuse an unknown logger."""
     for name in names:
-        if name not in LOGGERS:
-            raise unknown_name("logger", name, LOGGERS)
+        require_name("logger", name, LOGGERS)
 
 
 def require_loggers(names: Sequence[str]) -> None:

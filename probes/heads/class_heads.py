@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extract.errors import ConfigError, HeadError, TaskError, unknown_name
+from extract.errors import ConfigError, HeadError, TaskError, require_name
 from extract.records import Values
 from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
@@ -27,7 +27,6 @@ from probes.latents.text_latents import (
     standardise_chunks,
 )
 from probes.logistic.problem import check_finite
-from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_class_seeds
 from probes.metrics.prediction_metrics import score_classes
 from probes.networks.pair_networks import cosine
 
@@ -102,16 +101,6 @@ class ClassLayerHead(LayerHead[M]):
     def predict(self, module: M, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict the classes of a split."""
         return dict.fromkeys(self.task.metrics, self.classify(module, layer, split)[None])
-
-    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
-        """Score the classes of a split."""
-        return summarise_class_seeds(
-            predicted,
-            self.task.labels(split),
-            metric=metric,
-            groups=self.task.units(split),
-            resampling=Resampling(self.context.n_resamples),
-        )
 
     def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:
         """Score 1 for the right class."""
@@ -262,11 +251,8 @@ class ThresholdOptions:
     """Thresholds to choose from: `gaps` (every one that makes a difference) or `hundred` (from 0 to 1)."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside the tables."""
-        if self.kind not in ("both", *THRESHOLD_KINDS):
-            raise unknown_name("kind of cosine", self.kind, ("both", *THRESHOLD_KINDS))
-        if self.thresholds not in THRESHOLDS:
-            raise unknown_name("thresholds", self.thresholds, THRESHOLDS)
+        require_name("kind of cosine", self.kind, ("both", *THRESHOLD_KINDS))
+        require_name("thresholds", self.thresholds, THRESHOLDS)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from extract.decoders.decoder_spec import split_layers
-from extract.errors import ConfigError, IcecoreError, InputError, UnknownNameError, unknown_name
+from extract.errors import ConfigError, IcecoreError, InputError, UnknownNameError, require_name, unknown_name
 from extract.registry import Later, add_own, find_own, later, option_names, resolve
 from probes.fitting.fit_options import EpochOptions, FitOptions, Options, find_protocol
 from probes.networks.network_options import Widths, check_widths
@@ -115,8 +115,7 @@ def require_known(name: str, sources: Sequence[object], options: Options, *, oth
     """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
     allowed = [*(option for source in sources for option in option_names(source)), *others]
     for key in options:
-        if key not in allowed:
-            raise unknown_name(f"{name} option", key, allowed)
+        require_name(f"{name} option", key, allowed)
 
 
 def _build(source: object, values: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_name, unknown_name
 from extract.files import digest_json
 from extract.poolings.pooling_table import split_poolings
 from extract.records import Values
@@ -31,7 +31,7 @@ from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit
 from probes.heads.head_table import AUTOENCODER, HEADS, HeadOptions, Purpose
 from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.text_latents import Channels, channels_of, join_pair
-from probes.metrics.bootstrap import SeedSummary, UnitScorer
+from probes.metrics.bootstrap import Resampling, SeedSummary, UnitScorer
 from probes.metrics.prediction_metrics import CALIBRATIONS
 from probes.networks.layerwise_networks import LayerAutoencoder
 
@@ -72,10 +72,8 @@ class FitContext:
     documents: LatentCache | None = None
 
     def __post_init__(self) -> None:
-        """Refuse unknown names before anything is fitted."""
         find_protocol(self.protocol)
-        if self.calibration not in CALIBRATIONS:
-            raise unknown_name("calibration", self.calibration, CALIBRATIONS)
+        require_name("calibration", self.calibration, CALIBRATIONS)
 
     def identify(self, *head: Any, more: Sequence[Any] = (), reads_test: bool = False) -> str:
         """Digest all that decides a fit: the head, its name first, latents and rows it sees, versions, and `more`."""
@@ -294,9 +292,14 @@ class LayerHead(Head, Generic[M]):
     def predict(self, module: M, layer: int, split: str) -> Mapping[str, Rows]:
         """Predict a split: metric to what it is computed from, `(S, N)` for seeds or draws, mostly one."""
 
-    @abstractmethod
+    def scorer(self, split: str, metric: str) -> UnitScorer:
+        """Return how predictions of a split are scored."""
+        scorer: UnitScorer = self.task.scorer(split, metric)
+        return scorer
+
     def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
         """Score predictions `(S, N)` of a split."""
+        return self.scorer(split, metric).summarise(predicted, Resampling(self.context.n_resamples))
 
     @abstractmethod
     def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:

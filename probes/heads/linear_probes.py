@@ -12,9 +12,8 @@ from sklearn.model_selection import GroupKFold, KFold
 from torch import Tensor, nn
 
 from extract.decoders.decoder_spec import GROUPS, is_number, select_from
-from extract.errors import ConfigError, HeadError, TaskError, unknown_name
+from extract.errors import ConfigError, HeadError, TaskError, require_counts, require_name
 from probes.data.class_task import ClassTask, NumberTask
-from probes.fitting.fit_options import require_counts
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
@@ -52,10 +51,8 @@ class ProbeOptions:
     """Seed of folds and oversampling."""
 
     def __post_init__(self) -> None:
-        """Refuse what the solver refuses, before anything is extracted."""
         check_strengths(self.Cs)
-        if self.oversampling not in (NO_OVERSAMPLING, *MODES):
-            raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
+        require_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
         require_counts(self, "folds", least=2)
         self.solver()
 
@@ -297,7 +294,6 @@ class FewShotOptions:
     """Seed of the draws."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges."""
         require_counts(self, "draws", "rows", "max_iterations")
         if not 0 < self.C < float("inf"):
             raise HeadError(f"C is {self.C}; allowed: a number above 0.")
@@ -428,7 +424,6 @@ class RidgeOptions:
     """Seed of the folds, where rows are not grouped."""
 
     def __post_init__(self) -> None:
-        """Refuse penalties and folds that no probe can be fitted with."""
         if not self.alphas or not all(0 < alpha < np.inf for alpha in self.alphas):
             raise HeadError(f"alphas are {list(self.alphas)}; allowed: one or more finite numbers above 0.")
         require_counts(self, "folds", least=2)

@@ -398,7 +398,9 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, str], tuple[Curve
     first = fitted[0]
     if not isinstance(first.head, LayerCosine):
         contributions = [layer_contributions(seed.head, seed.data) for seed in fitted]
-        return {}, (), {"contributions": to_plain(average_contributions(contributions))}
+        alone, without = np.mean([[one.alone, one.without] for one in contributions], axis=0).tolist()
+        mean = replace(contributions[0], alone=tuple(alone), without=tuple(without))
+        return {}, (), {"contributions": to_plain(mean)}
     kind, layer = first.head.chosen.tolist()
     curves = tuple(
         Curve(name, split, metric, tuple(row))
@@ -442,12 +444,6 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
     cosines = similarities[: head.n_layers]
     alone = pearson(cosines.numpy(), np.broadcast_to(gold, tuple(cosines.shape)))
     return Contributions(split, data.layers, tuple(alone.tolist()), tuple(losses))
-
-
-def average_contributions(seeds: Sequence[Contributions]) -> Contributions:
-    """Average the contributions of several seeds, on the same layers and split."""
-    alone, without = np.mean([[seed.alone, seed.without] for seed in seeds], axis=0).tolist()
-    return replace(seeds[0], alone=tuple(alone), without=tuple(without))
 
 
 def _summarise(

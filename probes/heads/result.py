@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -11,13 +11,18 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from extract.decoders.decoder_spec import FINAL_NORM
-from extract.records import Values
+from extract.records import Values, to_plain
 from probes.data.pair_task import PairTask
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.prediction_metrics import pearson
 
 Rows = NDArray[Any]
 """What is predicted of rows: scores, or positions of names."""
+SERIAL = (
+    *("pooling", "layers", "options", "metric", "selection", "selection_score", "chosen", "is_optimistic"),
+    *("optimistic_because", "departures", "summary", "baselines", "curves", "seeds", "extras"),
+)
+"""What a result says of itself in scores.json."""
 MOST_LIKELY = 3
 """Classes of a row that are kept with their probabilities."""
 
@@ -117,26 +122,7 @@ class HeadResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form, without rows (docs/scores_format.md)."""
-        return {
-            "pooling": self.pooling,
-            "layers": list(self.layers),
-            "options": dict(self.options),
-            "metric": self.metric,
-            "selection": self.selection,
-            "selection_score": self.selection_score,
-            "chosen": dict(self.chosen),
-            "is_optimistic": self.is_optimistic,
-            "optimistic_because": self.optimistic_because,
-            "departures": list(self.departures),
-            "summary": {
-                split: {metric: summary.to_dict() for metric, summary in by_metric.items()}
-                for split, by_metric in self.summary.items()
-            },
-            "baselines": {name: dict(by_split) for name, by_split in self.baselines.items()},
-            "curves": [asdict(curve) for curve in self.curves],
-            "seeds": [dict(seed) for seed in self.seeds],
-            "extras": dict(self.extras),
-        }
+        return {name: to_plain(getattr(self, name)) for name in SERIAL}
 
 
 def top_layer(layers: Sequence[str]) -> int:

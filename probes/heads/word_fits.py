@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Float32, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_counts, require_name
 from extract.records import Values
 from probes.data.word_task import usual_tags
 from probes.fitting.fit import EpochLog, KeepBest, Look
-from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch, require_counts
+from probes.fitting.fit_options import EpochReport, FitHooks, Trainer, ignore_epoch
 from probes.fitting.saved_fits import Unfinished
 from probes.latents.word_latents import GoldTags, Streaming, WordLatents
 from probes.logistic.problem import SolverOptions, check_strengths
@@ -84,9 +84,7 @@ class ReadingOptions:
     """Memory in MB in which chunks are mixed."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges and tables."""
-        if self.decoding not in DECODINGS_FROM:
-            raise unknown_name("decoding", self.decoding, DECODINGS_FROM)
+        require_name("decoding", self.decoding, DECODINGS_FROM)
         self.streaming()
 
     @property
@@ -152,7 +150,6 @@ class TokenOptions(ReadingOptions):
     """`none`, or `balanced`: rare classes count as much as frequent ones."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges and tables."""
         super().__post_init__()
         tables = {
             "start": STARTS,
@@ -162,8 +159,7 @@ class TokenOptions(ReadingOptions):
             "class_weights": CLASS_WEIGHTS,
         }
         for name, table in tables.items():
-            if getattr(self, name) not in table:
-                raise unknown_name(name, getattr(self, name), table)
+            require_name(name, getattr(self, name), table)
         require_counts(self, "batch_size", "max_epochs", "patience", "epoch_steps")
         if self.steps < 0:
             raise HeadError(f"steps is {self.steps}; allowed: a whole number of training steps, or 0 to count epochs.")
@@ -202,7 +198,6 @@ class LogisticOptions(ReadingOptions):
     """Most L-BFGS iterations."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside their ranges and tables."""
         super().__post_init__()
         check_strengths([self.C])
         self.solver("cpu")

@@ -29,16 +29,12 @@ from probes.heads.result import HeadResult, Rows
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import (
     ROW_METRICS,
-    Resampling,
-    SeedSummary,
     UnitScorer,
     class_scorer,
     cluster_scorer,
     mean_scorer,
     number_units,
     precision_scorer,
-    score_counts,
-    summarise,
 )
 from probes.metrics.prediction_metrics import average_precision, ndcg, recall, reciprocal_rank
 
@@ -51,7 +47,6 @@ class ZeroShotOptions(TransformOptions):
     """A name from `MEASURES`, or several joined by `+`, of which validation chooses one."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names and values out of their ranges."""
         super().__post_init__()
         split_names("similarity", self.similarity, MEASURES)
 
@@ -320,17 +315,6 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         channel = only_channel(self.channels, layer)
         judged = self.apply(split, channel, module.transform, module.measure, threshold=module.threshold)
         return {metric: rows[:, 0] for metric, rows in judged.items()}
-
-    def summarise(self, split: str, metric: str, predicted: Rows) -> SeedSummary:
-        """Score what is judged on a split."""
-        scorer = self.scorer(split, metric)
-        return summarise(
-            scorer.score(predicted),
-            score_counts(scorer.count(predicted), scorer.of_sums),
-            n_units=scorer.n_units,
-            resampling=Resampling(self.context.n_resamples),
-            is_centred=scorer.is_lifted,
-        )
 
     def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
         """Judge a split at every layer, by the transform and measure that the run chose."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from extract.decoders.decoder_spec import select_from
-from extract.errors import HeadError, TaskError, unknown_name
+from extract.errors import HeadError, TaskError, require_counts, require_name
 from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
@@ -217,11 +217,9 @@ class TextRows(GatheredRows[Tensor]):
         self.cache, self.rows, self.channels = cache, rows, channels
 
     def __len__(self) -> int:
-        """Number of texts."""
         return len(self.rows)
 
     def __getitems__(self, indices: Sequence[int]) -> Float[Tensor, "L B D"]:
-        """Gather a batch."""
         return self.channels.gather(self.cache, self.rows[torch.as_tensor(indices)])
 
 
@@ -298,11 +296,9 @@ class PairRows(GatheredRows[PairBatch]):
         self.cache, self.rows, self.gold, self.channels = cache, rows, gold, channels
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.gold)
 
     def __getitems__(self, indices: Sequence[int]) -> PairBatch:
-        """Gather a batch."""
         index = torch.as_tensor(indices)
         both = torch.cat([self.rows[0][index], self.rows[1][index]])
         a, b = self.channels.gather(self.cache, both).chunk(2, dim=1)
@@ -316,11 +312,9 @@ class SimilarityRows(GatheredRows[SimilarityBatch]):
         self.similarities, self.gold = similarities, gold
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.gold)
 
     def __getitems__(self, indices: Sequence[int]) -> SimilarityBatch:
-        """Gather a batch."""
         index = torch.as_tensor(indices)
         return SimilarityBatch(self.similarities[:, index], self.gold[index])
 
@@ -421,10 +415,8 @@ class TransformOptions:
     rows than dimensions, and otherwise Ledoit and Wolf's (2004) estimate."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown transforms and values out of their ranges."""
         split_names("transform", self.transform, TRANSFORMS)
-        if self.components < 0:
-            raise HeadError(f"components is {self.components}; allowed: a whole number of at least 0.")
+        require_counts(self, "components", least=0)
         if self.shrinkage is not None and not 0 <= self.shrinkage <= 1:
             raise HeadError(f"shrinkage is {self.shrinkage}; allowed: a number from 0 to 1, or null.")
 
@@ -438,8 +430,7 @@ def split_names(noun: str, text: str, table: Collection[str]) -> tuple[str, ...]
     """Read names of a table joined by `+`, each once; UnknownNameError for another name, HeadError for one twice."""
     names = tuple(text.split("+"))
     for name in names:
-        if name not in table:
-            raise unknown_name(noun, name, table)
+        require_name(noun, name, table)
     if len(set(names)) < len(names):
         raise HeadError(f"{noun} is {text!r}; allowed: names joined by '+', each once.")
     return names

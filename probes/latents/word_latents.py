@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.errors import CacheError, HeadError, TaskError
+from extract.errors import CacheError, TaskError, require_counts
 from extract.store.cache import LatentCache
 from extract.store.items import WordPlaces
 from probes.data.word_task import WordTask
@@ -104,10 +104,7 @@ class Streaming:
     """Memory in MB for mixing chunks: one half is trained on while the other is filled."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes below one."""
-        for name in ("chunk_words", "buffer_mb"):
-            if getattr(self, name) < 1:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        require_counts(self, "chunk_words", "buffer_mb")
 
     def buffer_words(self, cache: LatentCache) -> int:
         """Return how many words are mixed; computed from all layers, so that no choice of them changes the order."""
@@ -151,7 +148,6 @@ class InOrder:
         self.reader, self.chunks, self.places = reader, chunks, places
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self.chunks)
 
     def __iter__(self) -> Iterator[WordBatch]:
@@ -205,7 +201,6 @@ class Shuffled:
         self.reader, self._memory, self._batch = reader, [], _Batch(reader)
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
         return self.n_passes * self.n_batches
 
     def __iter__(self) -> Iterator[WordBatch]:

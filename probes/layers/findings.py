@@ -372,11 +372,7 @@ def save_predictions(folder: Path, predictions: LayerPredictions) -> None:
 
 
 def load_predictions(folder: Path, head: str) -> LayerPredictions | None:
-    """Read those of a head back; None where the run has none.
-
-    Raises:
-        HeadError: A file that is damaged, or whose parts do not fit each other.
-    """
+    """Read those of a head back; None where the run has none."""
     path = folder / PREDICTED / f"{head}.npz"
     if not path.exists():
         return None

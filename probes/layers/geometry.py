@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,7 @@ from scipy.stats import t
 from threadpoolctl import threadpool_limits
 
 from extract.decoders.decoder_spec import Layers, relative_depths, select_from
-from extract.errors import CacheError, ConfigError, TaskError, unknown_name
+from extract.errors import CacheError, ConfigError, TaskError, require_name, unknown_name
 from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache, open_cache
 from probes.data.pair_task import PairTask
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Intrinsic dimension from the two nearest neighbours of every point (Facco et al.
+# Intrinsic dimension from the two nearest neighbours of every point (Facco et al. 2017).
 
 N_NEAREST = 12
 """Neighbours that are kept, so that two are left where a tenth of the points is left out."""
@@ -77,9 +77,7 @@ def find_neighbours(x: Float[np.ndarray, "N D"], *, n_nearest: int = N_NEAREST) 
     return Neighbours(points, nearest, distances)
 
 
-def two_nn(
-    near: Neighbours, *, keep: Bool[np.ndarray, " M"] | None = None, fit: Literal["likelihood", "line"] = "likelihood"
-) -> float:
+def two_nn(near: Neighbours, *, keep: Bool[np.ndarray, " M"] | None = None) -> float:
     """Estimate the intrinsic dimension from the ratio of the distances to the second and the first neighbour."""
     is_used = np.ones(len(near.points), np.bool_) if keep is None else keep
     if np.count_nonzero(is_used) < FEWEST_POINTS:
@@ -87,12 +85,7 @@ def two_nn(
     order = np.argsort(~is_used[near.nearest], axis=1, kind="stable")[:, :2]  # used neighbours come first
     first, second = np.take_along_axis(near.distances, order, axis=1)[is_used].T
     logs = np.sort(np.log(second / first))
-    n = len(logs)
-    if fit == "likelihood":
-        return float(n / logs.sum()) if logs.sum() else float("nan")
-    smaller = logs[: int(0.9 * n)]
-    heights = -np.log1p(-np.arange(1, len(smaller) + 1) / n)
-    return float(smaller @ heights / (smaller @ smaller)) if smaller @ smaller else float("nan")
+    return float(len(logs) / logs.sum()) if logs.sum() else float("nan")
 
 
 # Measures of a cloud of latents: directions, norms, massive dimensions, and how many dimensions it fills.
@@ -273,7 +266,6 @@ class Sample:
     """Whether every dimension is brought to mean 0 and variance 1 over the drawn latents."""
 
     def __len__(self) -> int:
-        """Number of latents."""
         return len(self.rows)
 
     def read(self, pooling: str, layer: str) -> Float[np.ndarray, "N D"]:
@@ -410,8 +402,7 @@ def measure_geometry(
 
     selected = list(measures) or list(MEASURES)
     for name in selected:
-        if name not in MEASURES:
-            raise unknown_name("measure", name, MEASURES)
+        require_name("measure", name, MEASURES)
     families = list(dict.fromkeys(MEASURES[name].family for name in selected))
     opened = open_cache(cache)
     sample = draw_sample(opened, texts=texts, most_rows=most_rows, seed=seed, standardise=standardise)
@@ -460,8 +451,7 @@ def cosine_with_gold(
     import pandas as pd
 
     require_pairs(task)
-    if metric not in CORRELATIONS:
-        raise unknown_name("metric", metric, CORRELATIONS)
+    require_name("metric", metric, CORRELATIONS)
     opened, part = open_cache(cache), task.rows(split)
     sides = [opened.rows_of(list(part[column])).numpy() for column in ("sentence1", "sentence2")]
     sample = Sample(opened, np.concatenate(sides), np.zeros(2 * len(part), np.int64))
@@ -469,7 +459,9 @@ def cosine_with_gold(
     rows = []
     for name in choose_poolings(opened, pooling):
         for layer in select_from(layers, opened.layers):
-            cosines = _cosines(sample.read(name, layer))
+            one, other = np.split(sample.read(name, layer).astype(np.float64), 2)
+            lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+            cosines = np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0)
             summary = summarise_seeds(cosines[None], gold, metric=metric, groups=groups, resampling=resampling)
             estimate = Estimate(summary.mean, summary.low, summary.high)
             rows.append({**_row(sample, name, layer, f"gold-{metric}", estimate), "n_rows": len(gold)})
@@ -480,13 +472,6 @@ def require_pairs(task: Task) -> None:
     """Refuse a task that is not one of pairs."""
     if task.kind != "pairs":
         raise TaskError(f"task {task.name!r} is one of {task.kind}; allowed: pairs, which have a gold similarity.")
-
-
-def _cosines(stacked: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " N"]:
-    """Return the cosine of each pair, first texts before second texts; 0 where a latent is zero."""
-    one, other = np.split(stacked.astype(np.float64), 2)
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return np.asarray(np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0))
 
 
 def _row(sample: Sample, pooling: str, layer: str, measure: str, estimate: Estimate) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Float
 
-from extract.errors import HeadError, InputError, TaskError, unknown_name
+from extract.errors import HeadError, InputError, TaskError, require_counts, require_name
 from extract.linear import estimated_products
 from extract.poolings.pooling_table import JOIN
 from probes.data.task import Same, Task
@@ -43,7 +43,6 @@ class Shapley:
     errors: Float[np.ndarray, "L *R"]
     none: Float[np.ndarray, "*R"]
     all: Float[np.ndarray, "*R"]
-    n_sets: int
 
 
 def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: int = 0) -> Shapley:
@@ -73,7 +72,7 @@ def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: i
     by_player = np.take_along_axis(gains, np.broadcast_to(steps, gains.shape), axis=1)
     pairs = (by_player[::2] + by_player[1::2]) / 2
     errors = pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
-    return Shapley(pairs.mean(0), errors, np.asarray(scores[0, 0]), np.asarray(scores[0, -1]), len(unique))
+    return Shapley(pairs.mean(0), errors, np.asarray(scores[0, 0]), np.asarray(scores[0, -1]))
 
 
 def _exact(worth: Worth, n: int) -> Shapley:
@@ -86,7 +85,7 @@ def _exact(worth: Worth, n: int) -> Shapley:
         gains = scores[without | (1 << player)] - scores[without]
         values.append(np.tensordot(weights[sizes[without]], gains, 1))
     stacked = np.stack(values)
-    return Shapley(stacked, np.zeros_like(stacked), np.asarray(scores[0]), np.asarray(scores[-1]), len(masks))
+    return Shapley(stacked, np.zeros_like(stacked), np.asarray(scores[0]), np.asarray(scores[-1]))
 
 
 def group_layers(layers: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -137,8 +136,7 @@ def control_task(task: Same, kind: TaskKind, control: str = "type", seed: int = 
         >>> control.name, control.n_classes
         ('class-sample, control by type (seed 1)', 6)
     """
-    if control not in CONTROLS:
-        raise unknown_name("control", control, CONTROLS)
+    require_name("control", control, CONTROLS)
     require_controls(kind)
     if "train" not in task.splits:
         raise TaskError(f"task {task.name!r} has no split 'train', whose gold the labels of a control are drawn from.")
@@ -169,7 +167,14 @@ def text_labels(task: Task, gold: str, control: str, seed: int) -> Mapping[str, 
     if control == "shuffled":
         return {"train": [pool[row] for row in np.random.default_rng(seed).permutation(len(pool))]}
     pool = sorted(pool)
-    return {split: [_draw(key, pool, seed) for key in _text_keys(task, split, control)] for split in task.splits}
+    labels = {}
+    for split, rows in task.splits.items():
+        columns = [rows[column] for column in task.text_columns]
+        if control == "type":
+            columns = [[(text.split() or [""])[0] for text in texts] for texts in columns]
+        keys = (tuple(sorted(texts)) for texts in zip(*columns, strict=True))  # a pair in either order is the same
+        labels[split] = [_draw(key, pool, seed) for key in keys]
+    return labels
 
 
 def word_labels(task: Task, gold: str, control: str, seed: int) -> Mapping[str, Sequence[object]]:
@@ -180,7 +185,7 @@ def word_labels(task: Task, gold: str, control: str, seed: int) -> Mapping[str, 
         mixed = iter([flat[row] for row in np.random.default_rng(seed).permutation(len(flat))])
         rows = [[next(mixed) for _ in sentence] for sentence in tags]
         return {"train": [convert_tags(sentence) for sentence in rows] if is_spans else rows}
-    pool = sorted(_as_one_word(tag) if is_spans else tag for tag in flat)
+    pool = sorted(f"B-{split_tag(tag)[1]}" if is_spans and tag != "O" else tag for tag in flat)  # spans of one word
     return {
         split: [
             [
@@ -193,70 +198,10 @@ def word_labels(task: Task, gold: str, control: str, seed: int) -> Mapping[str, 
     }
 
 
-def _text_keys(task: Task, split: str, control: str) -> list[tuple[str, ...]]:
-    """Name each row by its texts, or by their first words; a pair in either order is the same."""
-    columns = [task.rows(split)[column] for column in task.text_columns]
-    if control == "type":
-        columns = [[(text.split() or [""])[0] for text in texts] for texts in columns]
-    return [tuple(sorted(texts)) for texts in zip(*columns, strict=True)]
-
-
 def _draw(key: Hashable, pool: Sequence[Label], seed: int) -> Label:
     """Draw from a pool by seed and key alone, the same on every machine."""
     digest = hashlib.sha256(repr((seed, key)).encode()).digest()
     return pool[int.from_bytes(digest[:8], "big") * len(pool) >> 64]
-
-
-def _as_one_word(tag: str) -> str:
-    """Turn a tag into that of a span of one word."""
-    return tag if tag == "O" else f"B-{split_tag(tag)[1]}"
-
-
-def selectivity(
-    resolved: HeadOptions,
-    setting: FitContext,
-    result: HeadResult,
-    kind: TaskKind,
-    *,
-    split: str,
-    watch: Reporter,
-    control: str = "type",
-    seeds: Sequence[int] = (0,),
-    resampling: Resampling = Resampling(),  # noqa: B008 - frozen
-) -> tuple[ViewCurve, ViewCurve]:
-    """Fit a head on control labels, on every layer alone, and take its score there from its score on the task."""
-    parts = take_apart(resolved, setting, result, split, watch)
-    scores = _score_layers(parts, resampling)
-    refits = [
-        _score_layers(_control_parts(resolved, setting, kind, split, watch, control=control, seed=seed), resampling)
-        for seed in seeds
-    ]
-    values = np.stack([refit.value for refit in refits], axis=1)
-    refitted = Resampled(values.mean(1), values, np.mean([refit.draws for refit in refits], axis=0))
-    gain = Resampled(scores.value - refitted.value, values, scores.draws - refitted.draws)
-    note = f"{CONTROLS[control]}; {len(seeds)} seeds of labels"
-    metric, confidence = parts.scorer.metric, resampling.confidence
-    return (
-        refitted.curve("control", metric, parts.layers, confidence=confidence, name=control, note=note),
-        gain.curve("selectivity", metric, parts.layers, confidence=confidence, name=control, note=note),
-    )
-
-
-def _control_parts(
-    resolved: HeadOptions,
-    setting: FitContext,
-    kind: TaskKind,
-    split: str,
-    watch: Reporter,
-    *,
-    control: str,
-    seed: int,
-) -> HeadParts:
-    task = control_task(setting.task, kind, control, seed)
-    folder = setting.folder / "controls" / f"{control}_{seed}"
-    setting = replace(setting, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
-    result = HEADS[resolved.name].evaluate(resolved, setting, watch)
-    return take_apart(resolved, setting, result, split, watch)
 
 
 def _score_layers(parts: HeadParts, resampling: Resampling) -> Resampled:
@@ -302,15 +247,12 @@ class StudyOptions:
     mix_seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        """Refuse unknown views and controls, and numbers out of their ranges."""
         for noun, names, table in (("view of layers", self.views, PARTS), ("control", self.controls, tuple(CONTROLS))):
             for name in names:
-                if name not in table:
-                    raise unknown_name(noun, name, table)
+                require_name(noun, name, table)
         least = {"n_resamples": 100, "orders": 4, "components": 1, "information_components": 1, "most_rows": 100}
         for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least {smallest}.")
+            require_counts(self, name, least=smallest)
         if not 0.5 <= self.confidence < 1:
             raise HeadError(f"confidence is {self.confidence}; allowed: 0.5 to below 1, usually 0.95.")
         if self.orders % 2:
@@ -319,7 +261,7 @@ class StudyOptions:
 
 def study_layers(
     resolved: HeadOptions,
-    setting: FitContext,
+    context: FitContext,
     result: HeadResult,
     options: StudyOptions,
     kind: TaskKind,
@@ -332,103 +274,143 @@ def study_layers(
 
     `keep` receives the split, and what every layer predicts of it.
     """
-    split = options.split or ("test" if "test" in setting.task.splits else "validation")
-    if split not in setting.task.splits or split == "train":
-        allowed = ", ".join(name for name in setting.task.splits if name != "train")
-        raise TaskError(f"split is {split!r}; allowed: {allowed}.")
+    study = HeadStudy(resolved, context, result, options, kind, watch)
     report(f"{resolved.name}: every layer alone")
-    parts = take_apart(resolved, setting, result, split, watch)
-    keep(split, parts)
-    chosen, chosen_on = _chosen_layer(resolved, setting, result, parts, split, watch)
-    study = _Study(resolved, setting, parts, split, options, kind, parts.layers.index(chosen), watch)
+    parts = study.parts
+    keep(study.split, parts)
     curves = [study.alone]
     for control in options.controls:
         report(f"{resolved.name}: the head on control labels by {control}")
-        curves += selectivity(
-            resolved, setting, result, kind, split=split, watch=watch, control=control, resampling=study.resampling
-        )
+        curves += study.selectivity(control)
     computed = (study.baselines, study.by_view, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
         if name in options.views and (name in ("baselines", "by-view") or kind.layer_rows):
             report(f"{resolved.name}: {name}")
             curves += compute()
+    chosen, chosen_on = study.choice
     findings = HeadFindings(
         head=resolved.name,
         pooling=parts.pooling,
         metric=parts.scorer.metric,
-        split=split,
+        split=study.split,
         unit=parts.scorer.unit,
         n_units=parts.scorer.n_units,
         layers=parts.layers,
-        best=parts.layers[study.best],
+        best=parts.layers[int(np.nanargmax(study.scores.value))],
         best_set=tuple(parts.layers[k] for k in study.best_set),
         confidence=options.confidence,
         curves=tuple(curves),
         agreement=tuple(_agreements(curves)),
-        warnings=warnings(parts, split, result),
+        warnings=warnings(parts, study.split, result),
         chosen=chosen,
         chosen_on=chosen_on,
     )
     return replace(findings, answer=answer(findings), warnings=(*findings.warnings, *doubts(findings)))
 
 
-def _chosen_layer(
-    resolved: HeadOptions, setting: FitContext, result: HeadResult, parts: HeadParts, split: str, watch: Reporter
-) -> tuple[str, str]:
-    """Return the layer that the run chose, or else the best alone on validation, and what it was chosen on."""
-    layer = str(result.chosen.get("layer", ""))
-    if layer in parts.layers:
-        return layer, result.selection.partition(" (")[0] if len(parts.layers) > 1 else ""
-    if "validation" in setting.task.splits and split != "validation":
-        split, parts = "validation", take_apart(resolved, setting, result, "validation", watch)
-    n_seeds, n_layers, n_rows = parts.alone.shape
-    scores = parts.scorer.score(parts.alone.reshape(-1, n_rows)).reshape(n_seeds, n_layers).mean(0)
-    return parts.layers[int(np.nanargmax(scores))], f"{split} among single layers"
-
-
-class _Study:
-    """One head under study; what several views need is computed once."""
+class HeadStudy:
+    """One head of a run under study; what several views need is computed once."""
 
     def __init__(
         self,
         resolved: HeadOptions,
-        setting: FitContext,
-        parts: HeadParts,
-        split: str,
+        context: FitContext,
+        result: HeadResult,
         options: StudyOptions,
         kind: TaskKind,
-        chosen: int,
-        watch: Reporter,
+        reporter: Reporter,
     ) -> None:
-        self.resolved, self.setting, self.parts, self.split, self.options = resolved, setting, parts, split, options
-        self.kind, self.chosen, self.watch = kind, chosen, watch
+        self.resolved, self.context, self.result, self.options = resolved, context, result, options
+        self.kind, self.reporter = kind, reporter
         self.resampling = Resampling(options.n_resamples, options.confidence)
+        self.split = options.split or ("test" if "test" in context.task.splits else "validation")
+        if self.split not in context.task.splits or self.split == "train":
+            allowed = ", ".join(name for name in context.task.splits if name != "train")
+            raise TaskError(f"split is {self.split!r}; allowed: {allowed}.")
+
+    @cached_property
+    def parts(self) -> HeadParts:
+        """The head, taken apart on the split."""
+        return take_apart(self.resolved, self.context, self.result, self.split, self.reporter)
+
+    @cached_property
+    def choice(self) -> tuple[str, str]:
+        """The layer that the run chose, or else the best alone on validation, and what it was chosen on."""
+        parts, split, layer = self.parts, self.split, str(self.result.chosen.get("layer", ""))
+        if layer in parts.layers:
+            return layer, self.result.selection.partition(" (")[0] if len(parts.layers) > 1 else ""
+        if "validation" in self.context.task.splits and split != "validation":
+            split = "validation"
+            parts = take_apart(self.resolved, self.context, self.result, split, self.reporter)
         n_seeds, n_layers, n_rows = parts.alone.shape
-        flat = parts.alone.reshape(-1, n_rows)
-        by_seed = parts.scorer.score(flat).reshape(n_seeds, n_layers)
-        draws = parts.scorer.resample(flat, self.resampling).reshape(n_seeds, n_layers, -1).mean(0)
-        scores = Resampled(by_seed.mean(0), by_seed.T, draws)
-        self.alone = self._curve("alone", parts.scorer.metric, parts.layers, scores, parts.how)
-        self.best = int(np.nanargmax(scores.value))
-        self.best_set: list[int] = best_set(
-            scores.value,
-            draws,
-            parts.scorer.lead_errors(parts.alone, self.resampling),
-            confidence=options.confidence,
-            is_correlation=parts.scorer.metric in CORRELATIONS,
-        ).tolist()
+        scores = parts.scorer.score(parts.alone.reshape(-1, n_rows)).reshape(n_seeds, n_layers).mean(0)
+        return parts.layers[int(np.nanargmax(scores))], f"{split} among single layers"
+
+    @property
+    def chosen(self) -> int:
+        """Position of the chosen layer."""
+        return self.parts.layers.index(self.choice[0])
+
+    @cached_property
+    def scores(self) -> Resampled:
+        """The scores of every layer alone."""
+        scorer, alone = self.parts.scorer, self.parts.alone
+        n_seeds, n_layers, n_rows = alone.shape
+        flat = alone.reshape(-1, n_rows)
+        by_seed = scorer.score(flat).reshape(n_seeds, n_layers)
+        draws = scorer.resample(flat, self.resampling).reshape(n_seeds, n_layers, -1).mean(0)
+        return Resampled(by_seed.mean(0), by_seed.T, draws)
+
+    @property
+    def alone(self) -> ViewCurve:
+        """The curve of these scores."""
+        return self._curve("alone", self.parts.scorer.metric, self.parts.layers, self.scores, self.parts.how)
+
+    @property
+    def best_set(self) -> list[int]:
+        """Positions of the layers that are statistically tied with the best."""
+        scorer = self.parts.scorer
+        errors = scorer.lead_errors(self.parts.alone, self.resampling)
+        confidence, is_correlation = self.options.confidence, scorer.metric in CORRELATIONS
+        scores = self.scores
+        tied = best_set(scores.value, scores.draws, errors, confidence=confidence, is_correlation=is_correlation)
+        return [int(k) for k in tied]
+
+    def selectivity(self, control: str = "type", seeds: Sequence[int] = (0,)) -> tuple[ViewCurve, ViewCurve]:
+        """Fit the head on control labels, on every layer alone, and take its score there from its score on the task."""
+        context, split, parts = self.context, self.split, self.parts
+        scores = _score_layers(parts, self.resampling)
+        refits = []
+        for seed in seeds:
+            task = control_task(context.task, self.kind, control, seed)
+            folder = context.folder / "controls" / f"{control}_{seed}"
+            quick = replace(context, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
+            result = HEADS[self.resolved.name].evaluate(self.resolved, quick, self.reporter)
+            again = take_apart(self.resolved, quick, result, split, self.reporter)
+            refits.append(_score_layers(again, self.resampling))
+        values = np.stack([refit.value for refit in refits], axis=1)
+        refitted = Resampled(values.mean(1), values, np.mean([refit.draws for refit in refits], axis=0))
+        gain = Resampled(scores.value - refitted.value, values, scores.draws - refitted.draws)
+        note, confidence = f"{CONTROLS[control]}; {len(seeds)} seeds of labels", self.options.confidence
+        metric, layers = parts.scorer.metric, parts.layers
+        return (
+            refitted.curve("control", metric, layers, confidence=confidence, name=control, note=note),
+            gain.curve("selectivity", metric, layers, confidence=confidence, name=control, note=note),
+        )
 
     @cached_property
     def rows(self) -> LayerRows:
+        """What probes of layers are fitted on and scored by."""
         read = self.kind.layer_rows
         if read is None:
             raise TaskError(f"tasks of {self.kind.name} have no probes of layers.")
-        channels = channels_of(self.setting.cache, self.parts.pooling, self.resolved.layers)
+        channels = channels_of(self.context.cache, self.parts.pooling, self.resolved.layers)
         metric, most_rows = self.parts.scorer.metric, self.options.most_rows
-        return read(self.setting.cache, self.setting.task, channels, self.split, metric, most_rows)
+        return read(self.context.cache, self.context.task, channels, self.split, metric, most_rows)
 
     @cached_property
     def readout(self) -> Readout:
+        """Readouts of sets of layers."""
         return Readout.of(self.rows, components=self.components)
 
     @property
@@ -446,7 +428,7 @@ class _Study:
 
     def baselines(self) -> Iterator[ViewCurve]:
         """Score what needs no decoder, on the same rows."""
-        baselines = self.kind.baselines(self.setting.task)
+        baselines = self.kind.baselines(self.context.task)
         if not baselines:
             return
         scorer, names = self.parts.scorer, tuple(baselines)
@@ -459,25 +441,24 @@ class _Study:
     def by_view(self) -> Iterator[ViewCurve]:
         """Score the head on all views of the texts and, fitted and chosen again, without each of them."""
         views = self.parts.pooling.split(JOIN)
-        if self.setting.cache.identity.views is None or len(views) == 1:
+        if self.context.cache.identity.views is None or len(views) == 1:
             return
         sets = {f"without {view}": [other for other in views if other != view] for view in views}
-        scores = [self._fitted_on(self.parts.pooling, self.setting.folder)]
+        scores = [self._fitted_on(self.parts.pooling, self.context.folder)]
         for name, others in sets.items():
-            folder = self.setting.folder / "views" / name.replace(" ", "_")
+            folder = self.context.folder / "views" / name.replace(" ", "_")
             scores.append(self._fitted_on(JOIN.join(others), folder))
-        packed = np.concatenate([score.pack() for score in scores])
-        every = Resampled.unpack(packed, scores[0].seeds.shape[1])
-        whole, rest = (Resampled.unpack(part, every.seeds.shape[1]) for part in (packed[:1], packed[1:]))
+        packed, n_seeds = np.concatenate([score.pack() for score in scores]), scores[0].seeds.shape[1]
+        every, whole, rest = (Resampled.unpack(part, n_seeds) for part in (packed, packed[:1], packed[1:]))
         metric, note = self.parts.scorer.metric, f"the head `{self.resolved.name}` fitted and chosen again"
         yield self._curve("view-score", metric, ("all views", *sets), every, note)
         yield self._curve("without-view", metric, views, whole - rest, note)
 
     def _fitted_on(self, pooling: str, folder: Path) -> Resampled:
         """Score the head on some views, fitted or found in a folder."""
-        quick = replace(self.setting, folder=folder, n_resamples=2, has_details=False)
-        entry = HEADS[self.resolved.name]
-        result = entry.evaluate(replace(self.resolved, pooling=pooling), quick, self.watch)
+        quick = replace(self.context, folder=folder, n_resamples=2, has_details=False)
+        resolved = replace(self.resolved, pooling=pooling)
+        result = HEADS[self.resolved.name].evaluate(resolved, quick, self.reporter)
         rows = result.scored[self.split] if self.split in result.scored else result.predictions[self.split][None]
         scorer = self.parts.scorer
         by_seed, draws = scorer.score(rows), scorer.resample(rows, self.resampling)
@@ -577,11 +558,11 @@ def score_sets(
     return Resampled(scores.mean(1), scores, np.concatenate(draws))
 
 
-def _agreements(curves: Sequence[ViewCurve], *, n_resamples: int = 1000) -> Iterator[Agreement]:
+def _agreements(curves: Sequence[ViewCurve]) -> Iterator[Agreement]:
     """Correlate the rankings of the layers by every two views, with a bootstrap interval over layers."""
     ranked = [curve for curve in curves if curve.view in RANKED]
     n_layers = len(curves[0].values)
-    draws = np.random.default_rng(0).integers(0, n_layers, (n_resamples, n_layers))
+    draws = np.random.default_rng(0).integers(0, n_layers, (1000, n_layers))
     for k, one in enumerate(ranked):
         for other in ranked[k + 1 :]:
             values = np.array([one.values, other.values])

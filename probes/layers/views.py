@@ -20,7 +20,7 @@ from probes.data.class_task import ClassTask, NumberTask
 from probes.data.pair_task import PairTask
 from probes.data.word_task import WordTask
 from probes.heads.class_heads import training_codes
-from probes.heads.layer_head import only_channel
+from probes.heads.layer_head import Together, only_channel
 from probes.heads.word_fits import tag_scorer
 from probes.latents.text_latents import Channels, PairLatents, join_pair
 from probes.latents.word_latents import WordLatents
@@ -370,32 +370,20 @@ class Readout:
     def _times(self, penalty: float) -> float:
         return penalty * len(self.rows.train.gold)
 
-    def together(self) -> "Joint":
-        """Fit on all layers once; the part of each layer can then be left out."""
+    def together(self) -> Together:
+        """Fit on all layers once, and predict with sets of layers: the part of a layer is 0 at its mean over train."""
         every = range(len(self.slices))
         weight = _solve(self.gram, self.cross, self._times(self.penalty(every)))
         turn, shift = self._discriminant(weight, self.columns(every))
         weight = weight @ turn
         added = np.stack([self.scored[:, columns] @ weight[columns] for columns in self.slices])
-        return Joint(self.rows, added, shift)
+        step = max(1, AT_ONCE // added[0].size)
 
+        def predict(masks: Bool[np.ndarray, "M L"]) -> NDArray[np.generic]:
+            parts = (masks[start : start + step].astype(np.float64) for start in range(0, len(masks), step))
+            return np.concatenate([self.rows.decide(np.tensordot(part, added, 1) + shift) for part in parts])[None]
 
-@dataclass(frozen=True, eq=False)
-class Joint:
-    """One readout of all layers, as the part of each layer in the outputs, which is 0 at its mean over train."""
-
-    rows: LayerRows
-    added: Float[np.ndarray, "L M K"]
-    centre: Float[np.ndarray, " K"]
-
-    def __call__(self, masks: Bool[np.ndarray, "S L"]) -> np.ndarray:
-        """Predict with every set of layers, the others being their means over train: `(1, sets, N)`."""
-        step = max(1, AT_ONCE // self.added[0].size)
-        predicted = []
-        for start in range(0, len(masks), step):
-            outputs = np.tensordot(masks[start : start + step].astype(np.float64), self.added, 1) + self.centre
-            predicted.append(self.rows.decide(outputs))
-        return np.concatenate(predicted)[None]
+        return predict
 
 
 def _factor(gram: Float[np.ndarray, "d d"], penalty: float) -> tuple[Float[np.ndarray, "d d"], bool]:
@@ -497,15 +485,11 @@ def learn_mix(rows: LayerRows, *, seeds: tuple[int, ...]) -> Float[np.ndarray, "
     first = rows.train.read(0)
     most = max(BATCH, MOST_NUMBERS // (len(rows.layers) * first.shape[0] * first.shape[2]))
     index = np.sort(np.random.default_rng(0).permutation(first.shape[1])[:most])
-    latents = np.stack([_normed(rows.train.read(k)[:, index]) for k in range(len(rows.layers))])
-    data = torch.from_numpy(latents).permute(0, 2, 1, 3)
+    latents = (torch.from_numpy(rows.train.read(k)[:, index]) for k in range(len(rows.layers)))
+    normed = torch.stack([nn.functional.layer_norm(layer, layer.shape[-1:]) for layer in latents])
+    data = normed.permute(0, 2, 1, 3)
     gold = torch.from_numpy(rows.train.gold[index])
     return np.stack([_fit(data, gold, rows.n_classes, seed) for seed in seeds])
-
-
-def _normed(latents: Float32[np.ndarray, "T N D"]) -> Float32[np.ndarray, "T N D"]:
-    tensor = torch.from_numpy(latents)
-    return np.asarray(nn.functional.layer_norm(tensor, tensor.shape[-1:]).numpy())
 
 
 def _fit(data: Float[Tensor, "L N T D"], gold: Tensor, n_classes: int, seed: int) -> Float[np.ndarray, " L"]:

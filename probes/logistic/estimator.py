@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from extract.errors import HeadError, IcecoreError, unknown_name
+from extract.errors import HeadError, IcecoreError, require_name
 from probes.logistic.problem import LogisticFit, SolverOptions, check_codes, check_finite, standardise_rows
 from probes.logistic.solver import fit_logistic
 
@@ -58,8 +58,7 @@ def oversample(
 
     Fit on the result without standardising, and convert the fit by `LogisticFit.before(mean, scale)`.
     """
-    if mode not in MODES:
-        raise unknown_name("oversampling mode", mode, MODES)
+    require_name("oversampling mode", mode, MODES)
     all_rows = torch.ones(1, len(codes), dtype=torch.bool)
     check_codes(codes, n_classes=int(codes.max()) + 1 if len(codes) else 0, folds=all_rows)
     check_finite(latents, rows=all_rows[0], first_layer=0)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_name
 from extract.linear import QuickLinear, is_quick, multiply_each
 
 
@@ -209,7 +209,6 @@ class SolverOptions:
     """Approximate memory of the problems that are solved together."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name in ("tol", "gap_tol"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -219,8 +218,7 @@ class SolverOptions:
             value = getattr(self, name)
             if value < 1:
                 raise HeadError(f"{name} is {value!r}; allowed: 1 or more. Leave it out for the default.")
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
+        require_name("precision", self.precision, PRECISIONS)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -305,11 +305,6 @@ def _retire(whole: Point, point: Point, history: History, *, numbers: Tensor, is
     history.retire(numbers[index], index)
 
 
-def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
-    """Stretch the weights of another C to the lowest objective of this `ridge`; directions hardly change with C."""
-    return _slide(designs, point, point.weight, point.logits, ridge=ridge)
-
-
 def _slide(designs: Designs, point: Point, direction: Tensor, logits: Tensor, *, ridge: float) -> Point:
     """Go forth or back to the lowest objective along a direction whose logits are known."""
     slope = dot(point.gradient, direction).double()
@@ -407,7 +402,8 @@ def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions
         point, history = _change_ridge(point, by=1 / C - ridge), history.under(penalties(point.weight, 1 / C - ridge))
         ridge = 1 / C
         before, last = last, point
-        point = rescale(designs, point, ridge=ridge) if path else point
+        if path:  # the weights of another C, stretched to the lowest objective: directions hardly change with C
+            point = _slide(designs, point, point.weight, point.logits, ridge=ridge)
         if len(path) > 1:  # solutions move on along the line through the last two
             point = _slide(designs, point, last.weight - before.weight, last.logits - before.logits, ridge=ridge)
         start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))

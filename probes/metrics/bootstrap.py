@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 from probes.metrics.prediction_metrics import (
     CORRELATIONS,
     ClassCounts,
@@ -186,8 +186,7 @@ def _of_correlation(
     predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], metric: str, groups: Sequence[str] | None
 ) -> tuple[Score, int]:
     """Return the score of resamples of rows or groups, and the number of these units."""
-    if metric not in CORRELATIONS:
-        raise unknown_name("metric", metric, CORRELATIONS)
+    require_name("metric", metric, CORRELATIONS)
     correlate = pearson if metric == "spearman" else CORRELATIONS[metric]
     gather = _rank_draws if metric == "spearman" else _draw
     rows, target = [gather(row) for row in predicted.astype(np.float64)], gather(gold.astype(np.float64))
@@ -229,21 +228,6 @@ def _rank_draws(values: Float[np.ndarray, " N"]) -> Callable[[NDArray[np.integer
         return np.asarray(mean_ranks.ravel()[cells].reshape(drawn.shape))
 
     return ranks
-
-
-def summarise_class_seeds(
-    predicted: Int[np.ndarray, "S N"],
-    gold: Int[np.ndarray, " N"],
-    *,
-    metric: str,
-    groups: Sequence[str] | None = None,
-    resampling: Resampling = DEFAULT,
-) -> SeedSummary:
-    """Summarise a metric of `CLASS_METRICS` over seeds, with an interval over rows or named groups.
-
-    Classes count from 0; a group is the abstract, document or question of a row. Errors are as in `summarise_seeds`.
-    """
-    return class_scorer(gold, metric=metric, groups=groups).summarise(predicted, resampling)
 
 
 AT_ONCE = 1 << 24
@@ -350,8 +334,7 @@ def correlation_scorer(
     gold: Float[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None
 ) -> UnitScorer:
     """Score numbers by a correlation of `CORRELATIONS`; ranks are those among all rows, also in resamples."""
-    if metric not in CORRELATIONS:
-        raise unknown_name("metric", metric, CORRELATIONS)
+    require_name("metric", metric, CORRELATIONS)
     units, n_units, unit = _units_of(groups, len(gold))
     target = _standard(_ranked(gold, metric))
 
@@ -400,8 +383,9 @@ def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[s
     units, n_units, unit = _units_of(groups, len(gold))
     n_classes = int(gold.max(initial=0)) + 1
     if metric == "accuracy":
-        return right_scorer(gold, units, unit=unit)
-
+        return mean_scorer(
+            units, metric=metric, unit=unit, score_rows=lambda predicted: np.asarray(predicted, np.int64) == gold
+        )
     return UnitScorer(
         metric,
         unit,
@@ -410,13 +394,6 @@ def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[s
         lambda predicted: count_by_unit(np.asarray(predicted, np.int64), gold, units),
         lambda sums: np.asarray(compute(ClassCounts(*np.split(sums, 3, axis=-1)))),
         quick=lambda predicted: score_classes(np.asarray(predicted, np.int64), gold, metric=metric),
-    )
-
-
-def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, unit: str) -> UnitScorer:
-    """Score numbered names by accuracy; `units` numbers the unit of each row from 0."""
-    return mean_scorer(
-        units, metric="accuracy", unit=unit, score_rows=lambda predicted: np.asarray(predicted, np.int64) == gold
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 from extract.records import Values
 
 
@@ -105,8 +105,7 @@ def fit_calibration(
     Predictions have any scale; the gold is in its own units, within the score range. `identical` is the prediction for
     a text paired with itself, which then gets the highest score.
     """
-    if kind not in CALIBRATIONS:
-        raise unknown_name("calibration", kind, CALIBRATIONS)
+    require_name("calibration", kind, CALIBRATIONS)
     fit: Callable[..., Calibration] = fit_linear if kind == "linear" else fit_isotonic
     return fit(predicted, gold, score_range=score_range, identical=identical)
 
@@ -212,42 +211,24 @@ def _f1_per_class(counts: ClassCounts) -> NDArray[np.float64]:
     return _divide(2 * counts.hits, counts.n_predicted + counts.n_gold, empty=0.0)
 
 
-def _accuracy(counts: ClassCounts) -> NDArray[np.float64]:
-    return _divide(counts.hits.sum(-1), counts.n_gold.sum(-1), empty=np.nan)
-
-
-def _f1_weighted(counts: ClassCounts) -> NDArray[np.float64]:
-    return _divide((_f1_per_class(counts) * counts.n_gold).sum(-1), counts.n_gold.sum(-1), empty=np.nan)
-
-
-def _f1_micro(counts: ClassCounts) -> NDArray[np.float64]:
-    return _divide(2 * counts.hits.sum(-1), (counts.n_predicted + counts.n_gold).sum(-1), empty=np.nan)
-
-
-def _f1_macro(counts: ClassCounts) -> NDArray[np.float64]:
-    n_present = (counts.n_predicted + counts.n_gold > 0).sum(-1)
-    return _divide(_f1_per_class(counts).sum(-1), n_present, empty=np.nan)
-
-
-def _divide(above: ArrayLike, below: ArrayLike, *, empty: float) -> NDArray[np.float64]:
+def _divide(above: ArrayLike, below: ArrayLike, *, empty: float = np.nan) -> NDArray[np.float64]:
     top, bottom = np.asarray(above, np.float64), np.asarray(below, np.float64)
     quotient: NDArray[np.float64] = np.divide(top, bottom, out=np.full(top.shape, empty), where=bottom > 0)
     return quotient
 
 
 CLASS_METRICS: dict[str, Callable[[ClassCounts], NDArray[np.float64]]] = {
-    "f1-weighted": _f1_weighted,
-    "f1-micro": _f1_micro,
-    "f1-macro": _f1_macro,
-    "accuracy": _accuracy,
+    "f1-weighted": lambda n: _divide((_f1_per_class(n) * n.n_gold).sum(-1), n.n_gold.sum(-1)),
+    "f1-micro": lambda n: _divide(2 * n.hits.sum(-1), (n.n_predicted + n.n_gold).sum(-1)),
+    "f1-macro": lambda n: _divide(_f1_per_class(n).sum(-1), (n.n_predicted + n.n_gold > 0).sum(-1)),
+    "accuracy": lambda n: _divide(n.hits.sum(-1), n.n_gold.sum(-1)),
 }
 """F1 as scikit-learn averages it: macro over the classes that are gold or predicted, weighted by gold rows."""
 
 
 def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
     """Look up a class metric: a function of counts `(..., K)` to scores `(...)`."""
-    if name not in CLASS_METRICS:
-        raise unknown_name("metric", name, CLASS_METRICS)
+    require_name("metric", name, CLASS_METRICS)
     return CLASS_METRICS[name]
 
 
@@ -343,8 +324,7 @@ def write_spans(spans: Iterable[Span], n_words: int, *, scheme: str = "IOB2") ->
 
     IO does not separate two spans of one type that touch.
     """
-    if scheme not in SCHEMES:
-        raise unknown_name("tagging scheme", scheme, SCHEMES)
+    require_name("tagging scheme", scheme, SCHEMES)
     last, single = {"BIOES": ("E", "S"), "BILOU": ("L", "U")}.get(scheme, ("I", "B"))
     tags = ["O"] * n_words
     for span in spans:

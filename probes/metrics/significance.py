@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, permutation_test
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, require_name
 
 OfSums = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Computes a metric from sums `(..., C)` of counts."""
@@ -84,8 +84,7 @@ def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Flo
         >>> correct_p_values([0.01, 0.04, 0.03]).round(3).tolist()
         [0.03, 0.06, 0.06]
     """
-    if correction not in CORRECTIONS:
-        raise unknown_name("correction", correction, CORRECTIONS)
+    require_name("correction", correction, CORRECTIONS)
     adjusted = np.array(p_values, np.float64)
     tests = np.flatnonzero(np.isfinite(adjusted))
     if correction == "bh" and len(tests):

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_name
 from extract.linear import affine_layers, multiply_layers
 from extract.records import Values
 from probes.latents.text_latents import Standardiser
@@ -169,8 +169,7 @@ def build_map(
     kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float, is_decoder: bool = False
 ) -> nn.Sequential:
     """Build encoders from `(L, B, n_in)` to `(L, B, n_out)`, or decoders, which mirror them and end in a linear map."""
-    if kind not in ENCODERS:
-        raise unknown_name("encoder", kind, ENCODERS)
+    require_name("encoder", kind, ENCODERS)
     if kind == "linear":
         return nn.Sequential(LayerwiseDropout(dropout), LayerwiseLinear(n_layers, n_in, n_out))
     if kind == "deep-mlp":
@@ -544,8 +543,7 @@ class TokenHead(StackedModule, ABC):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if schedule not in SCHEDULES:
-            raise unknown_name("schedule", schedule, SCHEDULES)
+        require_name("schedule", schedule, SCHEDULES)
         if not 0 <= dropout < 1:
             raise HeadError(f"dropout is {dropout}; allowed: a share from 0 to below 1.")
         self.n_layers, self.width, self.n_classes = n_layers, width, n_classes

@@ -16,16 +16,14 @@ _RULE = re.compile(r"(?P<low>[^,]+?)\s*(?:,\s*upper half\s+(?P<high>[^,]+?)\s*)?
 def check_widths(value: object) -> Widths:
     """Return a value from a config if it is a text, a size of at least 1 or a list of sizes; else raise `HeadError`."""
     sizes = value if isinstance(value, list | tuple) else [value]
-    if isinstance(value, str) or (sizes and all(_is_size(size) for size in sizes)):
+    are_sizes = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
+    if isinstance(value, str) or (sizes and are_sizes):
         return value  # type: ignore[return-value]
     raise _unreadable(value)
 
 
 def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
     """Read a rule for bottlenecks (FREEZE section 4.2.3) as `L` sizes; the upper half are the last `L // 2` layers.
-
-    Raises:
-        HeadError: A rule that cannot be read, sizes below 1, or a list of another length.
 
     Example:
         >>> code_widths("256, upper half D", 5, width=576)
@@ -56,10 +54,6 @@ def is_same_rule(one: Widths, other: Widths) -> bool:
         return low, high or low
 
     return plain(one) == plain(other)
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _size(text: str, rule: str, width: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, require_name
 from extract.records import Values
 from probes.latents.text_latents import (
     PairBatch,
@@ -46,8 +46,7 @@ class PairHead(TrainedModule, ABC):
         self, n_layers: int, width: int, *, loss: str = "mse", learning_rate: float = 3e-4, weight_decay: float = 0.0
     ) -> None:
         super().__init__()
-        if loss not in LOSSES:
-            raise unknown_name("loss", loss, LOSSES)
+        require_name("loss", loss, LOSSES)
         self.n_layers, self.width = n_layers, width
         self.loss_name, self.learning_rate, self.weight_decay = loss, learning_rate, weight_decay
         self.register_buffer("mean", torch.zeros(n_layers, 1, width))
@@ -301,8 +300,7 @@ class CosineHead(PairHead):
         self, n_layers: int, width: int, *, standardises_latents: bool, cosine_scaling: str, **fit: Any
     ) -> None:
         super().__init__(n_layers, width, **fit)
-        if cosine_scaling not in SCALINGS:
-            raise unknown_name("cosine scaling", cosine_scaling, SCALINGS)
+        require_name("cosine scaling", cosine_scaling, SCALINGS)
         self.standardises_latents, self.cosine_scaling = standardises_latents, cosine_scaling
         self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
         self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
@@ -370,8 +368,7 @@ class CosineMLP(CosineHead):
         super().__init__(
             n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **fit
         )
-        if activation not in ACTIVATIONS:
-            raise unknown_name("activation", activation, ACTIVATIONS)
+        require_name("activation", activation, ACTIVATIONS)
         self.network = nn.Sequential(nn.Linear(n_layers, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, 1))
         self._arguments = arguments
 
@@ -481,8 +478,7 @@ class SiameseCosine(PairHead):
         arguments = arguments_of(locals())
         super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
         self._arguments = arguments
-        if start not in STARTS:
-            raise unknown_name("start", start, STARTS)
+        require_name("start", start, STARTS)
         if start == "frozen" and encoder_learning_rate is not None:
             raise HeadError(
                 f"encoder_learning_rate is {encoder_learning_rate:g}, but start is 'frozen', which trains no encoder; "

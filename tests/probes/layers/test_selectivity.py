@@ -12,8 +12,7 @@ from probes.data.class_task import ClassTask
 from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import HEADS, resolve_head
 from probes.layers.findings import ViewCurve
-from probes.layers.study import selectivity
-from probes.metrics.bootstrap import Resampling
+from probes.layers.study import HeadStudy, StudyOptions
 from probes.runs.task_kinds import KINDS
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import make_setting
@@ -26,16 +25,9 @@ def measure(cache: LatentCache, task: ClassTask, folder: Path, **more: Any) -> t
     setting = make_setting(cache, task, folder)
     resolved = resolve_head("logistic-probe", {"pooling": "mean", "Cs": (1.0,)})
     result = HEADS["logistic-probe"].evaluate(resolved, setting, lambda _: ignore_epoch)
-    return selectivity(
-        resolved,
-        setting,
-        result,
-        KINDS[task.kind],
-        split="test",
-        watch=lambda _: ignore_epoch,
-        resampling=Resampling(200),
-        **more,
-    )
+    options = StudyOptions(split="test", n_resamples=200)
+    study = HeadStudy(resolved, setting, result, options, KINDS[task.kind], lambda _: ignore_epoch)
+    return study.selectivity(**more)
 
 
 def test_the_planted_layer_alone_is_selective(tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ def test_exact_values_are_those_of_all_orders() -> None:
     worth, _ = _game(6)
     found = shapley_values(worth, 6)
     assert np.allclose(found.values, _by_enumeration(worth, 6), atol=1e-12)
-    assert found.n_sets == 64
     assert not found.errors.any()
 
 
@@ -79,7 +78,7 @@ def test_no_set_is_scored_twice_and_resamples_go_along() -> None:
     found = shapley_values(lambda masks: np.stack([worth(masks), 2 * worth(masks)], axis=1), 16, n_orders=10)
     assert found.values.shape == (16, 2)
     assert np.allclose(found.values[:, 1], 2 * found.values[:, 0])
-    assert asked[0] == found.n_sets <= 10 * 15 + 2
+    assert asked[0] <= 10 * 15 + 2
 
 
 def test_two_alike_share_and_one_that_adds_nothing_gets_nothing() -> None:

@@ -8,9 +8,9 @@ from scipy.stats import bootstrap
 from extract.errors import TaskError, UnknownNameError
 from probes.metrics.bootstrap import (
     Resampling,
+    SeedSummary,
     class_scorer,
     resample_correlations,
-    summarise_class_seeds,
     summarise_seeds,
 )
 from probes.metrics.prediction_metrics import CLASS_METRICS, CORRELATIONS, score_classes
@@ -22,6 +22,17 @@ def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.in
     gold = rng.integers(0, 4, n_rows)
     wrong = rng.random((n_seeds, n_rows)) > 0.75
     return np.where(wrong, rng.integers(0, 4, (n_seeds, n_rows)), gold), gold
+
+
+def summarise_class_seeds(
+    predicted: NDArray[np.int64],
+    gold: NDArray[np.int64],
+    *,
+    metric: str,
+    groups: list[str] | None = None,
+    resampling: Resampling = Resampling(),  # noqa: B008 - frozen
+) -> SeedSummary:
+    return class_scorer(gold, metric=metric, groups=groups).summarise(predicted, resampling)
 
 
 @pytest.mark.parametrize("metric", CLASS_METRICS)
