@@ -32,7 +32,7 @@ from probes.report.predictions import (
     write_scored,
 )
 from probes.report.run_figures import draw_autoencoders, draw_figures
-from probes.report.scores import Plain, PlansScores, PretrainingScores, RunScores, seal_scores, sealed_scores
+from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores, sealed_scores
 from probes.report.style import Album
 from probes.report.sweep_frames import points_frame
 
