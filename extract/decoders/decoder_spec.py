@@ -216,7 +216,8 @@ def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
-    return DecoderSpec(**{**values, "merge": tuple(map(_read_part, values.get("merge", ())))})
+    adapter = read_adapters(values.get("adapter"))
+    return DecoderSpec(**{**values, "adapter": adapter, "merge": tuple(map(_read_part, values.get("merge", ())))})
 
 
 def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
@@ -232,7 +233,10 @@ def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
 
 def _read_part(values: Any) -> MergePart:
     try:
-        return MergePart(**{**values, "name": str(values["name"]), "weight": float(values["weight"])})
+        adapter = read_adapters(values.get("adapter"))
+        return MergePart(
+            **{**values, "name": str(values["name"]), "weight": float(values["weight"]), "adapter": adapter}
+        )
     except (TypeError, ValueError, KeyError) as error:
         raise DecoderError(
             f"a part of decoder.merge is {values!r}; allowed: name and weight, and perhaps revision and adapter."
