@@ -50,7 +50,7 @@ nitpick_ignore_regex = [
     # Types of Python and of other libraries, known only where their inventories are fetched.
     (
         "py:.*",
-        r"(torch|numpy|np|pandas|pd|matplotlib|lightning|jaxtyping|collections|pathlib|typing|transformers)(\..*)?",
+        r"(torch|numpy|np|pandas|pd|matplotlib|lightning|jaxtyping|collections|pathlib|rich|typing|transformers)(\..*)?",
     ),
     ("py:.*", r"datasets\..*"),
     (
