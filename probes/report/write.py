@@ -116,7 +116,7 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md); one that says the same stays."""
     sealed = sealed_scores(scores.to_dict())
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, IcecoreError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, IcecoreError):
         written = json.loads(read_file(folder / SCORES))
         told = [{key: part[key] for key in part.keys() - {*UNTOLD}} for part in (written, sealed)]
         if written["sha256"] == seal_scores(written) and told[0] == told[1]:  # nobody changed it

@@ -420,6 +420,17 @@ def test_a_run_folder_is_whole(
     }
 
 
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{", "", '{"sha256": "x"}'])
+def test_scores_json_that_is_damaged_is_written_again(
+    text: str, tmp_path: Path, read_json: Callable[[Path], Any]
+) -> None:
+    write_pretraining(tmp_path, make_pretraining())
+    written = read_json(tmp_path / "scores.json")
+    (tmp_path / "scores.json").write_text(text, encoding="utf-8")
+    write_pretraining(tmp_path, make_pretraining())
+    assert read_json(tmp_path / "scores.json") == written
+
+
 def test_a_missing_number_is_null_in_json() -> None:
     result = make_result(score=NAN, extras={"alone": [0.1, NAN], "inner": ({"x": float("inf")},)})
     found = without_nan(result.to_dict())
