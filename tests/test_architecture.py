@@ -331,6 +331,7 @@ def test_nothing_is_marked_unfinished() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
+    """All but commands: what one does is in the docstring of its arguments, which is its help."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     offences = [f"{at(path, 1)}: the module" for path in modules().values() if not ast.get_docstring(parse(path))]
     offences += [
@@ -338,6 +339,7 @@ def test_public_names_have_docstrings() -> None:
         for path in modules().values()
         for node in parse(path).body
         if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
+        if not (node.name.endswith("_command") and path.parent.name == "cli")
     ]
     assert not offences, "without a docstring:\n" + "\n".join(offences)
 
