@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.machine import describe_machine
 from probes.adaptation.abilities import compare_abilities
 from probes.cli.main import main as icecore
+from probes.metrics.bootstrap import Difference
 from probes.report.scores import without_nan
 from probes.runs.compare import compare
 
@@ -99,15 +100,21 @@ def _adapter(record: dict[str, Any]) -> dict[str, Any]:
 def _abilities(study: Path) -> list[dict[str, Any]]:
     folders = [study / "infilling" / system for system in (BASE, *ADAPTERS)]
     there = [folder for folder in folders if (folder / "scores.json").exists()]
+    own = {(row.name, folder.name, row.plan): row.over_first for folder in there for row in compare_abilities([folder])}
     rows = []
     for row in compare_abilities(there) if len(there) > 1 else []:
         gain = row.over_plan or row.over_first
         rows.append(
             {"ability": row.name, "system": row.folder, "plan": row.plan, "value": row.score.mean}
             | {"low": row.score.low, "high": row.score.high, "n_units": row.n_units}
-            | ({"difference": [gain.value, gain.low, gain.high], "p_value": row.p_value} if gain else {})
+            | ({"difference": _ends(gain), "p_value": row.p_value} if gain else {})
+            | ({"over_own_causal": _ends(sides)} if (sides := own[row.name, row.folder, row.plan]) else {})
         )
     return rows
+
+
+def _ends(gain: Difference) -> list[float]:
+    return [gain.value, gain.low, gain.high]
 
 
 def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:

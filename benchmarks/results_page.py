@@ -77,9 +77,33 @@ def view_rows() -> Iterator[str]:
         yield f"| {', '.join(row['views'])} | {scores} | {gain} |"
 
 
+def adapted_rows() -> Iterator[str]:
+    """Write what the decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition."""
+    results = read_results("adapted-smollm2")
+    cells = {(row["system"], row["ability"], row["plan"]): row for row in results["abilities"]}
+    yield "| decoder | held-out loss of hidden tokens | infilling, `causal` | infilling, `hybrid` | Rep-4 x 100 |"
+    yield "|---" * 5 + "|"
+    columns = [("infilling-perplexity", "causal", 1), ("infilling-perplexity", "hybrid", 1), ("rep-4", "causal", 100)]
+    for system in dict.fromkeys(row["system"] for row in results["abilities"]):
+        adapter = results["adapters"].get(system)
+        held_out = (
+            adapter["held_out"]["kept"] if adapter else next(iter(results["adapters"].values()))["held_out"]["before"]
+        )
+        scores = [
+            "{value:.1f} ({low:.1f} to {high:.1f})".format(
+                **{name: times * cells[system, ability, plan][name] for name in ("value", "low", "high")}
+            )
+            for ability, plan, times in columns
+        ]
+        objectives = " and ".join(f"`{name}`" for name in adapter["objectives"]) if adapter else ""
+        name = f"{adapter['steps']} steps of {objectives}, seed {adapter['seed']}" if adapter else "as it is"
+        yield f"| {name} | {held_out['mntp']:.2f} | {' | '.join(scores)} |"
+
+
 def tables() -> dict[str, str]:
     """Make the tables by their names on the page."""
-    return {"layers": "\n".join(layer_rows()), "views": "\n".join(view_rows())}
+    rows = {"layers": layer_rows(), "views": view_rows(), "adapted": adapted_rows()}
+    return {name: "\n".join(lines) for name, lines in rows.items()}
 
 
 def main() -> None:

@@ -108,6 +108,18 @@ def test_the_readme_shows_committed_results() -> None:
     assert [row for row in found if row not in page] == []
 
 
+def test_the_page_says_what_an_adapter_changed() -> None:
+    rows = [row for row in read_results("adapted-smollm2")["abilities"] if row["system"] == "wiki-0"]
+    gains = {(row["ability"], row["plan"]): row["difference"] for row in rows}
+    value, low, high = gains["infilling-perplexity", "causal"]
+    page = _unwrapped("docs/results.md")
+    assert f"perplexity of spans fell by {-value:.1f} ({-high:.1f} to {-low:.1f}) too" in page
+    [(value, low, high)] = [row["over_own_causal"] for row in rows if "over_own_causal" in row]
+    assert f"both sides add {-value:.1f} ({-high:.1f} to {-low:.1f}) to it" in page
+    value, low, high = (100 * part for part in gains["rep-4", "causal"])
+    assert f"Rep-4 rose by {value:.1f} ({low:.1f} to {high:.1f})" in page
+
+
 def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     *_, best = read_results("stsb-views-gemma")["rows"]
     assert best["seeds"] == [0, 1, 2]
