@@ -1,0 +1,36 @@
+"""What a study of adapters gathers of its folders: whose difference from what."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.adapted import gather
+from probes.adaptation.abilities import write_scores
+from tests.probes.adaptation.test_abilities import make, scores
+
+
+def test_a_study_compares_adapters_with_the_decoder_and_their_plans_with_causal(tmp_path: Path) -> None:
+    shifts = {"causal": (0.0, 1.0), "wiki-0": (-0.25, -0.5)}
+    for system, (causal, hybrid) in shifts.items():
+        folder = tmp_path / "infilling" / system
+        folder.mkdir(parents=True)
+        write_scores(folder, scores(make(shift=causal), make("hybrid", shift=hybrid)))
+    rows = {(row["system"], row["plan"]): row for row in gather(tmp_path)["abilities"]}
+    base = rows["causal", "causal"]["value"]
+    for (system, plan), row in rows.items():
+        shift = shifts[system][plan == "hybrid"]
+        assert row["value"] == pytest.approx(base * np.exp(shift))
+        if system == "wiki-0":  # from the decoder under the same plan
+            over = base * np.exp(shifts["causal"][plan == "hybrid"])
+            assert row["difference"][0] == pytest.approx(row["value"] - over)
+        own = row.get("over_own_causal")
+        assert (own is None) is (plan == "causal")
+        if own:
+            assert own[0] == pytest.approx(row["value"] - rows[system, "causal"]["value"])
+
+
+def test_an_empty_study_gathers_nothing(tmp_path: Path) -> None:
+    gathered = gather(tmp_path)
+    assert (gathered["adapters"], gathered["abilities"]) == ({}, [])
+    assert not any(gathered["tasks"].values())
