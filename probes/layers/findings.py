@@ -61,7 +61,7 @@ VIEWS = {
     "control": View("control", "how far does it get on labels that mean nothing?", is_gain=False, is_retrained=True),
     "selectivity": View("selectivity", "how much better is it than on labels that mean nothing?", is_retrained=True),
     "view-score": View(
-        "score by views", "how far do all views get, and all but one?", is_gain=False, is_retrained=True
+        "score by views", "how far do all views get, all but one, and one?", is_gain=False, is_retrained=True
     ),
     "without-view": View("lost without a view", "what does a view of the texts add to the others?", is_retrained=True),
 }

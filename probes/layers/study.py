@@ -439,17 +439,20 @@ class HeadStudy:
         yield self._curve("baseline", scorer.metric, names, scores, "without a decoder")
 
     def by_view(self) -> Iterator[ViewCurve]:
-        """Score the head on all views of the texts and, fitted and chosen again, without each of them."""
+        """Score the head on all views of the texts and, fitted and chosen again, without each and on each alone."""
         views = self.parts.pooling.split(JOIN)
         if self.context.cache.identity.views is None or len(views) == 1:
             return
         sets = {f"without {view}": [other for other in views if other != view] for view in views}
+        if len(views) > 2:  # of two, each alone is without the other
+            sets |= {f"{view} alone": [view] for view in views}
         scores = [self._fitted_on(self.parts.pooling, self.context.folder)]
         for name, others in sets.items():
             folder = self.context.folder / "views" / name.replace(" ", "_")
             scores.append(self._fitted_on(JOIN.join(others), folder))
         packed, n_seeds = np.concatenate([score.pack() for score in scores]), scores[0].seeds.shape[1]
-        every, whole, rest = (Resampled.unpack(part, n_seeds) for part in (packed, packed[:1], packed[1:]))
+        parts = packed, packed[:1], packed[1 : 1 + len(views)]
+        every, whole, rest = (Resampled.unpack(part, n_seeds) for part in parts)
         metric, note = self.parts.scorer.metric, f"the head `{self.resolved.name}` fitted and chosen again"
         yield self._curve("view-score", metric, ("all views", *sets), every, note)
         yield self._curve("without-view", metric, views, whole - rest, note)
@@ -587,14 +590,14 @@ def _by_view(findings: HeadFindings) -> str:
     scores, lost = findings.curve("view-score"), findings.curve("without-view")
     if scores is None or lost is None:
         return ""
-    parts = []
-    for view, score, value, low, high in zip(
-        lost.layers, scores.values[1:], lost.values, lost.low, lost.high, strict=True
-    ):
+    parts, by_name = [], dict(zip(scores.layers, scores.values, strict=True))
+    for view, value, low, high in zip(lost.layers, lost.values, lost.low, lost.high, strict=True):
         ends = (low, high) if value >= 0 else (-high, -low)
         gap = f"{_percent(abs(value))} {'less' if value >= 0 else 'more'} ({_percent(ends[0])} to {_percent(ends[1])})"
         tied = ", statistically tied" * (not (low > 0 or high < 0))
-        parts.append(f"without {view} {_percent(score)}, {'the same' if value == low == high else gap + tied}")
+        without = f"without {view} {_percent(by_name[f'without {view}'])}"
+        alone = f" ({view} alone: {_percent(by_name[name])})" if (name := f"{view} alone") in by_name else ""
+        parts.append(f"{without}, {'the same' if value == low == high else gap + tied}{alone}")
     return f"All {len(lost.layers)} views together have {_percent(scores.values[0])}; {'; '.join(parts)}."
 
 

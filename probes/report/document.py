@@ -516,14 +516,17 @@ def _worth(result: HeadResult, compared: str) -> str:
     return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."
 
 
-def plans_document(scores: PlansScores, report: KindReport) -> Document:
-    """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
+def plans_document(scores: PlansScores, report: KindReport, beside: Sequence[Block] = ()) -> Document:
+    """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score.
+
+    `beside` are the blocks that any sweep has: gains on parts, and differences from the reference.
+    """
     header, search = scores.header, scores.search
     n, task = search.n_plans if search else len(scores.plans), task_title(header.task["name"])
     question = f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {task}?"
     found = next(iter(scores.chosen.values())).plan.text
     summary, *tables = search_blocks(search, found, "plan") if search else _sweep(scores, report)
-    blocks = [*opening(header), summary, *failure_blocks(scores), *_choices(scores), *tables]
+    blocks = [*opening(header), summary, *failure_blocks(scores), *_choices(scores), *tables, *beside]
     blocks += [Heading("What was used"), machine_line(header)]
     return Document(header.name, question, plans_lead(scores), blocks)
 

@@ -494,7 +494,7 @@ class SearchCost:
 
 @dataclass(frozen=True)
 class GridScores:
-    """What a sweep over axes has beside its points."""
+    """What a sweep has beside its points."""
 
     axes: tuple[str, ...]
     """Names of the axes, in order."""
@@ -509,6 +509,8 @@ class GridScores:
     """Gains of the choices over tasks, and over the sources of rows."""
     source_curves: tuple[SourceCurve, ...] = ()
     """Of the choices and the reference, where rows name their source."""
+    choose_by: str = "rows"
+    """What counted alike where points were chosen: every row, or every source of rows (`sources`)."""
 
 
 @dataclass(frozen=True)
@@ -529,9 +531,9 @@ class PlansScores:
     baselines: Mapping[str, BaselineScores] = field(default_factory=dict)
     """As those of a run; leads are of the heads on their chosen plans."""
     grid: GridScores | None = None
-    """What a sweep over axes has beside; None for one over plans alone."""
+    """What a sweep has beside its points; None for a search over plans alone."""
     failed: tuple[FailedPoint, ...] = ()
-    """Of a sweep over plans alone; others have theirs in `grid`."""
+    """Points that failed where there is no `grid`."""
 
     def to_dict(self) -> Plain:
         """Return the serial form."""

@@ -23,6 +23,7 @@ from probes.report.document import (
     EVERY_PLAN,
     FEW_UNITS,
     baseline_blocks,
+    best_result,
     failure_blocks,
     machine_line,
     margin,
@@ -31,7 +32,7 @@ from probes.report.document import (
     search_blocks,
 )
 from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
-from probes.report.sweep_frames import axes_of, found_name, slots_of
+from probes.report.sweep_frames import axes_of, found_name, point_of, slots_of
 
 LEVEL = 0.05
 """A corrected p-value below it is a finding."""
@@ -58,8 +59,8 @@ def grid_document(scores: PlansScores) -> Document:
         summary,
         *failure_blocks(scores),
         *_choices(scores),
-        *_transfers(scores),
-        *_every_point(scores),
+        *transfer_blocks(scores),
+        *every_point(scores),
         *costs,
     ]
     blocks += [*baseline_blocks(scores.baselines), Heading("What was used"), machine_line(header)]
@@ -68,15 +69,19 @@ def grid_document(scores: PlansScores) -> Document:
 
 def grid_lead(scores: PlansScores) -> str:
     """Name the best point, whether its lead over the reference is certain, and how many points are tied with it."""
-    name, choice = max(scores.chosen.items(), key=lambda item: item[1].result.selection_score)
-    result, split = choice.result, choice.result.reported_split
+    result = best_result(choice.result for choice in scores.chosen.values())
+    name, choice = next(item for item in scores.chosen.items() if item[1].result is result)
+    split = result.reported_split
     where = describe_point(result.chosen)
     head = f"the head `{result.name}`" + f" at {where}" * bool(where)
-    text = f"The best of {count_points(scores)} is `{label_of(choice.point)}`, with {head}: "
+    by = ", by the mean over sources," * (scores.grid is not None and scores.grid.choose_by == "sources")
+    text = f"The best of {count_points(scores)}{by} is `{label_of(choice.point)}`, with {head}: "
     if scores.search:
         share = f"at {scores.search.share:.2f} of the cost of scoring all"
         text = f"Of {count_points(scores)} the search found `{label_of(choice.point)}` {share}, with {head}: "
-    text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {split}, "
+    task = scores.grid.task_axis if scores.grid else ""
+    rows = f"{split} of `{choice.point[task]}`" if task else split
+    text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {rows}, "
     text += f"{_certainty(scores, name, choice)}."
     transfers = scores.grid.transfers if scores.grid else ()
     seen = [seen_on(part) for part in transfers if part.head == name and part.over in ("tasks", "sources")]
@@ -95,10 +100,10 @@ def seen_on(transfer: Transfer) -> str:
     """Say on how many sets a gain was seen."""
     n, reach = len(transfer.parts), signed_interval(transfer.low, transfer.high)
     n_gained = sum(part.value > 0 for part in transfer.parts)
-    n_certain = sum(part.low > 0 for part in transfer.parts)
+    n_certain = sum(part.low > 0 and part.n_units >= FEW_UNITS for part in transfer.parts)
     return (
         f"Over {n} {transfer.over}, chosen on {transfer.chosen_on}, a gain was seen on {n_gained} of {n} and "
-        f"is certain on {n_certain}: {percent(transfer.value, sign='+')} on average, spread "
+        f"is certain, each by itself, on {n_certain}: {percent(transfer.value, sign='+')} on average, spread "
         f"{percent(transfer.spread)} ({reach} over {transfer.over.partition(',')[0]} and rows)."
     )
 
@@ -115,7 +120,7 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     return f"On {gaps[0].split}, {tied} of the {len(gaps)} other points are statistically tied with it." if gaps else ""
 
 
-def _transfers(scores: PlansScores) -> Iterator[Block]:
+def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
     """Write the gains over tasks and over sources of rows."""
     for transfer in scores.grid.transfers if scores.grid else ():
         yield Heading(f"Does it transfer? {transfer.head} over {transfer.over}")
@@ -152,7 +157,7 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     gap = next((gap for gap in grid.gaps if gap.head == name and dict(gap.point) == dict(choice.point)), None)
     if gap is None:
         return f"compared with {reference}"
-    certain = gap.p_corrected < LEVEL
+    certain = gap.p_corrected < LEVEL and gap.n_units >= FEW_UNITS
     return f"{_gap_text(gap)} over {reference} on {gap.split}, {'a certain' if certain else 'not a certain'} difference"
 
 
@@ -189,7 +194,7 @@ def _choices(scores: PlansScores) -> Iterator[Block]:
         yield f"Test was read for {scores.test_read}, after everything was chosen."
 
 
-def _every_point(scores: PlansScores) -> Iterator[Block]:
+def every_point(scores: PlansScores) -> Iterator[Block]:
     """Write the scores of every point, a column per axis, with its difference from the reference."""
     axes = axes_of(scores)
     gaps = {(label_of(gap.point), gap.head): gap for gap in (scores.grid.gaps if scores.grid else ())}
@@ -198,10 +203,10 @@ def _every_point(scores: PlansScores) -> Iterator[Block]:
         rows = []
         for row in scores.plans:
             result = slots_of(scores, row)[slot]
-            gap = gaps.get((row.label, slot))
+            gap = gaps.get((label_of(point_of(row)), slot))
             rows.append(
                 (
-                    *(row.point[axis] for axis in axes),
+                    *(point_of(row)[axis] for axis in axes),
                     describe_point(result.chosen),
                     percent(result.selection_score),
                     percent(result.mean("test")),
@@ -212,7 +217,12 @@ def _every_point(scores: PlansScores) -> Iterator[Block]:
         yield Heading(f"{'On all rows' if scores.search else 'Every point'}: {slot}")
         yield Table((*axes, "chosen", "validation", "test", f"over the reference, {split}", "p, corrected"), rows)
     if gaps:
-        yield Item("Differences from the reference are paired, on the same rows; p-values are corrected by Holm.")
+        family = "for all other points of a task"
+        correction = "by Bonferroni for all points of the search" if scores.search else f"by Holm {family}"
+        yield Item(
+            f"Differences from the reference are paired, on the same rows; p-values are corrected {correction}, "
+            "each head apart."
+        )
 
 
 def _gap_text(gap: PointGap) -> str:

@@ -1,7 +1,7 @@
 """Figures of a sweep over axes, from its tidy frame: heat maps of layers by values, small multiples, and scores."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -22,11 +22,14 @@ from probes.report.sweep_frames import (
     layer_scores,
     points_frame,
     score_rows,
+    slots_of,
     source_frame,
 )
 
 MOST_PANELS = 12
-"""Most panels of a figure; further values of the outer axes are in the table alone."""
+"""Most panels of a figure; the chosen point and the best are among them, the rest is in the table alone."""
+NUMBER = re.compile(r"(?:[A-Za-z_-]*[A-Za-z_]-?|[A-Za-z_-]*=)?(-?\d+(?:\.\d+)?)")
+"""A value of an axis that is a number, perhaps with its name before it: `0.5`, `step512`, `k=-1`."""
 MOST_INCHES = 14.0
 """Height of the figure of very many points."""
 ROW, PANEL = 0.27, 2.6
@@ -41,8 +44,10 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
         tried = search_frame(scores.search, found, "point")
         note = f"{scores.search.by}; a line for each trial; found: {found}"
         album.add("search", draw_search, tried, title="Search for a point", note=note, table=search_table(tried))
-    for slot in scores.chosen:
-        metric, stem = scores.chosen[slot].result.metric, slot.replace("-", "_").replace(" ", "_")
+    for slot, metric in _scored_by(scores):
+        is_chosen_by = metric == scores.chosen[slot].result.metric
+        of = slot if is_chosen_by else f"{slot} {metric}"
+        stem = _stem(of)
         layers = layer_scores(frame, slot, metric)
         where = f"{task_title(scores.header.task['name'])} on {scores.header.decoder['name']}"
         chosen = label_of(scores.chosen[slot].point)
@@ -51,8 +56,9 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
                 f"layers_{stem}",
                 draw_layer_maps,
                 layers,
-                title=f"{slot}: score of each layer at every point",
-                note=f"{where}; one scale; square: best layer of a row, star: best of all; ring: chosen, {chosen}",
+                title=f"{of}: score of each layer at every point",
+                note=f"{where}; one scale; square: best layer of a row, star: best of all; ring: chosen, {chosen}"
+                f"{_left_out(layers)}",
                 size=map_size(layers),
                 table=layer_table(layers),
             )
@@ -61,15 +67,30 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
             f"points_{stem}",
             style.on_panel(draw_numbers) if len(axes) == 1 and numbers_of(rows[axes[0]]) else draw_points,
             rows,
-            title=f"{slot}: every point of the sweep",
+            title=f"{of}: every point of the sweep",
             note=f"{where}; bars: intervals over rows; ring: chosen on validation, {chosen}",
             size=(style.WIDE[0], min(1.2 + ROW * max(rows["point"].nunique(), 3), MOST_INCHES)),
             table=_point_table(rows, axes),
         )
+
+
+def _scored_by(scores: PlansScores) -> Iterator[tuple[str, str]]:
+    """Give every head with each metric that points are scored by, that of the choice first; tasks may differ in it."""
+    for slot, choice in scores.chosen.items():
+        others = (slots_of(scores, row)[slot].metric for row in scores.plans)
+        yield from ((slot, metric) for metric in dict.fromkeys([choice.result.metric, *others]))
+
+
+def _stem(text: str) -> str:
+    return text.replace("-", "_").replace(" ", "_")
+
+
+def draw_parts(album: style.Album, scores: PlansScores) -> None:
+    """Draw what a sweep says of parts of its rows: layers on each source, and gains over sources and tasks."""
     for slot, rows in source_frame(scores).groupby("slot", sort=False):
         n_panels = rows["point"].nunique()
         album.add(
-            f"sources_{str(slot).replace('-', '_').replace(' ', '_')}",
+            f"sources_{_stem(str(slot))}",
             draw_sources,
             rows,
             title=f"{slot}: score of each layer on each source",
@@ -84,7 +105,7 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
     gains = gains_frame(scores)
     for (slot, over), rows in gains.groupby(["slot", "over"], sort=False):
         plain = over.partition(",")[0]
-        stem = f"{slot}_{plain}{'_left_out' * (over != plain)}".replace("-", "_").replace(" ", "_")
+        stem = _stem(f"{slot}_{plain}{'_left_out' * (over != plain)}")
         split = str(rows["split"].iloc[0])
         album.add(
             f"gains_{stem}",
@@ -113,13 +134,21 @@ def _panels(frame: pd.DataFrame, others: Sequence[str]) -> list[tuple[str, pd.Da
         part = frame[np.logical_and.reduce([frame[axis] == value for axis, value in zip(others, values, strict=True)])]
         if not part.empty:
             parts.append((", ".join(map(str, values)), part))
-    return parts[:MOST_PANELS]
+    if len(parts) > MOST_PANELS:  # the choice and the best are among the first
+        parts.sort(key=lambda part: (not part[1]["is_chosen"].any(), part[1]["value"].max() < frame["value"].max()))
+    return parts
+
+
+def _left_out(frame: pd.DataFrame) -> str:
+    """Say how many panels a figure of heat maps has no room for."""
+    n_panels = len(_panels(frame, panel_axes(frame)[1]))
+    return f"; {n_panels - MOST_PANELS} more panels in the table alone" if n_panels > MOST_PANELS else ""
 
 
 def map_size(frame: pd.DataFrame) -> tuple[float, float]:
     """Return width and height of a figure of heat maps."""
     rows, others = panel_axes(frame)
-    n_panels = len(_panels(frame, others))
+    n_panels = min(len(_panels(frame, others)), MOST_PANELS)
     n_columns = min(n_panels, 3)
     height = 0.75 + ROW * max(frame[rows].nunique(), 2)
     return max(style.SIZE[0], 1.3 + PANEL * n_columns), 1.2 + height * -(-n_panels // n_columns)
@@ -132,7 +161,7 @@ def draw_layer_maps(figure: Figure, frame: pd.DataFrame) -> None:
     best layer of the chosen point.
     """
     rows, others = panel_axes(frame)
-    parts = _panels(frame, others)
+    parts = _panels(frame, others)[:MOST_PANELS]
     n_columns = min(len(parts), 3)
     axes = style.panels(figure, -(-len(parts) // n_columns), n_columns)
     low, high = (100 * float(end) for end in (frame["value"].min(), frame["value"].max()))
@@ -217,7 +246,7 @@ def draw_points(figure: Figure, frame: pd.DataFrame) -> None:
 
 def numbers_of(names: pd.Series) -> dict[str, float]:
     """Read the values of an axis as numbers, as `0.5` or `step512`; none where one is no number."""
-    matches = {str(name): re.fullmatch(r"[A-Za-z_=-]*?(\d+(?:\.\d+)?)", str(name)) for name in names}
+    matches = {str(name): NUMBER.fullmatch(str(name)) for name in names}
     return {name: float(match[1]) for name, match in matches.items() if match} if all(matches.values()) else {}
 
 

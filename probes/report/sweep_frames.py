@@ -6,7 +6,7 @@ import pandas as pd
 
 from extract.decoders.decoder_spec import relative_depths
 from probes.heads.result import HeadResult
-from probes.report.scores import PlanScores, PlansScores, PointGap, label_of, tidy_rows
+from probes.report.scores import PlanChoice, PlanScores, PlansScores, PointGap, label_of, tidy_rows
 
 PLAN_AXIS = "plan"
 GAIN_COLUMNS = (
@@ -52,6 +52,11 @@ def point_of(row: PlanScores) -> Mapping[str, str]:
     return row.point or {PLAN_AXIS: row.plan.text}
 
 
+def chosen_point(choice: PlanChoice) -> dict[str, str]:
+    """Return axis to value of a chosen point; of a sweep over plans alone, its plan."""
+    return dict(choice.point) or {PLAN_AXIS: choice.plan.text}
+
+
 def found_name(scores: PlansScores) -> str:
     """Name what a search found as its trials do: the chosen point, without its task where tasks are an axis."""
     return label_of(_but_task(scores, next(iter(scores.chosen.values())).point))
@@ -86,8 +91,7 @@ def _rows_of(scores: PlansScores, row: PlanScores) -> Iterator[dict[str, object]
     gaps = [gap for gap in (grid.gaps if grid else ()) if dict(gap.point) == point]
     for slot, result in slots_of(scores, row).items():
         choice = scores.chosen.get(slot)
-        at = None if choice is None else choice.point or {PLAN_AXIS: choice.plan.text}
-        is_chosen = at is not None and _but_task(scores, at) == _but_task(scores, point)
+        is_chosen = choice is not None and _but_task(scores, chosen_point(choice)) == _but_task(scores, point)
         head = {"slot": slot, "head": result.name, "pooling": result.pooling, "is_chosen": is_chosen}
         names, n_blocks = [layer.rpartition("/")[2] for layer in result.layers], decoder.get("n_layers", 0)
         depths = dict(zip(result.layers, relative_depths(names, n_blocks), strict=True)) if n_blocks and names else {}
@@ -105,7 +109,7 @@ def _but_task(scores: PlansScores, point: Mapping[str, str]) -> dict[str, str]:
 
 def slots_of(scores: PlansScores, row: PlanScores) -> dict[str, HeadResult]:
     """Return the results of a point by what the heads are called in `chosen`: heads of an axis by their position."""
-    if scores.grid is None:
+    if axes_of(scores) == (PLAN_AXIS,):  # beside which there may be a head that needs no training
         return dict(row.heads)
     return dict(zip(scores.chosen, row.heads.values(), strict=False))
 
@@ -149,7 +153,7 @@ def source_frame(scores: PlansScores) -> pd.DataFrame:
     """
     rows = []
     for curve in scores.grid.source_curves if scores.grid else ():
-        is_chosen = dict(scores.chosen[curve.head].point) == dict(curve.point)
+        is_chosen = chosen_point(scores.chosen[curve.head]) == dict(curve.point)
         where = {"slot": curve.head, "point": label_of(curve.point), "is_chosen": is_chosen, "source": curve.source}
         for layer, value in zip(curve.layers, curve.values, strict=True):
             numbers = {"layer": layer, "metric": curve.metric, "value": value, "n_rows": curve.n_rows}

@@ -34,7 +34,7 @@ from probes.report.predictions import (
 from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores, sealed_scores
 from probes.report.style import Album
-from probes.report.sweep_frames import points_frame
+from probes.report.sweep_frames import PLAN_AXIS, axes_of, points_frame
 
 SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
 UNTOLD = ("seconds", "command", "commit", "sha256")
@@ -91,17 +91,19 @@ def page_of_plans(
     folder: Path, album: Album, pictures: Pictures, scores: PlansScores, report: KindReport
 ) -> tuple[Page, Document]:
     """Draw the figures of a sweep or a search, and write its report: the page, and the document it is made of."""
-    if scores.grid is not None:
-        from probes.report.sweep_document import grid_document
-        from probes.report.sweep_figures import draw_grid
+    from probes.report.sweep_document import every_point, grid_document, transfer_blocks
+    from probes.report.sweep_figures import draw_grid, draw_parts
 
+    if axes_of(scores) == (PLAN_AXIS,):
+        from probes.report.comparison_figures import draw_plans
+
+        draw_plans(album, scores, report)
+        beside = [*transfer_blocks(scores), *every_point(scores)] if scores.grid else []
+        document = plans_document(scores, report, beside)
+    else:
         draw_grid(album, scores)
         document = grid_document(scores)
-        return run_page(folder, document, pictures, explore_plans(scores).to_plain()), document
-    from probes.report.comparison_figures import draw_plans
-
-    draw_plans(album, scores, report)
-    document = plans_document(scores, report)
+    draw_parts(album, scores)
     return run_page(folder, document, pictures, explore_plans(scores).to_plain()), document
 
 

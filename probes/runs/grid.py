@@ -17,7 +17,7 @@ from typing import Any
 from extract.decoders.decoder_spec import DecoderSpec, short_name
 from extract.errors import ConfigError, DecoderError, IcecoreError, UsageError, first_line, unknown_name
 from extract.masks.mask_plan import CAUSAL, MaskPlan
-from extract.records import to_plain
+from extract.records import given, to_plain
 from extract.registry import PLACE, allow_code
 from probes.report.scores import label_of
 from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
@@ -28,6 +28,10 @@ PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
+QUOTED = re.compile(r"""\s*(["'])((?:(?!\1).)*)\1\s*(?:,|$)""", re.DOTALL)
+"""A typed value in quotes, up to the comma that ends it."""
+OF_THE_SWEEP = ("name", "runs", "figures", "bootstrap")
+"""Keys that a sweep has once, for all its points."""
 CHOICES = ("rows", "sources")
 """What counts alike where a point is chosen on validation: every row, or every source of rows."""
 BUDGET = 0.25
@@ -199,7 +203,7 @@ def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
         if (encoder.transform != "none" and not has_cosines) or (reads_words and encoder.pooling not in OF_WORDS):
             continue
         pooling = OF_WORDS[encoder.pooling] if reads_words else encoder.pooling
-        template: dict[str, object] = {"bos": "force"}
+        template: dict[str, object] = {} if "bos" in given(config.extraction.template) else {"bos": "force"}
         template |= {"name": encoder.template} if encoder.template else {}
         template |= {"repeat": encoder.repeat} if encoder.repeat > 1 else {}
         keys: dict[str, object] = {
@@ -219,23 +223,34 @@ PRESETS: dict[str, tuple[str, Callable[[RunConfig], Mapping[str, Mapping[str, ob
 """What may be typed after `--over`: the name of the axis, and what gives the settings of its values."""
 
 
-def names_shares(settings: Mapping[str, object]) -> bool:
-    """Whether some setting names a share of the depth."""
-    return any(isinstance(value, str) and SHARE.search(value) for value in settings.values())
+def names_shares(value: object) -> bool:
+    """Whether a value, or one inside it, names a share of the depth."""
+    if isinstance(value, Mapping):
+        return any(map(names_shares, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(names_shares, value))
+    return isinstance(value, str) and SHARE.search(value) is not None
 
 
-def fill_shares(settings: Mapping[str, object], decoder: DecoderSpec) -> dict[str, object]:
+def fill_shares(settings: Settings, decoder: DecoderSpec) -> dict[str, object]:
     """Write shares of the depth in texts, as `{third}`, as numbers of blocks of a decoder; no weights are read."""
     from extract.decoders.decoder import read_n_blocks
 
     n_blocks = read_n_blocks(decoder)
 
-    def fill(match: re.Match[str]) -> str:
+    def count(match: re.Match[str]) -> str:
         if match[1] not in SHARES:
             raise unknown_name("share of the depth", match[1], SHARES)
         return str(round(SHARES[match[1]] * n_blocks))
 
-    return {key: SHARE.sub(fill, value) if isinstance(value, str) else value for key, value in settings.items()}
+    def fill(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: fill(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [fill(part) for part in value]
+        return SHARE.sub(count, value) if isinstance(value, str) else value
+
+    return {key: fill(value) for key, value in settings.items()}
 
 
 # --- Axes ---
@@ -290,20 +305,28 @@ def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axi
 
 
 def split_values(text: str) -> list[str]:
-    """Split typed values at commas, but not inside brackets or quotes.
+    """Split typed values at commas, but not inside brackets or quotes; a quoted value keeps its blanks.
 
     Example:
         >>> split_values("causal,[mean,last],{name: echo}")
         ['causal', '[mean,last]', '{name: echo}']
+        >>> split_values("' Read: a, b', don't")
+        [' Read: a, b', "don't"]
     """
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[{(") - (letter in "]})")
-        if letter == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+    parts, start = list[str](), 0
+    while start <= len(text):
+        quoted = QUOTED.match(text, start)
+        if quoted:
+            parts.append(quoted[2])
+            start = quoted.end() + (quoted[0][-1] != ",")
+            continue
+        end, depth = start, 0
+        while end < len(text) and (text[end] != "," or depth > 0):
+            depth += (text[end] in "[{(") - (text[end] in "]})")
+            end += 1
+        parts.append(text[start:end].strip())
+        start = end + 1
+    return [part for part in parts if part]
 
 
 def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
@@ -315,7 +338,7 @@ def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
     if isinstance(values, Mapping):
         settings = {
             str(label): {_key(name): value}
-            if _is_key(name) and not (isinstance(value, Mapping) and list(value) == [_key(name)])  # as it is recorded
+            if _is_key(name) and not _sets_key(value, _key(name))  # as it is recorded
             else _set_of_keys(f"{name}.{label}", value)
             for label, value in values.items()
         }
@@ -389,6 +412,11 @@ def _set_of_keys(where: str, value: object) -> dict[str, object]:
     return {_key(str(key)): item for key, item in value.items()}
 
 
+def _sets_key(value: object, key: str) -> bool:
+    """Whether a named value of the axis of a key is a set of keys, with this one in it."""
+    return isinstance(value, Mapping) and any(_is_key(str(name)) and _key(str(name)) == key for name in value)
+
+
 def _is_key(name: str) -> bool:
     try:
         _key(name)
@@ -449,6 +477,7 @@ def make_grid(
             "the sweep does not say what it goes over; allowed: --over KEY=VALUE,VALUE, a section `sweep` in the "
             "config, or the flags of plans (icecore sweep --help)."
         )
+    _refuse_keys_of_the_sweep(axes)
     _refuse_shared_keys(axes)
     by_name = {axis.name: axis for axis in axes}
     n_points = len(points) or math.prod(len(axis.values) for axis in axes)
@@ -467,6 +496,18 @@ def make_grid(
         target = named[0]
     values = {axis.name: axis.values for axis in axes}
     return Grid(tuple(by_name), spanned, target, choose_on, choose_by, values)
+
+
+def _refuse_keys_of_the_sweep(axes: Sequence[Axis]) -> None:
+    """Refuse axes that would change nothing, and seeds, of which none may be chosen."""
+    for axis in axes:
+        keys = {key for settings in axis.values.values() for key in settings}
+        if keys == {"seeds"}:
+            raise ConfigError(
+                "seeds are no axis, as none of them may be chosen; --seeds 0,1,2 fits all at every point."
+            )
+        if fixed := sorted(keys & set(OF_THE_SWEEP)):
+            raise ConfigError(f"the axis {axis.name!r} sets {fixed[0]}, which all points share; set it for the sweep.")
 
 
 def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
@@ -519,7 +560,7 @@ def set_point(config: RunConfig, settings: Settings) -> RunConfig:
 
 
 def _but_shares(settings: Settings) -> Settings:
-    return {key: value for key, value in settings.items() if not names_shares({key: value})}
+    return {key: value for key, value in settings.items() if not names_shares(value)}
 
 
 def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[str, str]:

@@ -136,8 +136,8 @@ def obtain_point_caches(
                 caches.fail([point.label for point in family], first_line(error), watcher)
         if grown and loaded is not None:
             grown.loaded[name] = loaded
-        was_loaded, loaded = loaded is not None, None  # frees its memory before the next one
-        if was_loaded and not was_there:
+        loaded = None  # frees its memory before the next one
+        if not was_there and is_fetched(spec.name, spec.revision):  # also where it could not be loaded
             if grown:
                 grown.fetched.append(spec)
             else:

@@ -183,7 +183,7 @@ class Sweep:
         passes, apart = self.caches.block_passes, self.caches.apart
         cost = None if self.search else SweepCost(passes, apart, passes / apart)
         rows, grid = tuple(self.rows.values()), self._grid_scores(chosen, reference, reads_all=reads_all)
-        failures = self._failures() if self.grid.is_of_plans else ()
+        failures = () if grid else self._failures()
         return PlansScores(header, test_read, rows, choices, cost, self.search, baselines, grid, failures)
 
     def _failures(self) -> tuple[FailedPoint, ...]:
@@ -191,7 +191,7 @@ class Sweep:
         return tuple(FailedPoint(p.values, failures[p.label]) for p in self.grid.points if p.label in failures)
 
     def _grid_scores(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> GridScores | None:
-        if self.grid.is_of_plans:
+        if self.grid.is_of_plans and self.search:
             return None
         gaps = [
             gap
@@ -213,6 +213,7 @@ class Sweep:
             self.grid.task_axis,
             tuple(transfers),
             tuple(curve for name, point in chosen.items() for curve in self._source_curves(name, point, reference)),
+            self.grid.choose_by,
         )
 
     def fit_all(
@@ -297,11 +298,17 @@ class Sweep:
         return np.where(np.isfinite(scores), scores, -np.inf)
 
     def _ranks(self, name: str) -> NDArray[np.float64]:
-        """Return the normalised ranks of systems on every task, 0 the best, by the scores that decide."""
+        """Return the normalised ranks of systems on every task, 0 the best, by the scores that decide.
+
+        On a task where all are equal every system has 0, and one without a score has the rank of the worst.
+        """
         systems = list(self.parts.values())
         columns = [self._selection_scores(name, [points[value] for points in systems]) for value in systems[0]]
         scores = np.stack(columns, axis=1)
-        return normalised_ranks(scores) if len(systems) > 1 else np.zeros_like(scores)
+        has_score = np.isfinite(scores)
+        lowest = np.where(has_score, scores, np.inf).min(axis=0)
+        ranks = np.nan_to_num(normalised_ranks(np.where(has_score, scores, lowest)))
+        return np.where(has_score, ranks, len(systems) - 1)
 
     def _read_tests(self, chosen: Mapping[str, Point], reference: Point, *, reads_all: bool) -> str:
         """Read test for the chosen points and the reference, on every task, and say for which it was read."""
@@ -365,6 +372,8 @@ class Sweep:
         compared = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
         p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(compared.gaps, compared.draws, strict=True)]
         corrected = correct_p_values(p_values)
+        if self.search:  # among all points, most of which have no score on all rows
+            corrected = np.minimum(1, np.asarray(p_values) * max(1, self.search.n_plans - 1))
         for number, (point, result) in enumerate(zip(others, results, strict=True)):
             gap = compared.interval(number, around=result.mean(split) - default.mean(split))
             tests = (p_values[number], float(corrected[number]), compared.n_units)
@@ -449,7 +458,9 @@ class Sweep:
                 scores = float(compared.scores[0]), float(compared.scores[0] - compared.gaps[0])
                 parts.append(_part(source, chosen, result.metric, on, scores, gap))
                 draws.append(compared.draws[0])
-            where = "all sources of validation" if over == "sources" else "the other sources of validation"
+            where = "all sources of validation"
+            if over == LEFT_OUT:
+                where = "the other sources of validation, with the layer that each has on all"
             if (transfer := make_transfer(name, over, where, parts, draws)) is not None:
                 yield transfer
 

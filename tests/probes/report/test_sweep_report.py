@@ -1,15 +1,19 @@
 """Frames, figures and report of sweeps over axes, of a sweep made by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from probes.report.scores import Lead
-from probes.report.style import make_figure, on_panel
-from probes.report.sweep_document import grid_document, grid_lead
+from probes.report.style import Album, make_figure, on_panel
+from probes.report.sweep_document import grid_document, grid_lead, seen_on
 from probes.report.sweep_figures import (
+    MOST_PANELS,
     draw_gains,
+    draw_grid,
     draw_layer_maps,
     draw_numbers,
     draw_points,
@@ -63,6 +67,34 @@ def test_layers_are_drawn_over_one_axis_and_the_others_are_panels_of_one_scale(
     assert list(layer_table(frame).columns) == ["layer", *dict.fromkeys(frame["point"])]
 
 
+def test_of_very_many_panels_the_choice_and_the_best_are_drawn(tmp_path: Path) -> None:
+    axes = {name: tuple(f"{name}{number}" for number in range(4)) for name in "abc"}
+    scores = make_grid(axes)
+    frame = layer_scores(points_frame(scores), "head", "accuracy")
+    figure = make_figure(draw_layer_maps, frame, title="t")
+    panels = [panel for panel in figure.axes if panel.images]
+    assert len(panels) == MOST_PANELS
+    marks = [line.get_marker() for panel in panels for line in panel.lines]
+    assert (marks.count("*"), marks.count("o")) == (1, 1)  # the chosen point is the last of 16 panels
+    album = Album(tmp_path, ("svg",))
+    draw_grid(album, scores)
+    assert "4 more panels in the table alone" in (tmp_path / "layers_head.svg").read_text(encoding="utf-8")
+
+
+def test_points_of_another_metric_have_figures_of_their_own(tmp_path: Path) -> None:
+    scores = make_grid({"task": ("one", "two")})
+    first, other = scores.plans
+    result = first.heads["head"]
+    summary = {split: {"pearson": score} for split, parts in result.summary.items() for score in parts.values()}
+    curves = tuple(replace(curve, metric="pearson") for curve in result.curves)
+    first = replace(first, heads={"head": replace(result, metric="pearson", summary=summary, curves=curves)})
+    album = Album(tmp_path, ("png",))
+    draw_grid(album, replace(scores, plans=(first, other)))
+    drawn = {"layers_head", "points_head", "layers_head_pearson", "points_head_pearson"}
+    assert {path.stem for path in tmp_path.iterdir()} == drawn
+    assert len(album.drawn) == len(drawn)
+
+
 def test_a_layer_without_a_score_leaves_its_place_empty() -> None:
     frame = layer_scores(points_frame(make_grid({"encoder": ("plain", "last")})), "head", "accuracy")
     frame.loc[0, "value"] = np.nan
@@ -87,6 +119,8 @@ def test_numbers_are_drawn_as_a_line_in_their_order() -> None:
     steps = score_rows(points_frame(make_grid({"step": ("step512", "step4000")})), "head", "accuracy")
     assert numbers_of(steps["step"]) == {"step512": 512.0, "step4000": 4000.0}
     assert numbers_of(steps["point"].str.replace("step", "x:y")) == {}
+    signed = numbers_of(pd.Series(["-1", "k=-2.5", "step-512", "3"]))
+    assert signed == {"-1": -1.0, "k=-2.5": -2.5, "step-512": 512.0, "3": 3.0}
 
 
 def test_gains_are_drawn_with_their_mean_last() -> None:
@@ -99,7 +133,11 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     scores = make_grid()
     assert "n = 60) over the reference, `plan=causal, encoder=plain` (50.0), a certain gain." in grid_lead(scores)
     assert grid_lead(scores).startswith("The best of 6 points is `plan=backward:1, encoder=last`, with the head `head`")
-    assert "Over 3 tasks, chosen on the task one, a gain was seen on 2 of 3 and is certain on 1" in grid_lead(scores)
+    assert (
+        "Over 3 tasks, chosen on the task one, a gain was seen on 2 of 3 and is certain, each by itself"
+        in grid_lead(scores)
+    )
+    assert ", on 1: +5.0 on average" in grid_lead(scores)
     choice = scores.chosen["head"]
     unsure = replace(scores, chosen={"head": replace(choice, lead=Lead(0.05, -0.02, 0.12, 60))})
     assert "so the gain is **not certain**" in grid_lead(unsure)
@@ -107,6 +145,14 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     assert "too few rows" in grid_lead(few)
     assert "a certain gain" not in grid_lead(few)
     first = scores.plans[0]
+    assert scores.grid is not None
+    [transfer] = scores.grid.transfers
+    small = replace(transfer, parts=tuple(replace(part, n_units=8) for part in transfer.parts))
+    assert ", on 0: " in seen_on(small)
+    by = replace(scores, grid=replace(scores.grid, choose_by="sources"))
+    assert grid_lead(by).startswith(
+        "The best of 6 points, by the mean over sources, is `plan=backward:1, encoder=last`"
+    )
     same = replace(scores, chosen={"head": replace(choice, point=first.point, result=first.heads["head"])})
     assert "which is the reference itself" in grid_lead(same)
     assert "5 of the 5 other points are statistically tied with it" in grid_lead(same)

@@ -111,8 +111,28 @@ def test_tasks_are_an_axis_whose_options_do_not_spill_over() -> None:
         grid_of(config(sweep={"over": {"set": both}}), ["task=sts-sample,pair-files", "set"])
 
 
-def test_typed_values_are_split_at_commas_outside_brackets() -> None:
+def test_tasks_of_an_axis_bring_their_heads() -> None:
+    over = {"pairs": {"task": "stsb-hub"}, "classes": {"task": {"name": "class-sample"}, "heads": ["few-shot-probe"]}}
+    grid = grid_of(config(sweep={"over": {"task": over}}))
+    assert grid.task_axis == "task"
+    points = {point.values["task"]: point.config for point in grid.points}
+    assert {name: (point.task.name, *point.heads) for name, point in points.items()} == {
+        "pairs": ("stsb-hub", "layer-cosine"),
+        "classes": ("class-sample", "few-shot-probe"),
+    }
+
+
+def test_typed_values_are_split_at_commas_outside_brackets_and_quotes() -> None:
     assert split_values("[mean, last],{a: [1, 2]},x") == ["[mean, last]", "{a: [1, 2]}", "x"]
+    assert split_values("' Read: a, b ', \"it's\" ,don't, \"a\" b,'c'") == [
+        " Read: a, b ",
+        "it's",
+        "don't",
+        '"a" b',
+        "c",
+    ]
+    grid = grid_of(config(), ["template.instruction='Read, then say: ',plain"])
+    assert [point.config.extraction.template.instruction for point in grid.points] == ["Read, then say: ", "plain"]
     assert [axis.name for axis in read_axes(config(), ["heads.layer-cosine.transform=none,standardise"])] == [
         "transform"
     ]
@@ -130,8 +150,22 @@ def test_the_preset_has_every_encoder_and_fills_in_shares_of_the_depth(monkeypat
     words = encoder_settings(config(task="odd-sample", heads="layer-odd"))
     assert "last" not in words
     assert words["echo-mean"]["extraction.words.poolings"] == ["echo"]
+    plain = grid_of(config(extraction={"template": {"bos": "auto"}}), ["encoders"])  # as of a tokenizer without one
+    assert {point.config.extraction.template.bos for point in plain.points} == {"auto"}
+    assert {point.config.extraction.template.bos for point in grid_of(config(extraction={}), ["encoders"]).points} == {
+        "force"
+    }
     some = grid_of(config(), ["encoders=mean,echo-mean"])
     assert [point.values["encoder"] for point in some.points] == ["mean", "echo-mean"]
+
+
+def test_shares_of_the_depth_are_filled_in_wherever_a_value_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", lambda _: 30)
+    views = {"plain": {}, "masks": {"plan": "nosink-bidirectional:{third}"}}
+    sets = {"nested": {"extraction": {"plan": "backward:{sixth}"}}, "views": {"views": views}}
+    nested, viewed = grid_of(config(sweep={"over": {"set": sets}})).points
+    assert nested.plan.text == "backward:5"
+    assert viewed.config.views["masks"] == {"plan": "nosink-bidirectional:10"}
 
 
 def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +212,9 @@ def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: 
         (["heads=layer-cosine", "heads.layer-cosine.transform=none"], {}, "both set heads.layer-cosine.transform"),
         (["encoders", "template.name=echo"], {}, "both set extraction.template.name"),
         (["plan=nosink-bidirectional:{tenth}"], {}, "unknown share of the depth 'tenth'"),
+        (["seeds=0,1"], {}, "seeds are no axis, as none of them may be chosen; --seeds 0,1,2"),
+        (["bootstrap=10,20"], {}, "the axis 'bootstrap' sets bootstrap, which all points share"),
+        ([], {"over": {"set": {"a": {"runs": "x"}}}}, "the axis 'set' sets runs, which all points share"),
     ],
 )
 def test_axes_that_cannot_be_are_refused(

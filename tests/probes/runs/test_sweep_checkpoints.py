@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -12,8 +13,9 @@ import torch
 from torch import nn
 
 from extract.decoders import fetch
+from extract.decoders.decoder import Decoder, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import FetchError
+from extract.errors import DecoderError, FetchError
 from probes.report.scores import PlansScores
 from probes.report.sweep_frames import layer_scores, points_frame
 from probes.runs import sweep_caches
@@ -118,9 +120,9 @@ def test_every_checkpoint_is_on_record(swept: RunResult[PlansScores]) -> None:
 def test_checkpoints_that_had_to_be_fetched_are_removed_again(
     plan: str, config: RunConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also where the depth of each, of which the plan is a share, is read before anything is computed."""
-    there = {("somebody/steps", "step30"), ("somebody/steps", "step60")}
-    present = {("somebody/steps", "step60")}
+    """Also where the depth of each, of which the plan is a share, is read before, and where it cannot be loaded."""
+    there = {("somebody/steps", f"step{n}") for n in (30, 60, 90)}
+    present: set[tuple[str, str | None]] = {("somebody/steps", "step60")}
     removed: list[tuple[str, str | None]] = []
 
     def locate(name: str, *, revision: str | None = None, report: object = None) -> fetch.Located:
@@ -129,19 +131,29 @@ def test_checkpoints_that_had_to_be_fetched_are_removed_again(
             raise FetchError(f"there is no revision {revision!r}")
         return fetch.Located(name, "folder", str(folder / str(revision)), str(revision))
 
+    def load(spec: DecoderSpec, **options: Any) -> Decoder:
+        decoder = load_decoder(spec, **options)
+        present.add((spec.name, spec.revision))
+        if spec.revision == "step90":
+            raise DecoderError("its weights are no numbers")
+        return decoder
+
     def remove(name: str, revision: str | None) -> str:
         removed.append((name, revision))
         return "removed"
 
     monkeypatch.setattr("extract.decoders.decoder.locate_decoder", locate)
+    monkeypatch.setattr(sweep_caches, "load_decoder", load)
     monkeypatch.setattr(sweep_caches, "is_fetched", lambda name, revision: (name, revision) in present)
     monkeypatch.setattr(sweep_caches, "remove_fetched", remove)
     config = replace(config, name="fetched", decoder=replace(config.decoder, name="somebody/steps"), runs=str(tmp_path))
-    over = ["decoder.revision=step30,step31,step60", f"plan={plan}"]
+    over = ["decoder.revision=step30,step31,step60,step90", f"plan={plan}"]
     result = run_grid(config, grid_of(config, over), removes_decoders=True)
-    assert removed == [("somebody/steps", "step30")]  # the other was there before, and the third never came
+    # step60 was there before, and step31 never came
+    assert removed == [("somebody/steps", "step30"), ("somebody/steps", "step90")]
     assert result.record.grid is not None
-    [failure] = result.record.grid.failed
+    failure, other = result.record.grid.failed
+    assert dict(other.point) == {"revision": "step90", "plan": plan}
     assert dict(failure.point) == {"revision": "step31", "plan": plan}
     assert "there is no revision 'step31'" in failure.why
     assert [row.point["revision"] for row in result.record.plans] == ["step30", "step60"]

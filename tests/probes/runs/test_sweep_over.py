@@ -279,7 +279,8 @@ def test_a_plan_that_fails_costs_itself_alone_and_is_tried_again(
     named = replace(config, runs=str(tmp_path))
     failing["bidirectional:1"] = event
     result = run_sweep(named, plans)
-    [failure] = result.record.failed
+    assert result.record.grid is not None
+    [failure] = result.record.grid.failed
     assert dict(failure.point) == {"plan": "bidirectional:1"}
     assert ("diverged" if isinstance(event, Exception) else "is nan, by which no plan can be chosen") in failure.why
     assert [row.plan.text for row in result.record.plans] == ["causal", "backward:1"]
@@ -290,7 +291,8 @@ def test_a_plan_that_fails_costs_itself_alone_and_is_tried_again(
     failing.clear()
     again = run_sweep(named, plans)
     assert [row.plan.text for row in again.record.plans] == ["causal", "bidirectional:1", "backward:1"]
-    assert not again.record.failed
+    assert again.record.grid is not None
+    assert not again.record.grid.failed
     assert find_finished(named, [plan.text for plan in plans], test="chosen") is not None
 
 
@@ -450,6 +452,41 @@ def test_gains_are_told_by_source_and_each_source_is_left_out_of_a_choice(over_t
     assert {part.n_units for part in sources.parts} <= set(range(10, 17))
     assert left_out.over == "sources, each left out of the choice"
     assert {part.split for part in left_out.parts} == {"validation"}
+    rows = {(row.point["encoder"], row.point["task"]): row.heads["layer-cosine"] for row in over_tasks.record.plans}
+    options = RunFolder(over_tasks.folder).settings["sweep"]["over"]["task"]["mine"]["task"]["options"]
+    task = load_task("pair-files", **options)
+    for transfer in (sources, left_out):
+        for part in transfer.parts:
+            at, gold = rows_by_source(task, part.split)[part.name], np.array(task.rows(part.split)["score"][:])
+            there, here = (
+                float(pearson(rows[encoder, "mine"].predictions[part.split][at], gold[at]))
+                for encoder in (part.point["encoder"], "plain")
+            )
+            assert (part.chosen, part.reference) == pytest.approx((there, here))
+
+
+def test_a_sweep_over_plans_alone_says_what_any_sweep_does(
+    config: RunConfig, over_tasks: RunResult[PlansScores]
+) -> None:
+    """Differences from the reference, gains by source, and the frame, as with a second axis."""
+    options = RunFolder(over_tasks.folder).settings["sweep"]["over"]["task"]["mine"]["task"]
+    named = replace(config, name="plans-alone", task=TaskSpec(**options))
+    plans = ["causal", "bidirectional:1", "backward:1"]
+    alone = sweep(named, {"plan": plans})
+    beside = sweep(replace(named, name="plans-beside"), {"plan": plans, "poolings": ["mean"]})
+    assert alone.record.grid is not None
+    assert beside.record.grid is not None
+    for mine, theirs in ((alone.record.grid.gaps, beside.record.grid.gaps),):
+        assert [gap.point["plan"] for gap in mine] == plans[1:]
+        assert [replace(gap, point={}) for gap in mine] == [replace(gap, point={}) for gap in theirs]
+    assert [part.over for part in alone.record.grid.transfers] == [part.over for part in beside.record.grid.transfers]
+    frame, other = (pd.read_csv(result.folder / "points.csv") for result in (alone, beside))
+    columns = ["plan", "split", "metric", "layer", "value", "is_chosen", "is_reference", "gap", "p_corrected"]
+    pd.testing.assert_frame_equal(frame[columns], other[columns])
+    summary = (alone.folder / "summary.md").read_text(encoding="utf-8")
+    assert "p-values are corrected by Holm for all other points" in summary
+    assert "Over 2 sources, chosen on all sources of validation, a gain was seen on" in summary
+    assert (alone.folder / "gains_layer_cosine_sources.png").is_file()
 
 
 def test_without_a_task_to_choose_on_the_mean_rank_decides(

@@ -213,6 +213,20 @@ def test_layers_say_what_each_view_adds(finished_views: Callable[[str], LoadedRu
     assert alone.curve("without-view") is None, "a head of one view loses all without it"
 
 
+def test_layers_say_what_each_of_three_views_reaches_alone(decoder_folder: Path, tmp_path: Path) -> None:
+    views, heads = {**OF_TEXTS, "back": {"plan": "backward"}}, {"layer-cosine": {}}
+    result = run(configure(tmp_path, decoder_folder, "pairs", views=views, heads=heads))
+    study = LayerStudy.of(result, head="layer-cosine", options=StudyOptions(views=("by-view",), n_resamples=100))
+    scores = study.findings.curve("view-score")
+    assert scores is not None
+    assert scores.layers == ("all views", *(f"without {view}" for view in views), *(f"{view} alone" for view in views))
+    for view, changes in views.items():
+        only = configure(tmp_path, decoder_folder, "pairs", views={view: changes}, heads=heads, name=f"of-{view}")
+        expected = run(only).record.heads["layer-cosine"].mean("test")
+        assert scores.values[scores.layers.index(f"{view} alone")] == pytest.approx(expected)
+        assert f"({view} alone: {100 * expected:.1f})" in study.answer
+
+
 def test_files_and_encoders_know_the_views(
     finished_views: Callable[[str], LoadedRun], decoder_folder: Path, tmp_path: Path
 ) -> None:
