@@ -38,10 +38,11 @@ ADAPTERS = {
 }
 """Name to what differs from `configs/adapt/wiki.yaml`."""
 SYSTEMS = (*PLANS, *ADAPTERS)
+SIAMESE = "{encoder: linear, bottleneck: 256, loss: log-variance, patience: 10}"
 WORD_LAYERS = "10,14,18,20,22,24,26,28,final_norm"
 TASKS = {
     "stsb": (
-        ["configs/stsb-nosink.yaml", "--heads", "layer-cosine,siamese-cosine", "--seeds", "0"],
+        ["configs/stsb-nosink.yaml", "--heads", f"{{layer-cosine: {{}}, siamese-cosine: {SIAMESE}}}", "--seeds", "0"],
         ("layer-cosine", "siamese-cosine"),
     ),
     "wnut17": (["configs/wnut17-ner.yaml", "--extraction.layers", WORD_LAYERS], ("token-classifier",)),

@@ -337,21 +337,25 @@ def load_stsb_hub(
     *,
     revision: str | None = None,
     score_range: Sequence[float | int] = (0.0, 1.0),
+    genre: str | None = None,
+    source: str | None = None,
     bad_rows: str = "error",
 ) -> PairTask:
     """Load pairs in columns `sentence1`, `sentence2` and `score` through `datasets`; the source names the commit.
 
     `hub_id` is a dataset of the hub (the default holds STS-B, gold already scaled to 0..1), or a local folder laid out
-    like one; `revision` a branch, tag or commit.
+    like one; `revision` a branch, tag or commit. `genre` and `source` are the columns that tell where a pair is from.
     """
     limits = parse_score_range(score_range)
-    tables, source = read_hub(hub_id, revision=revision, help_text=_NO_HUB)
+    tables, origin = read_hub(hub_id, revision=revision, help_text=_NO_HUB)
     fields: Fields = {
         "sentence1": ("sentence1", check_text),
         "sentence2": ("sentence2", check_text),
         "score": ("score", partial(check_gold, limits=limits)),
+        "genre": (genre, check_text),
+        "source": (source, check_text),
     }
-    rows = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
+    rows = check_rows(name_splits(tables, origin), fields, source=origin, bad_rows=bad_rows)
     return _build_official(rows, limits, "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name)
 
 

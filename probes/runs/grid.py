@@ -295,7 +295,10 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis
 
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
     if name not in PRESETS:
-        hint = "Give the values of a key, as --over extraction.plan=causal,backward, or name an axis of the config."
+        hint = (
+            "Give the values of a key, as --over extraction.plan=causal,backward or --over "
+            "heads.layer-cosine.transform=none,abtt, or name an axis of the config."
+        )
         n_parts = name.count(".") + 1  # keys are written as short as the name
         keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
         near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)

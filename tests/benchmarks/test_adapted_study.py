@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.adapted import gather
+from benchmarks.adapted import ADAPTERS, TASKS, gather
 from probes.adaptation.abilities import write_scores
+from probes.cli.arguments import read_command
+from probes.cli.commands import find_command
 from tests.probes.adaptation.test_abilities import make, scores
 
 
@@ -34,3 +36,18 @@ def test_an_empty_study_gathers_nothing(tmp_path: Path) -> None:
     gathered = gather(tmp_path)
     assert (gathered["adapters"], gathered["abilities"]) == ({}, [])
     assert not any(gathered["tasks"].values())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_runs_of_a_study_fit_the_heads_that_are_compared(task: str) -> None:
+    words, heads = TASKS[task]
+    config = read_command(find_command("run"), words).config.check_heads()
+    assert tuple(config.heads) == heads
+    assert config.task.name == task
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_adapters_of_a_study_are_what_the_command_takes(name: str) -> None:
+    args = read_command(find_command("adapt"), ["configs/adapt/wiki.yaml", "--name", name, *ADAPTERS[name]])
+    assert args.config.name == name
+    assert sum(phase.steps for phase in args.config.phases) == (600 if name.startswith("wiki") else 300)

@@ -8,6 +8,7 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.data.pair_task import load_stsb_hub
 from probes.data.table_files import quiet_datasets
+from probes.data.task_table import load_task
 from tests.probes.hub_builders import hub_builder
 
 
@@ -20,6 +21,7 @@ def hub_folder(
             "sentence1": [f"{split} {i}" for i in range(10)],
             "sentence2": ["None", "2012-01-01"] * 5,
             score: [i / 10 for i in range(10)],
+            "dataset": ["MSRvid", "headlines"] * 5,
         }
         with quiet_datasets():
             datasets.Dataset.from_dict(rows).to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
@@ -53,6 +55,13 @@ def test_a_local_folder_laid_out_like_the_hub(tmp_path: Path, capfd: pytest.Capt
     assert (task.name, task.source, task.score_range) == ("mine", f"folder {folder}", (0.0, 1.0))
     assert capfd.readouterr() == ("", "")
     assert sorted(folder.rglob("*")) == before
+
+
+def test_hub_rows_may_tell_where_they_are_from(tmp_path: Path) -> None:
+    folder = hub_folder(tmp_path / "mine")
+    task = load_task("stsb-hub", hub_id=str(folder), source="dataset")
+    assert task.rows("test")["source"][:3] == ["MSRvid", "headlines", "MSRvid"]
+    assert task.digest() == load_stsb_hub(str(folder)).digest()
 
 
 def test_hub_rows_are_checked_like_any_other(tmp_path: Path) -> None:
