@@ -28,7 +28,7 @@ from tests.sketched import sketched
 
 ARCHIVE = Path(__file__).parent / "archive" / "first.tar.xz"
 OF_MACHINE = ("versions", "products")
-LATER = ("baselines", "over_cosine")
+LATER = ("baselines", "over_cosine", "grid")
 """Fields that the archive is older than; `task.score_range` of numbers is another."""
 COMMENTED = "config_sha256"
 """The seal of config.yaml, whose comments say where values came from; its settings are compared instead."""

@@ -220,6 +220,7 @@ class PlanInfo(TypedDict):
     point: NotRequired[Mapping[str, str]]
     task: NotRequired[str]
     decoder: NotRequired[DecoderInfo]
+    n_tokens: NotRequired[int]
 
 
 @dataclass(frozen=True)
@@ -303,6 +304,8 @@ class PlanScores:
     """Name of its task in a sweep over axes."""
     decoder: DecoderInfo | None = None
     """Its decoder in a sweep over axes."""
+    n_tokens: int = 0
+    """What the decoder reads of all texts in a sweep over axes, as if for this point alone; 0 in earlier versions."""
 
     @property
     def label(self) -> str:
@@ -313,7 +316,9 @@ class PlanScores:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         certified: Plain = {"cache": self.cache, "certificate": self.certificate, "zero_shot": self.zero_shot}
-        where: Plain = {"point": self.point, "task": self.task, "decoder": self.decoder} if self.point else {}
+        where: Plain = {}
+        if self.point:
+            where = {"point": self.point, "task": self.task, "decoder": self.decoder, "n_tokens": self.n_tokens}
         return {"plan": self.plan.text, **to_plain(where), **to_plain(certified), "heads": heads}
 
 
@@ -643,7 +648,7 @@ def read_plans(values: Plain) -> PlansScores:
         heads = _read_heads(f"plans[{number}].heads", row["heads"])
         plan = PlanScores(parse_plan(row["plan"]), row["cache"], row["certificate"], heads, row["zero_shot"])
         point, task, decoder = row.get("point", {}), row.get("task", ""), row.get("decoder")
-        plans.append(replace(plan, point=point, task=task, decoder=decoder))
+        plans.append(replace(plan, point=point, task=task, decoder=decoder, n_tokens=row.get("n_tokens", 0)))
     by_label = {row.label: row for row in plans}
     chosen = {}
     for name, choice in record["chosen"].items():

@@ -199,6 +199,7 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
     axes = axes_of(scores)
     gaps = {(label_of(gap.point), gap.head): gap for gap in (scores.grid.gaps if scores.grid else ())}
     split = next((gap.split for gap in gaps.values()), "validation")
+    costs = dict(_relative_tokens(scores))
     for slot in scores.chosen:
         rows = []
         for row in scores.plans:
@@ -207,6 +208,7 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
             rows.append(
                 (
                     *(point_of(row)[axis] for axis in axes),
+                    *([costs[row.label]] if costs else []),
                     describe_point(result.chosen),
                     percent(result.selection_score),
                     percent(result.mean("test")),
@@ -215,7 +217,8 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
                 )
             )
         yield Heading(f"{'On all rows' if scores.search else 'Every point'}: {slot}")
-        yield Table((*axes, "chosen", "validation", "test", f"over the reference, {split}", "p, corrected"), rows)
+        columns = (*axes, *["tokens"] * bool(costs), "chosen", "validation", "test")
+        yield Table((*columns, f"over the reference, {split}", "p, corrected"), rows)
     if gaps:
         family = "for all other points of a task"
         correction = "by Bonferroni for all points of the search" if scores.search else f"by Holm {family}"
@@ -223,6 +226,15 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
             f"Differences from the reference are paired, on the same rows; p-values are corrected {correction}, "
             "each head apart."
         )
+
+
+def _relative_tokens(scores: PlansScores) -> Iterator[tuple[str, str]]:
+    """Give what the decoder reads at every point, as a multiple of the least on the same task, where points differ."""
+    least: dict[str, int] = {}
+    for row in scores.plans:
+        least[row.task] = min(row.n_tokens, least.get(row.task, row.n_tokens))
+    if all(row.n_tokens > 0 for row in scores.plans) and any(row.n_tokens > least[row.task] for row in scores.plans):
+        yield from ((row.label, f"{row.n_tokens / least[row.task]:.1f}x") for row in scores.plans)
 
 
 def _gap_text(gap: PointGap) -> str:

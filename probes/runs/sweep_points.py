@@ -253,7 +253,8 @@ class Sweep:
         folder = folder.with_name(f"{folder.name}-{fitted}")
         row = evaluate_plan(config, task, point.plan, cache, folder, adds_zero_shot=False)
         decoder: DecoderInfo = cache.manifest.provenance["decoder"]
-        return replace(row, point=point.values, task=task.name, decoder=decoder)
+        n_tokens = int(cache.n_tokens.sum())
+        return replace(row, point=point.values, task=task.name, decoder=decoder, n_tokens=n_tokens)
 
     def result(self, point: Point, name: str) -> HeadResult:
         """Return the result of a head at a point."""

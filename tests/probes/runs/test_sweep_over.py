@@ -139,6 +139,18 @@ def test_one_tidy_frame_has_a_column_per_axis_and_every_number(swept: RunResult[
     ]
 
 
+def test_the_report_says_what_every_point_costs(config: RunConfig, swept: RunResult[PlansScores]) -> None:
+    tokens = {row.point["encoder"]: row.n_tokens for row in swept.record.plans}
+    assert tokens["plain"] == tokens["last"] > len(set(load_run_task(config).texts()))
+    assert tokens["echo"] > 1.8 * tokens["plain"]
+    frame = points_frame(swept.record)
+    assert frame.groupby("encoder")["n_tokens"].unique().map(list).to_dict() == {k: [v] for k, v in tokens.items()}
+    summary = (swept.folder / "summary.md").read_text(encoding="utf-8")
+    times = tokens["echo"] / tokens["plain"]
+    assert f"| causal | echo | {times:.1f}x |" in summary
+    assert "| causal | plain | 1.0x |" in summary
+
+
 def test_the_report_names_the_winner_first_and_says_whether_it_is_certain(swept: RunResult[PlansScores]) -> None:
     summary = (swept.folder / "summary.md").read_text(encoding="utf-8")
     first = summary.splitlines()[2]
