@@ -1,18 +1,19 @@
-"""The tables of docs/encoders_compared.md, from the committed JSON: `python -m benchmarks.training_free_page`.
+"""The tables of docs/encoders_compared.md, from the committed JSON: `python -m benchmarks.training_free_page [SWEEP]`.
 
-Each task of the page is one sweep, `icecore sweep --over encoders`; the JSON holds what was measured, an encoder at a
-time. `tests/test_encoders_compared.py` holds the page against the JSON, and the JSON against the preset.
+Each task of the page is one sweep, `icecore sweep --over encoders --test all`, whose folder puts its numbers into the
+JSON. `tests/test_encoders_compared.py` holds the page against the JSON, and the JSON against the preset.
 """
 
 import csv
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import yaml
 from matplotlib.figure import Figure
 
 from probes.report import style
@@ -176,40 +177,56 @@ def draw_gains(figure: Figure, results: Mapping[str, Any]) -> None:
         panels[0].text(0.97, y, decoder, color=colour, fontsize=7, ha="right", transform=panels[0].transAxes)
 
 
+def _count_test(results: Mapping[str, Any], task: str) -> str:
+    """Count the test rows of a task, on every decoder where they differ."""
+    found = [results[f"{decoder} {task}"] for decoder in DECODERS]
+    return " and ".join(dict.fromkeys(str(each.get("n_test", each["rows_per_split"])) for each in found))
+
+
 def make_picture(results: Mapping[str, Any]) -> Figure:
     """Make the picture of what holds on more than one task and decoder."""
-    n_rows = ", ".join(
-        f"{title} {results[f'{next(iter(DECODERS))} {task}']['rows_per_split']}"
-        for task, title in drawn_tasks(results).items()
-    )
+    n_rows = ", ".join(f"{title} {_count_test(results, task)}" for task, title in drawn_tasks(results).items())
     note = f"Gain over the plain mean, x 100, with 95 % intervals over test rows ({n_rows}); layer chosen on validation"
     title = "Nothing trained: what another reading of the same texts gains, by task and decoder"
     return style.make_figure(draw_gains, results, title=title, note=note, size=(7.2, 2.6))
 
 
-def read_triples(folder: Path) -> dict[str, Any]:
-    """Take the share of triples that are right, by encoder, from a sweep over `snli-triples` with `--test all`.
+def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Take what a sweep `--over encoders --test all` says of every encoder; `before` has the commands of single runs.
 
-    With two candidates a mean average precision of `x` is a share of `2 x - 1`.
+    Of two candidates a mean average precision of `x` is a share of `2 x - 1` that are right.
     """
-    frame = pd.read_csv(folder / "points.csv")
     record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    scores = frame[(frame["record"] == "score") & (frame["metric"] == "map")]
+    settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    rows_per_split = settings["task"].get("pairs", 0)
+    gaps = {gap["point"]["encoder"]: gap for gap in record["grid"]["gaps"] if gap["split"] == "test"}
+    is_share = record["task"]["name"] == "snli-triples"
+    times, less = (2, 1) if is_share else (1, 0)
     encoders = {}
-    for name, rows in scores.groupby("encoder", sort=False):
-        by_split = rows.set_index("split")
-        row: dict[str, Any] = {"metric": "share of triples", "head": rows["head"].iloc[0]}
+    for point in record["plans"]:
+        name, [(head, result)] = point["point"]["encoder"], point["heads"].items()
+        row = {"head": head, "metric": "share of triples" if is_share else result["metric"], "chosen": result["chosen"]}
         for split in ("validation", "test"):
-            mean, low, high = (2 * by_split.loc[split, ["value", "low", "high"]].astype(float) - 1).round(6)
-            row[split] = {"mean": mean, "low": low, "high": high}
-        if name != "mean":
-            gap, low, high = (2 * by_split.loc["test", ["gap", "gap_low", "gap_high"]].astype(float)).round(6)
-            p = float(by_split.loc["test", "p_corrected"])
-            row |= {"difference": gap, "low": low, "high": high, "bootstrap_corrected": p}
-        encoders[ENCODERS[str(name)]] = row
-    n_rows = record["task"]["n_rows"]["test"]
+            score = result["summary"][split][result["metric"]]
+            row[split] = {end: round(times * score[end] - less, 6) for end in ("mean", "low", "high")}
+        if gap := gaps.get(name):
+            ends = {end: round(times * gap[end], 6) for end in ("value", "low", "high")}
+            row |= {"difference": ends.pop("value"), **ends, "bootstrap_corrected": gap["p_corrected"]}
+        options = before.get("encoders", {}).get(ENCODERS[name], {}).get("options", "")
+        row |= {"options": re.sub(r"--task.pairs \d+", f"--task.pairs {rows_per_split}", options)} if options else {}
+        encoders[ENCODERS[name]] = row | {"n_tokens": point["n_tokens"]}
     kept = {name: record[name] for name in ("command", "commit", "versions")}
-    return {"rows_per_split": n_rows, "encoders": encoders, **kept}
+    return {"rows_per_split": rows_per_split, "n_test": record["task"]["n_rows"]["test"], "encoders": encoders, **kept}
+
+
+def add_sweep(folder: Path) -> None:
+    """Put what a sweep says into the JSON of its task."""
+    record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    file = TRIPLES if record["task"]["name"] == "snli-triples" else OUT
+    results = json.loads(file.read_text(encoding="utf-8"))
+    key = f"{record['decoder']['name'].removesuffix('.gguf')} {record['task']['name']}"
+    results[key] = read_sweep(folder, results.get(key, {}))
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def command_block(results: Mapping[str, Any]) -> Iterator[str]:
@@ -279,7 +296,9 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Write the tables into the page, and the long one beside it."""
+    """Take in the folders of sweeps, if any, and write the tables into the page, and the long one beside it."""
+    for folder in sys.argv[1:]:
+        add_sweep(Path(folder))
     results = read_tables()
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), blocks(results)), encoding="utf-8")
     style.save_figure(make_picture(read_transfer()), PICTURE, file_format="png")

@@ -1,9 +1,13 @@
 """The tables of encoders without training are those of the committed JSON, of encoders that the preset still has."""
 
+import json
 import re
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks.training_free_page import (
     ENCODERS,
@@ -14,11 +18,14 @@ from benchmarks.training_free_page import (
     command_of,
     csv_text,
     filled,
+    read_sweep,
     read_tables,
 )
+from probes.report.scores import sealed_scores
 from probes.runs.config_file import read_config
 from probes.runs.grid import grid_of
 from probes.runs.run_config import RunConfig, TaskSpec
+from tests.probes.report.made_grid import make_grid
 
 RESULTS = read_tables()
 
@@ -53,3 +60,25 @@ def test_the_preset_is_what_was_measured(name: str, monkeypatch: pytest.MonkeyPa
         if head == "layer-cosine":
             assert (options or {})["transform"] == (typed.heads[head] or {})["transform"]
         assert row["test"]["low"] <= row["test"]["mean"] <= row["test"]["high"]
+
+
+@pytest.mark.parametrize(("task", "times", "less"), [("stsb", 1, 0), ("snli-triples", 2, 1)])
+def test_a_sweep_is_taken_in_as_the_page_has_it(task: str, times: int, less: int, tmp_path: Path) -> None:
+    scores = make_grid({"encoder": ("mean", "echo-mean")})
+    rows = [replace(row, n_tokens=10 + number) for number, row in enumerate(scores.plans)]
+    header = replace(scores.header, task={**scores.header.task, "name": task, "n_rows": {"test": 60}})
+    assert scores.grid is not None
+    gaps = tuple(replace(gap, split="test") for gap in scores.grid.gaps)
+    made = replace(scores, header=header, plans=tuple(rows), grid=replace(scores.grid, gaps=gaps))
+    (tmp_path / "scores.json").write_text(json.dumps(sealed_scores(made.to_dict())), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"task": {"name": task, "pairs": 60}}), encoding="utf-8")
+    before = {"encoders": {"mean": {"options": "--task.name x --task.pairs 4 --heads y"}}}
+    found = read_sweep(tmp_path, before)
+    assert (found["rows_per_split"], found["n_test"], list(found["encoders"])) == (60, 60, ["mean", "echo, mean"])
+    mean, echo = found["encoders"].values()
+    assert mean["options"] == "--task.name x --task.pairs 60 --heads y"
+    assert "difference" not in mean
+    assert echo["test"]["mean"] == pytest.approx(times * rows[1].heads["head"].mean("test") - less)
+    assert echo["difference"] == pytest.approx(times * gaps[0].value)
+    assert (echo["low"], echo["high"], echo["bootstrap_corrected"]) == (0.0, times * 0.1, gaps[0].p_corrected)
+    assert (mean["n_tokens"], echo["n_tokens"]) == (10, 11)
