@@ -594,7 +594,9 @@ class InfillArgs(Computing):
     infillings, causal perplexity, and how much greedy continuations repeat themselves.
     """
 
-    decoder: str = _decoder_name()
+    decoder: str = positional(
+        "known name, hub id, local folder, .gguf file, or config.yaml with a decoder", completes="decoders"
+    )
     adapter: str = option(
         "", "LoRA adapters of peft, folders or hub ids with ',' between, merged in order", completes="files"
     )

@@ -516,13 +516,21 @@ def _report(console: Console, *, is_verbose: bool) -> "Callable[[StepReport], No
     return report
 
 
+def _measured_decoder(args: InfillArgs) -> DecoderSpec:
+    """Return the decoder that is named, or that of a configuration, which may be a merge or have a revision."""
+    if not args.decoder.endswith((".yaml", ".yml")):
+        return DecoderSpec(args.decoder, adapter=args.adapter or None, device=args.device)
+    typed = {"decoder.adapter": args.adapter, "decoder.device": args.device if args.device != "auto" else ""}
+    pairs = [(key, text) for key, text in typed.items() if text]
+    return read_config(pairs, file=args.decoder, checks_heads=False).decoder
+
+
 def infill_command(args: InfillArgs) -> int:
     shortest, longest = map(int, args.span_tokens.split("-"))
     options = {item.name: getattr(args, item.name) for item in fields(AbilityOptions) if item.name != "prefix_words"}
     options |= {"column": args.column or "text", "spans": DrawnSpans(args.spans, shortest, longest, args.seed)}
     folder = open_output(args.out) if args.out else None
-    decoder = DecoderSpec(args.decoder, adapter=args.adapter or None, device=args.device)
-    measured = measure_abilities(decoder, AbilityOptions(**options), watcher=watcher_of(args))
+    measured = measure_abilities(_measured_decoder(args), AbilityOptions(**options), watcher=watcher_of(args))
     compared = compare_scores([measured.scores], [measured.scores.name])
     Console(markup=False).print(score_screen(compared))
     show("\n".join([*measured.scores.notes, *(f"{sentence}." for sentence in verdicts(compared))]))

@@ -4,7 +4,9 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from transformers import AutoModelForCausalLM
 
 from probes.adaptation.abilities import load_abilities
@@ -134,3 +136,14 @@ def test_options_of_runs_are_refused_for_abilities(desk: Path, option: str, caps
 def test_a_run_beside_abilities_is_refused(desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(desk / "base-infilling"), str(tmp_path)]) == 1
     assert f"folder {str(tmp_path)!r} holds no abilities" in capsys.readouterr().err
+
+
+def test_a_merge_of_a_config_is_measured_as_its_own_decoder(desk: Path) -> None:
+    parts = [{"name": str(desk / name), "weight": weight} for name, weight in (("base", 1.0), ("other", 0.0))]
+    config = desk / "merged.yaml"
+    config.write_text(yaml.safe_dump({"decoder": {"merge": parts}}), encoding="utf-8")
+    assert main(["infill", str(config), *arguments(desk), "--out", str(desk / "merged")]) == 0
+    merged, base = load_abilities(desk / "merged"), load_abilities(desk / "base-infilling")
+    assert merged.name == "1*base+0*other"
+    for mine, theirs in zip(merged.abilities, base.abilities, strict=True):
+        np.testing.assert_allclose(mine.sums, theirs.sums, rtol=1e-5)
