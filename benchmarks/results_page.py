@@ -10,6 +10,13 @@ from benchmarks.views import shown
 
 PAGE = ROOT / "docs" / "results.md"
 TITLES = {"stsb": "STS-B", "banking77": "Banking77", "wnut17_ner": "WNUT-17", "ud_ewt_pos": "UD-EWT"}
+PROBED = {
+    "stsb layer-cosine": "STS-B, cosine of the best layer",
+    "stsb siamese-cosine": "STS-B, siamese head",
+    "wnut17 token-classifier": "WNUT-17, span F1",
+    "ud-ewt token-classifier": "UD-EWT, accuracy",
+}
+"""Probes of adapters to their columns."""
 NUMBER = r"([+-]?[\d.]+)"
 READOUT = re.compile(
     rf"A readout of all layers has {NUMBER}, one of (\w+) alone {NUMBER} \({NUMBER}, {NUMBER} to {NUMBER}\)"
@@ -95,14 +102,45 @@ def adapted_rows() -> Iterator[str]:
             )
             for ability, plan, times in columns
         ]
-        objectives = " and ".join(f"`{name}`" for name in adapter["objectives"]) if adapter else ""
-        name = f"{adapter['steps']} steps of {objectives}, seed {adapter['seed']}" if adapter else "as it is"
-        yield f"| {name} | {held_out['mntp']:.2f} | {' | '.join(scores)} |"
+        yield f"| {_name_adapter(adapter)} | {held_out['mntp']:.2f} | {' | '.join(scores)} |"
+
+
+def _name_adapter(adapter: dict[str, Any] | None) -> str:
+    if adapter is None:
+        return "as it is"
+    objectives = " and ".join(f"`{name}`" for name in adapter["objectives"])
+    return f"{adapter['steps']} steps of {objectives}, seed {adapter['seed']}"
+
+
+def adapted_probe_rows() -> Iterator[str]:
+    """Write what probes of the decoder and its adapters score, and how that differs from the best plan untrained."""
+    results = read_results("adapted-smollm2")
+    columns = {name: title for name, title in PROBED.items() if results["tasks"].get(name)}
+    cells = {(row["run"], name): row for name in columns for row in results["tasks"][name]}
+    yield f"| decoder | plan | {' | '.join(columns.values())} |"
+    yield "|---" * (2 + len(columns)) + "|"
+    for system in dict.fromkeys(system for system, _ in cells):
+        rows = [cells.get((system, name)) for name in columns]
+        plan = next(row["plan"] for row in rows if row)
+        written = " | ".join(_score(row) if row else "" for row in rows)
+        yield f"| {_name_adapter(results['adapters'].get(system))} | `{plan}` | {written} |"
+
+
+def _score(row: dict[str, Any]) -> str:
+    """Write a test score with its interval, and the paired difference from the reference, bold where it is certain."""
+    low, high = (100 * end for end in row["interval"])
+    score = f"{100 * row['test']:.1f} ({low:.1f} to {high:.1f})"
+    if row["low"] is None:
+        return score
+    gap, low, high = (100 * row[name] for name in ("difference", "low", "high"))
+    text = f"{gap:+.1f}"
+    return f"{score}, {f'**{text}**' if low * high > 0 else text} ({low:.1f} to {high:.1f})"
 
 
 def tables() -> dict[str, str]:
     """Make the tables by their names on the page."""
     rows = {"layers": layer_rows(), "views": view_rows(), "adapted": adapted_rows()}
+    rows["adapted probes"] = adapted_probe_rows()
     return {name: "\n".join(lines) for name, lines in rows.items()}
 
 

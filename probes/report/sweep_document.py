@@ -83,7 +83,7 @@ def grid_lead(scores: PlansScores) -> str:
     rows = f"{split} of `{choice.point[task]}`" if task else split
     text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {rows}, "
     text += f"{_certainty(scores, name, choice)}."
-    transfers = scores.grid.transfers if scores.grid else ()
+    transfers = _told_transfers(scores)
     seen = [seen_on(part) for part in transfers if part.head == name and part.over in ("tasks", "sources")]
     return " ".join(filter(None, [text, _ties(scores, name, choice), *seen, over_baseline(result, scores.baselines)]))
 
@@ -108,6 +108,12 @@ def seen_on(transfer: Transfer) -> str:
     )
 
 
+def _told_transfers(scores: PlansScores) -> list[Transfer]:
+    """Leave out gains of the reference over itself."""
+    transfers = scores.grid.transfers if scores.grid else ()
+    return [transfer for transfer in transfers if any(part.value != 0 for part in transfer.parts)]
+
+
 def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     """Say how many points validation cannot tell from the chosen one, where they were compared with it."""
     grid = scores.grid
@@ -122,7 +128,7 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
 
 def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
     """Write the gains over tasks and over sources of rows."""
-    for transfer in scores.grid.transfers if scores.grid else ():
+    for transfer in _told_transfers(scores):
         yield Heading(f"Does it transfer? {transfer.head} over {transfer.over}")
         yield seen_on(transfer)
         columns = ("part", "point", "metric", "split", "reference", "chosen", "gain", "95 % interval", "rank", "n")

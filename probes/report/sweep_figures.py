@@ -104,6 +104,8 @@ def draw_parts(album: style.Album, scores: PlansScores) -> None:
         )
     gains = gains_frame(scores)
     for (slot, over), rows in gains.groupby(["slot", "over"], sort=False):
+        if not rows["gain"].any():  # the reference was chosen
+            continue
         plain = over.partition(",")[0]
         stem = _stem(f"{slot}_{plain}{'_left_out' * (over != plain)}")
         split = str(rows["split"].iloc[0])
