@@ -482,14 +482,18 @@ def test_a_sweep_over_plans_alone_says_what_any_sweep_does(
 ) -> None:
     """Differences from the reference, gains by source, and the frame, as with a second axis."""
     options = RunFolder(over_tasks.folder).settings["sweep"]["over"]["task"]["mine"]["task"]
-    named = replace(config, name="plans-alone", task=TaskSpec(**options))
+    last = replace(config.extraction, poolings=("last",), layers=("final_norm",))
+    named = replace(config, name="plans-alone", task=TaskSpec(**options), extraction=last)
     plans = ["causal", "bidirectional:1", "backward:1"]
     alone = sweep(named, {"plan": plans})
-    beside = sweep(replace(named, name="plans-beside"), {"plan": plans, "poolings": ["mean"]})
+    [choice] = alone.record.chosen.values()
+    reference = next(plan for plan in plans[::-1] if plan != choice.plan.text)
+    alone = sweep(named, {"plan": plans}, reference=reference)
+    beside = sweep(replace(named, name="plans-beside"), {"plan": plans, "poolings": ["last"]}, reference=reference)
     assert alone.record.grid is not None
     assert beside.record.grid is not None
     for mine, theirs in ((alone.record.grid.gaps, beside.record.grid.gaps),):
-        assert [gap.point["plan"] for gap in mine] == plans[1:]
+        assert [gap.point["plan"] for gap in mine] == [plan for plan in plans if plan != reference]
         assert [replace(gap, point={}) for gap in mine] == [replace(gap, point={}) for gap in theirs]
     assert [part.over for part in alone.record.grid.transfers] == [part.over for part in beside.record.grid.transfers]
     frame, other = (pd.read_csv(result.folder / "points.csv") for result in (alone, beside))
