@@ -9,7 +9,7 @@ from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import forward_inputs, plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation.adapt_config import MntpOptions, MsgOptions
-from probes.adaptation.objectives import MarkedRow, MaskedTokens, MissingSpans, info_nce, mark_rows
+from probes.adaptation.objectives import MarkedRow, MaskedTokens, MissingSpans, gather_rows, info_nce, mark_row
 from tests.extract.tiny_decoders import make_decoder
 
 MASK = 3
@@ -120,9 +120,8 @@ def test_masks_leave_spans_alone_and_read_context_alone() -> None:
 
 def test_no_gradient_flows_from_a_span_token_to_its_context() -> None:
     decoder = make_decoder()
-    marked = mark_rows(
-        [ids(24)], [MissingSpans(MsgOptions(all_share=0.0, longest=8))], np.random.default_rng(0), has_bos=False
-    )
+    spanned = MissingSpans(MsgOptions(all_share=0.0, longest=8))
+    marked = gather_rows([mark_row(ids(24), [spanned], (0,), has_bos=False)])
     spans = marked.batch.spans
     assert spans is not None
     in_span = spans[0] != CONTEXT
@@ -147,7 +146,7 @@ def test_no_gradient_flows_from_a_span_token_to_its_context() -> None:
 
 def test_rows_of_a_batch_keep_their_places() -> None:
     rows = [ids(10), ids(6, seed=1)]
-    marked = mark_rows(rows, [masked(rate=1.0)], np.random.default_rng(0), has_bos=False)
+    marked = gather_rows([mark_row(row, [masked(rate=1.0)], (0,), has_bos=False) for row in rows])
     tokens, places = marked.targets["mntp"]
     assert tokens.tolist() == [*rows[0][1:], *rows[1][1:]]
     assert places.tolist() == [*range(9), *range(10, 15)]
