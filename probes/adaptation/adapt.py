@@ -326,9 +326,10 @@ class StepData(lightning.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[StepPart]:
         """Give the rows that are held out."""
-        return _loader([*self._held_out()])
+        return _loader([*self.held_out_parts()])
 
-    def _held_out(self) -> Iterator[Callable[[], StepPart]]:
+    def held_out_parts(self) -> Iterator[Callable[[], StepPart]]:
+        """Give the makers of the parts of what is held out."""
         last, options = self.config.steps, self.config.training
         held = self.texts.held_out_tokens
         if self.objectives.marking and held is not None:

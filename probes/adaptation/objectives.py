@@ -584,7 +584,7 @@ def _paragraphs(files: str, column: str) -> Iterator[list[str]]:
         paragraphs = text if isinstance(text, list) else [text]
         if bad := [paragraph for paragraph in paragraphs if not isinstance(paragraph, str)]:
             raise TaskError(f"text {number} of {files!r} is {bad[0]!r}; allowed: texts, or lists of them; correct it.")
-        yield paragraphs
+        yield cast("list[str]", paragraphs)
 
 
 def _tokenise(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
