@@ -538,11 +538,10 @@ def read_rows(
     order = sorted(range(len(documents)), key=lambda i: documents[i][0])
     n_held, held = 0, set[str]()
     for i in order:
-        digest, _, rows = documents[i]
-        if n_held >= held_out and digest not in held:
+        if n_held >= held_out:
             break
-        held.add(digest)
-        n_held += len(rows)
+        held.add(documents[i][0])
+        n_held += len(documents[i][2])
     weights = np.array([part.weight for part in parts])
     shares = weights / weights.sum()
 
