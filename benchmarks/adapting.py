@@ -21,8 +21,9 @@ from probes.adaptation.objectives import (
     MaskedTokens,
     TokenBatch,
     find_mask_id,
+    gather_rows,
     load_language_model,
-    mark_rows,
+    mark_row,
 )
 
 ROWS, TOKENS = 4, 128
@@ -84,9 +85,8 @@ def _rows(language: LanguageModel) -> TokenBatch:
     generator = np.random.default_rng(0)
     rows = [generator.integers(3, language.vocabulary, TOKENS) for _ in range(ROWS)]
     mask_id = find_mask_id(language.decoder.tokenizer)
-    return mark_rows(
-        rows, [MaskedTokens("mntp", MntpOptions(), mask_id, language.vocabulary)], generator, has_bos=False
-    )
+    objectives = [MaskedTokens("mntp", MntpOptions(), mask_id, language.vocabulary)]
+    return gather_rows([mark_row(row, objectives, (0, number), has_bos=False) for number, row in enumerate(rows)])
 
 
 def compare_adapting(name: str, *, repeats: int) -> tuple[Comparison, dict[str, Any]]:

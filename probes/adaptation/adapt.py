@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning
@@ -19,6 +20,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers.pytorch_utils import Conv1D
 
 from extract.decoders.decoder import Decoder, quiet_peft
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, first_line
@@ -49,8 +51,9 @@ from probes.adaptation.objectives import (
     TokenObjective,
     TokenRows,
     find_mask_id,
+    gather_rows,
     load_language_model,
-    mark_rows,
+    mark_row,
     read_excluded,
     read_rows,
     read_text_rows,
@@ -99,9 +102,12 @@ class Lora:
                 layer.p = p
                 layer.eval()
 
-    def save(self, folder: Path) -> None:
-        """Write the adapter as peft does, for `decoder.adapter` and any other program that reads adapters."""
-        self.tuned.save_pretrained(folder)
+    def files(self) -> dict[str, bytes]:
+        """Return the adapter's files as peft writes them, for `decoder.adapter` and any other program; weights last."""
+        with TemporaryDirectory() as folder:
+            self.tuned.save_pretrained(folder)
+            paths = sorted(Path(folder).iterdir(), key=lambda path: path.name == WEIGHTS)
+            return {path.name: read_file(path) for path in paths}
 
     def remove(self) -> None:
         """Take the updates away for good; what is left is the language model as it was."""
@@ -112,7 +118,7 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
     """Put updates in place, which change nothing yet: one matrix of each is zero, the other is drawn from the seed.
 
     Raises:
-        DecoderError: peft is missing, or no module has a name of `lora.targets`.
+        DecoderError: peft is missing, or no module of the blocks has a name of `lora.targets`.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -121,7 +127,7 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
         raise DecoderError(
             "icecore adapt needs the extra package peft; install it with: pip install peft accelerate."
         ) from error
-    targets: str | list[str] = "all-linear" if spec.targets == ("all-linear",) else list(spec.targets)
+    targets = _find_targets(language, spec.targets)
     config = LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # type: ignore[arg-type]
@@ -133,6 +139,8 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
     with torch.random.fork_rng(), quiet_peft():
         torch.manual_seed(seed)
         try:
+            if not targets:
+                raise ValueError("no module of the blocks has such a name")
             tuned = get_peft_model(language.model, config)
         except ValueError as error:
             raise DecoderError(
@@ -147,6 +155,18 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
     for layer in dropouts:
         layer.p = spec.dropout
     return Lora(tuned, weights, tuple(dropouts))
+
+
+def _find_targets(language: LanguageModel, names: tuple[str, ...]) -> list[str]:
+    """Find the full names of the modules of the blocks that names mean: towers for images or sounds have like ones."""
+    in_blocks = {module for block in language.decoder.blocks for module in block.modules()}
+
+    def is_meant(path: str, module: nn.Module) -> bool:
+        if names == ("all-linear",):
+            return isinstance(module, nn.Linear | Conv1D)
+        return f".{path}".endswith(tuple(f".{name}" for name in names))
+
+    return [path for path, module in language.model.named_modules() if module in in_blocks and is_meant(path, module)]
 
 
 TOKEN_OBJECTIVES = ("msg", "mntp", "mtp")
@@ -196,11 +216,19 @@ class StepPart:
     step: int
     tokens: TokenBatch | None = None
     contrast: ContrastBatch | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """By objective the share of the step's targets that are in this part; all where it is not named."""
 
     @property
     def n_tokens(self) -> int:
         """Tokens that the decoder reads."""
         return sum(part.n_tokens for part in (self.tokens, self.contrast) if part is not None)
+
+    def count(self, objective: str) -> int:
+        """Count what an objective's loss is the mean over: targets, or rows."""
+        if objective == "sscl":
+            return 0 if self.contrast is None else self.contrast.n_rows
+        return 0 if self.tokens is None else len(self.tokens.targets[objective][0])
 
 
 class Objectives:
@@ -218,7 +246,7 @@ class Objectives:
             return MissingSpans(options)
         assert isinstance(options, MntpOptions)
         tokenizer = self.language.decoder.tokenizer
-        mask_id = find_mask_id(tokenizer, options.mask_token)
+        mask_id = find_mask_id(tokenizer, options.mask_token, objective=name)
         return MaskedTokens(name, options, mask_id, min(len(tokenizer), self.language.vocabulary))
 
     def marking_at(self, step: int) -> list[TokenObjective]:
@@ -262,18 +290,21 @@ class StepData(lightning.LightningDataModule):
         """Make a part of a step; the contrast of all rows of a step is in its first part."""
         config, weights = self.config, self.config.weights_at(step)
         tokens = contrast = None
+        shares = dict[str, float]()
         marking = self.objectives.marking_at(step)
         if marking and self.texts.tokens is not None:
-            n = config.training.batch // config.training.accumulate
-            first = step * config.training.batch + number * n
-            rows = [self.texts.tokens.rows[i] for i in self.order[first : first + n]]
-            generator = np.random.default_rng([config.seed, 3, step, number])
-            tokens = mark_rows(rows, marking, generator, has_bos=self.texts.tokens.has_bos)
+            options, has_bos = config.training, self.texts.tokens.has_bos
+            rows = [self.texts.tokens.rows[i] for i in self.order[step * options.batch : (step + 1) * options.batch]]
+            marked = [mark_row(row, marking, (config.seed, 3, step, k), has_bos=has_bos) for k, row in enumerate(rows)]
+            n = options.batch // options.accumulate
+            tokens = gather_rows(marked[number * n : (number + 1) * n])
+            counts = {name: sum(len(row.targets[name][0]) for row in marked) for name in tokens.targets}
+            shares = {name: len(tokens.targets[name][0]) / max(1, n) for name, n in counts.items()}
         if weights.get("sscl") and number == 0 and self.texts.contrast is not None:
             first = step * self.contrast_batch
             some = self.contrast_order[first : first + self.contrast_batch]
             contrast = self._gather([self.texts.contrast.rows[i] for i in some])
-        return StepPart(step, tokens, contrast)
+        return StepPart(step, tokens, contrast, shares)
 
     def transfer_batch_to_device(self, batch: StepPart, device: torch.device, dataloader_idx: int) -> StepPart:
         """Leave a part where it is: the decoder sends what it needs."""
@@ -295,9 +326,10 @@ class StepData(lightning.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[StepPart]:
         """Give the rows that are held out."""
-        return _loader([*self._held_out()])
+        return _loader([*self.held_out_parts()])
 
-    def _held_out(self) -> Iterator[Callable[[], StepPart]]:
+    def held_out_parts(self) -> Iterator[Callable[[], StepPart]]:
+        """Give the makers of the parts of what is held out."""
         last, options = self.config.steps, self.config.training
         held = self.texts.held_out_tokens
         if self.objectives.marking and held is not None:
@@ -312,8 +344,9 @@ class StepData(lightning.LightningDataModule):
                 yield lambda some=some: StepPart(last, contrast=self._gather(some))  # type: ignore[misc]
 
     def _hidden(self, rows: Sequence[NDArray[np.int64]], first: int, *, has_bos: bool) -> StepPart:
-        generator = np.random.default_rng([HELD_OUT_SEED, first])
-        return StepPart(self.config.steps, mark_rows(rows, self.objectives.marking, generator, has_bos=has_bos))
+        marking = self.objectives.marking
+        marked = [mark_row(row, marking, (HELD_OUT_SEED, first + k), has_bos=has_bos) for k, row in enumerate(rows)]
+        return StepPart(self.config.steps, gather_rows(marked))
 
 
 def _loader(makers: Sequence[Callable[[], StepPart]]) -> DataLoader[StepPart]:
@@ -347,7 +380,7 @@ class Adaptation(lightning.LightningModule):
         self._sums: dict[str, float] = {}
 
     def training_step(self, part: StepPart) -> Tensor:
-        """Compute the weighed loss of a part of a step."""
+        """Compute the weighed loss of a part of a step: those of all parts add up to that of the whole step."""
         weights, losses = self.config.weights_at(part.step), dict[str, Tensor]()
         contrast = self.objectives.contrast
         if part.tokens is not None:
@@ -356,16 +389,13 @@ class Adaptation(lightning.LightningModule):
         if part.contrast is not None and contrast is not None:
             with self.lora.training(contrast.options.dropout):
                 losses |= self.objectives.losses(replace(part, tokens=None))
+        losses = {name: part.shares.get(name, 1.0) * loss for name, loss in losses.items()}
         nothing = 0.0 * self.weights[0].sum()  # of rows that are too short for any target
         total = sum((weights[name] * loss for name, loss in losses.items()), nothing)
-        share = 1 / self.config.training.accumulate
         for name, loss in {**losses, "loss": total}.items():
-            scale = 1.0 if name == "sscl" else share
-            self._sums[name] = self._sums.get(name, 0.0) + scale * float(loss.detach())
+            self._sums[name] = self._sums.get(name, 0.0) + float(loss.detach())
         self._sums["n_tokens"] = self._sums.get("n_tokens", 0) + part.n_tokens
-        if "sscl" in losses:  # it is in one part alone, and Lightning divides by the number of parts
-            total = total + (self.config.training.accumulate - 1) * weights["sscl"] * losses["sscl"]
-        return total
+        return total * self.config.training.accumulate  # Lightning divides by the number of parts
 
     def end_step(self, step: int) -> dict[str, float]:
         """Note the losses of a step whose parts are all computed."""
@@ -376,8 +406,7 @@ class Adaptation(lightning.LightningModule):
     def validation_step(self, part: StepPart) -> None:
         """Add the losses of rows held out; no gradients, no dropout."""
         for name, loss in self.objectives.losses(part).items():
-            n = len(part.tokens.targets[name][0]) if part.tokens is not None else 1
-            self.held_out.setdefault(name, []).append((float(loss), n))
+            self.held_out.setdefault(name, []).append((float(loss), part.count(name)))
 
     def on_validation_epoch_end(self) -> None:
         """Average the losses, and weigh them as the last phase does."""
@@ -385,7 +414,7 @@ class Adaptation(lightning.LightningModule):
             name: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs) for name, pairs in self.held_out.items()
         }
         self.held_out.clear()
-        weights = self.config.phases[-1].weights
+        weights = self.config.last_phase.weights
         total = sum(weights.get(name, 0.0) * loss for name, loss in means.items())
         self.looks.append({"step": float(len(self.steps)), **means, "loss": total})
 
@@ -464,7 +493,7 @@ class Trained:
     """A training that has ended; the updates hold the weights of the best look."""
 
     best_step: int
-    """Step of the look with the lowest held-out loss; 0 where no step was taken."""
+    """Step of the look of the last phase with the lowest held-out loss; 0 where no step was taken."""
     steps: Losses
     """Losses, tokens and seconds of every step."""
     looks: Losses
@@ -488,8 +517,10 @@ def train(
     options = config.training
     unfinished = Unfinished(folder, fit_id)
     started = time.monotonic()
+    is_half = is_bfloat16(options.precision, device)
     if unfinished.find() is None:
-        look_once(module, data)
+        with torch.autocast(device.type, torch.bfloat16, enabled=is_half):  # as all further looks
+            look_once(module, data)
 
     def look(epoch: int, *_: object) -> Look:
         del epoch
@@ -498,11 +529,13 @@ def train(
 
     if config.steps:
         n_looks = -(-config.steps // options.check_every)
+        before = (config.steps - config.last_phase.steps) // options.check_every
         keeper = KeepBest(
             1,
             parts=lambda: ((weight, None) for weight in module.weights),
             look=look,
             patience=options.patience or n_looks + 1,
+            first=before + 1,
         )
         run_trainer(
             module,
@@ -516,7 +549,7 @@ def train(
             accumulate_grad_batches=options.accumulate,
             gradient_clip_val=options.clip or None,
             inference_mode=False,  # masks that validation makes are used in training
-            precision="bf16-mixed" if is_bfloat16(options.precision, device) else "32-true",
+            precision="bf16-mixed" if is_half else "32-true",
         )
         [best] = keeper.best_epochs.tolist()
         if not best:
@@ -551,7 +584,7 @@ def look_once(module: Adaptation, data: StepData) -> None:
 
 RECORD = "adaptation.json"
 LOSSES, LOOKS = "losses.csv", "held_out.csv"
-WEIGHTS = "adapter_model.safetensors"
+WEIGHTS, ADAPTER = "adapter_model.safetensors", "adapter_config.json"
 SCHEMA = 1
 SHOWN = 3
 """Decimals of losses."""
@@ -634,8 +667,9 @@ def adapt(
 ) -> Adapted:
     """Adapt a decoder by LoRA under a mask plan, or find the adapter that the same settings made.
 
-    A killed training goes on where it last looked at the held-out loss. The adapter is that of the look with the
-    lowest held-out loss, in peft's own format; the decoder is proved to be as it was.
+    A killed training goes on from the last look at which its state was written, every minute or so. The adapter is that
+    of the look of the last phase with the lowest held-out loss, in peft's own format; the decoder is proved to be as it
+    was.
 
     Args:
         config: The settings: an `AdaptConfig`, a mapping of its values, or a YAML file.
@@ -650,7 +684,7 @@ def adapt(
         ConfigError: Settings that do not fit together.
         DecoderError: The decoder has no language-model head, or the plan cannot be put in force on it.
         TaskError: Texts that cannot be read, or too few of them.
-        ConfigError: The folder holds another adapter.
+        ConfigError: The folder holds another adapter, or one that was not made here.
 
     Example:
         >>> adapt({"corpus": [{"files": "texts.txt"}], "plan": "bidirectional"})  # doctest: +SKIP
@@ -658,13 +692,13 @@ def adapt(
     config = as_adapt_config(config)
     folder = config.folder
     refuse_links(folder)
+    existing = find_adapted(folder)
     language = language or load_language_model(config.decoder, report=say)
     decoder, plan = language.decoder, parse_plan(config.plan)
     excluded = read_excluded(config.exclude)
     texts = _read_texts(config, decoder, excluded, say)
     identity = _identity(config, decoder, texts)
     fit_id = digest_json(identity)
-    existing = find_adapted(folder)
     if existing is not None:
         if existing.record["fit_id"] == fit_id:
             say(f"{folder} holds this adapter already")
@@ -687,19 +721,27 @@ def adapt(
                 f"{lora.n_parameters:,} numbers are trained, {lora.n_parameters / n_all:.1%} of the decoder's {n_all:,}"
             )
             trained = train(config, objectives, texts, lora, folder=folder, fit_id=fit_id, report=report)
-            lora.save(folder)
+            files = lora.files()
         finally:
             lora.remove()
     _require_same_weights(decoder)
     record = _write_record(config, decoder, texts, excluded, lora, trained, identity, fit_id)
+    for name, content in files.items():
+        write_file(folder / name, content)
     for state in folder.glob(UNFINISHED.format("*")):
         remove_file(state)
     return Adapted(folder, record)
 
 
 def find_adapted(folder: Path) -> Adapted | None:
-    """Find the adapter of a folder; None where there is none, or none that is whole."""
-    if not (folder / RECORD).exists() or not (folder / WEIGHTS).exists():
+    """Find the adapter of a folder; None where there is none that is whole, `ConfigError` for a foreign one."""
+    has_adapter = (folder / WEIGHTS).exists()
+    if not (folder / RECORD).exists() and (has_adapter or (folder / ADAPTER).exists()):
+        raise ConfigError(
+            f"folder {str(folder)!r} holds an adapter without {RECORD}, so it was not made here; give another name, or "
+            "remove the folder."
+        )
+    if not has_adapter:
         return None
     try:
         record = json.loads(read_file(folder / RECORD))
@@ -731,7 +773,8 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
     if "sscl" in config.used:
         sscl = config.options("sscl")
         assert isinstance(sscl, SscOptions)
-        contrast, held_contrast = read_text_rows(sscl, config.corpus, held_out=options.held_out, excluded=excluded)
+        seen = Excluded(excluded.sources) if tokens is not None and not sscl.files else excluded  # counted once
+        contrast, held_contrast = read_text_rows(sscl, config.corpus, held_out=options.held_out, excluded=seen)
         say(
             f"{len(contrast.rows):,} rows of texts that belong together to train on, {len(held_contrast.rows)} held out"
         )
@@ -775,7 +818,7 @@ def _write_record(
     identity: dict[str, Any],
     fit_id: str,
 ) -> dict[str, Any]:
-    """Write the losses, and last the record: a kill before it leaves no adapter."""
+    """Write the losses and the record, before the adapter: a kill leaves none, or a folder that is known as its own."""
     import pandas as pd
 
     folder = config.folder
@@ -802,7 +845,8 @@ def _write_record(
         "versions": {name: version(name) for name in ("icecore", "torch", "transformers", "peft", "lightning")},
         "made": time.strftime("%Y-%m-%d"),
     }
-    write_file(folder / LOSSES, pd.DataFrame(trained.steps).to_csv(index=False))
+    columns = None if trained.steps else ["step", *sorted(config.used), "loss", "n_tokens", "seconds"]
+    write_file(folder / LOSSES, pd.DataFrame(trained.steps, columns=columns).to_csv(index=False))
     write_file(folder / LOOKS, pd.DataFrame(trained.looks).to_csv(index=False))
     write_file(folder / RECORD, json.dumps(record, indent=1) + "\n")
     return record

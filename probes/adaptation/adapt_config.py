@@ -23,13 +23,13 @@ class LoraSpec:
     dropout: float = 0.05
     """Dropout on what enters an update."""
     targets: tuple[str, ...] = ("all-linear",)
-    """Names of the linear modules that get an update, or `all-linear`: all of the blocks, the head left out."""
+    """Names of the linear modules of the blocks that get an update, or `all-linear` for all of them."""
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or not 0 <= self.dropout < 1:
+        if self.rank < 1 or not self.alpha > 0 or not 0 <= self.dropout < 1:
             raise ConfigError(
-                f"lora has rank {self.rank} and dropout {self.dropout:g}; allowed: a rank of at least 1, and a dropout "
-                "from 0 to below 1."
+                f"lora has rank {self.rank}, alpha {self.alpha:g} and dropout {self.dropout:g}; allowed: a rank of at "
+                "least 1, an alpha above 0, and a dropout from 0 to below 1."
             )
 
 
@@ -62,7 +62,7 @@ class Phase:
     """Steps during which the objectives have the same weights."""
 
     steps: int
-    """Optimiser steps."""
+    """Optimiser steps; a training without any gives the untrained adapter."""
     weights: dict[str, float]
     """Weight of each objective in the loss; those that are not named rest."""
 
@@ -85,7 +85,8 @@ class TrainingSpec:
     length: int = 128
     """Most tokens of such a row."""
     accumulate: int = 1
-    """Parts that a step is computed in, to need less memory; `batch` must be a multiple."""
+    """Parts that a step is computed in, to need less memory; `batch` must be a multiple. The texts of `sscl` stay in
+    one part, because each has the others as negatives."""
     learning_rate: float = 5e-4
     """Largest learning rate of AdamW."""
     warmup: float = 0.05
@@ -99,11 +100,11 @@ class TrainingSpec:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the computation; auto: bfloat16 on a GPU that has it. Some processors have it too and gain by it."""
     check_every: int = 25
-    """Steps between two looks at the held-out loss, at which the state to resume from is written too."""
+    """Steps between two looks at the held-out loss; the state to resume from is written at one, every minute or so."""
     held_out: int = 64
     """Rows of text that are held out, whole documents at a time; as many texts of the contrastive objective."""
     patience: int = 0
-    """Looks without a lower held-out loss after which training stops; 0 for never."""
+    """Looks of the last phase without a lower held-out loss after which training stops; 0 for never."""
 
     def __post_init__(self) -> None:
         counts = ("batch", "length", "accumulate", "check_every", "held_out")
@@ -207,6 +208,11 @@ class SscOptions:
             )
         if self.negative and not self.files:
             raise ConfigError("sscl.negative is a column of sscl.files, which is not set.")
+        if not self.files and not self.dropout:
+            raise ConfigError(
+                "sscl.dropout is 0, and without sscl.files it is what makes two views of a text; allowed: a dropout "
+                "above 0. Raise it, or set files."
+            )
 
 
 OBJECTIVES: dict[str, type[MntpOptions] | type[MsgOptions] | type[SscOptions]] = {
@@ -271,13 +277,19 @@ class AdaptConfig:
 
     @property
     def used(self) -> set[str]:
-        """Names of the objectives that some phase gives a weight."""
-        return {name for phase in self.phases for name, weight in phase.weights.items() if weight and phase.steps}
+        """Names of the objectives that some phase gives a weight; phases without steps count where all are."""
+        phases = [phase for phase in self.phases if phase.steps] or self.phases
+        return {name for phase in phases for name, weight in phase.weights.items() if weight}
 
     @property
     def steps(self) -> int:
         """Steps of all phases."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def last_phase(self) -> Phase:
+        """The last phase that has steps: looks are weighed as it is, and the best of its looks is kept."""
+        return next((phase for phase in reversed(self.phases) if phase.steps), self.phases[-1])
 
     @property
     def folder(self) -> Path:
@@ -290,7 +302,7 @@ class AdaptConfig:
             if step < phase.steps:
                 return phase.weights
             step -= phase.steps
-        return self.phases[-1].weights
+        return self.last_phase.weights
 
     def options(self, name: str) -> MntpOptions | MsgOptions | SscOptions:
         """Return the options of an objective; `UsageError` for an unknown one."""
@@ -306,7 +318,7 @@ def read_adapt_config(typed: Pairs, *, file: str = "", options: Sequence[str] = 
 
 
 def plain_config(config: AdaptConfig) -> dict[str, Any]:
-    """Return what decides an adaptation as plain values: all but where it is written and how often it is looked at."""
+    """Return what decides an adaptation as plain values: all but where it is written."""
     values: dict[str, Any] = {item.name: to_plain(getattr(config, item.name)) for item in fields(config)}
     values["decoder"] = plain_decoder(config.decoder)
     values["objectives"] = {name: to_plain(config.options(name)) for name in sorted(config.used)}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -223,20 +223,18 @@ class TokenBatch:
         return int(self.batch.n_tokens.sum())
 
 
-def mark_rows(
-    rows: Sequence[NDArray[np.int64]],
-    objectives: Sequence[TokenObjective],
-    generator: np.random.Generator,
-    *,
-    has_bos: bool,
-) -> TokenBatch:
-    """Let objectives, in their order, choose what is predicted of rows, and put the rows into a batch."""
-    marked = []
-    for ids in rows:
-        row = MarkedRow(ids, (np.arange(len(ids)) == 0) & has_bos)
-        for objective in objectives:
-            objective.mark(row, generator)
-        marked.append(row)
+def mark_row(
+    ids: NDArray[np.int64], objectives: Sequence[TokenObjective], seed: Sequence[int], *, has_bos: bool
+) -> MarkedRow:
+    """Let objectives, in their order, choose what is predicted of a row; each draws from the seed and its own name."""
+    row = MarkedRow(ids, (np.arange(len(ids)) == 0) & has_bos)
+    for objective in objectives:
+        objective.mark(row, np.random.default_rng([*seed, int.from_bytes(objective.name.encode())]))
+    return row
+
+
+def gather_rows(marked: Sequence[MarkedRow]) -> TokenBatch:
+    """Put rows, at least one, into a batch; the same objectives have marked all of them."""
     roles = [np.where(row.is_special, SPECIAL, TEXT).astype(np.int8) for row in marked]
     encoded = [
         EncodedText(row.shown, role, is_truncated=False, spans=row.spans)
@@ -245,11 +243,11 @@ def mark_rows(
     batch = collate(encoded, range(len(encoded)))
     width = batch.ids.shape[1]
     targets = {}
-    for objective in objectives:
-        pairs = [row.targets[objective.name] for row in marked]
+    for name in marked[0].targets:
+        pairs = [row.targets[name] for row in marked]
         tokens = [row.ids[columns] for row, (columns, _) in zip(marked, pairs, strict=True)]
         places = [number * width + read for number, (_, read) in enumerate(pairs)]
-        targets[objective.name] = (torch.from_numpy(np.concatenate(tokens)), torch.from_numpy(np.concatenate(places)))
+        targets[name] = (torch.from_numpy(np.concatenate(tokens)), torch.from_numpy(np.concatenate(places)))
     return TokenBatch(batch, targets)
 
 
@@ -331,7 +329,7 @@ class MaskedTokens:
         row.targets[self.name] = (chosen, chosen - 1 if self.name == "mntp" else chosen)
 
 
-def find_mask_id(tokenizer: Any, wanted: str = "") -> int:
+def find_mask_id(tokenizer: Any, wanted: str = "", *, objective: str = "mntp") -> int:
     """Find the mask token: the one wanted, else the tokenizer's own, `FALLBACK` or EOS; `ConfigError` for none such."""
     if not wanted and tokenizer.mask_token_id is not None:
         return int(tokenizer.mask_token_id)
@@ -342,7 +340,7 @@ def find_mask_id(tokenizer: Any, wanted: str = "") -> int:
     if not wanted and tokenizer.eos_token_id is not None:  # as LLM2Vec offers
         return int(tokenizer.eos_token_id)
     raise ConfigError(
-        f"the mask token {token!r} is no token of this tokenizer; set objectives.mntp.mask_token to one that is."
+        f"the mask token {token!r} is no token of this tokenizer; set objectives.{objective}.mask_token to one that is."
     )
 
 
@@ -461,7 +459,8 @@ def read_excluded(names: Sequence[str]) -> Excluded:
                 texts = (text for column in task.text_columns for text in rows[column])
                 sources[f"{name} {split}"] = frozenset(map(plain_form, texts))
         else:
-            sources[Path(name).name] = frozenset(map(plain_form, stream_texts(find_file(name))))
+            forms = frozenset(plain_form(text) for texts in _paragraphs(name, "text") for text in texts)
+            sources[Path(name).name] = sources.get(Path(name).name, frozenset()) | forms  # of another folder
     return Excluded(sources)
 
 
@@ -517,8 +516,8 @@ def read_rows(
     """Read the rows to train on, and those held out, of at most `length` tokens each.
 
     Documents are cut into consecutive rows, none of which crosses a border; a rest of fewer than `SHORTEST_ROW` tokens
-    is dropped. Whole documents are held out, the same ones whatever the seed: those whose digests are smallest, until
-    there are enough rows.
+    is dropped. Whole documents are held out, with all that equal them, the same ones whatever the seed: those whose
+    digests are smallest, until there are enough rows.
 
     Raises:
         TaskError: A corpus is too small to hold out as many rows and train on others.
@@ -537,42 +536,54 @@ def read_rows(
             raise TaskError(f"the corpus {name!r} holds no text of at least {SHORTEST_ROW} tokens; give another file.")
         report(f"{name}: {len(documents) - before:,} texts, {n_tokens:,} tokens")
     order = sorted(range(len(documents)), key=lambda i: documents[i][0])
-    n_held, is_held = 0, [False] * len(documents)
+    n_held, held = 0, set[str]()
     for i in order:
         if n_held >= held_out:
             break
-        is_held[i], n_held = True, n_held + len(documents[i][2])
+        held.add(documents[i][0])
+        n_held += len(documents[i][2])
     weights = np.array([part.weight for part in parts])
+    shares = weights / weights.sum()
 
-    def gather(held: bool) -> TokenRows:
-        chosen = [documents[i] for i in range(len(documents)) if is_held[i] == held]
+    def gather(is_held: bool) -> TokenRows:
+        chosen = [document for document in documents if (document[0] in held) == is_held]
         rows = tuple(row for _, _, rows in chosen for row in rows)
         part_of = np.array([part for _, part, rows in chosen for _ in rows], np.int64)
-        if len({*part_of.tolist()}) < len(parts) and not held:
+        if len({*part_of.tolist()}) < len(parts) and not is_held:
             raise TaskError(
                 f"nothing is left to train on of a corpus once {held_out} rows are held out; give more texts, or lower "
                 "training.held_out."
             )
-        digest = digest_json([digest for digest, _, _ in chosen])
-        return TokenRows(rows, part_of, weights / weights.sum(), bool(bos), digest)
+        digest = digest_json([shares.tolist(), [(digest, part) for digest, part, _ in chosen]])
+        return TokenRows(rows, part_of, shares, bool(bos), digest)
 
     return gather(False), gather(True)
 
 
 def _read_documents(part: CorpusPart, excluded: Excluded) -> Iterator[str]:
-    for text in _read_texts(part):
-        paragraphs = text if isinstance(text, list) else [text]
-        kept = [paragraph for paragraph in paragraphs if str(paragraph).strip() and not excluded.holds([paragraph])]
+    for paragraphs in _read_texts(part):
+        kept = [paragraph for paragraph in paragraphs if paragraph.strip() and not excluded.holds([paragraph])]
         if kept:
             yield "\n".join(kept)
 
 
-def _read_texts(part: CorpusPart) -> Iterable[str | list[str]]:
+def _read_texts(part: CorpusPart) -> Iterable[list[str]]:
+    """Read the paragraphs of every text of a part of the corpus."""
     if part.corpus:
         from probes.data.task import load_corpus
 
-        return load_corpus(part.corpus, MOST_CORPUS_TEXTS, part.options).texts()
-    return stream_texts(find_file(part.files), column=part.column)
+        return ([text] for text in load_corpus(part.corpus, MOST_CORPUS_TEXTS, part.options).texts())
+    return _paragraphs(part.files, part.column)
+
+
+def _paragraphs(files: str, column: str) -> Iterator[list[str]]:
+    """Read the paragraphs of every text of a file; `TaskError` for one that is no text, with its file and row."""
+    texts = cast("Iterable[object]", stream_texts(find_file(files), column=column))
+    for number, text in enumerate(texts, start=1):
+        paragraphs = text if isinstance(text, list) else [text]
+        if bad := [paragraph for paragraph in paragraphs if not isinstance(paragraph, str)]:
+            raise TaskError(f"text {number} of {files!r} is {bad[0]!r}; allowed: texts, or lists of them; correct it.")
+        yield cast("list[str]", paragraphs)
 
 
 def _tokenise(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -644,8 +655,8 @@ def read_text_rows(
 def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tuple[str, ...]]:
     if not options.files:
         for part in corpus:
-            for text in _read_texts(part):
-                yield from ((item,) for item in (text if isinstance(text, list) else [text]) if item.strip())
+            for paragraphs in _read_texts(part):
+                yield from ((paragraph,) for paragraph in paragraphs if paragraph.strip())
         return
     path = find_file(options.files)
     table = read_raw(path)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from extract.errors import HeadError
@@ -56,6 +56,7 @@ class KeepBest(FitHooks):
         look: Scores the epoch that has ended (Lightning validates before), given its number, the trainer and which
             stacks are done; NaN for those that have left.
         patience: Epochs without a better score after which a stack is done.
+        first: The first epoch that may be kept, from 1; patience counts from it.
         report: Called after every epoch.
         train_only: Lets all stacks but these leave the computation, so that `parts` has rows of these alone.
     """
@@ -67,10 +68,11 @@ class KeepBest(FitHooks):
         parts: Callable[[], Iterable[Part]],
         look: Callable[[int, Trainer, Bool[np.ndarray, " S"]], Look],
         patience: int,
+        first: int = 1,
         report: EpochReport = ignore_epoch,
         train_only: Callable[[Sequence[int]], object] = len,
     ) -> None:
-        self.parts, self.look, self.patience, self.report = parts, look, patience, report
+        self.parts, self.look, self.patience, self.first, self.report = parts, look, patience, first, report
         self.train_only = train_only  # `len` does nothing
         self.scores = np.full(n_stacks, -np.inf)
         self.best_epochs = np.zeros(n_stacks, dtype=np.int64)
@@ -91,7 +93,7 @@ class KeepBest(FitHooks):
         """Look at the epoch that has ended."""
         epoch = len(self.history) + 1
         look = self.look(epoch, trainer, self.is_done)
-        is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done
+        is_better = np.isfinite(look.scores) & (look.scores > self.scores) & ~self.is_done & (epoch >= self.first)
         for (tensor, stacks), best, all_stacks in zip(self.parts(), self.best, self._stacks, strict=True):
             if stacks is None and is_better.all():
                 best.copy_(tensor.detach())
@@ -99,7 +101,7 @@ class KeepBest(FitHooks):
                 rows = [row for row, stack in enumerate(stacks) if is_better[stack]]
                 best[[all_stacks.index(stacks[row]) for row in rows]] = tensor.detach()[rows].cpu()
         self.scores[is_better], self.best_epochs[is_better] = look.scores[is_better], epoch
-        was_done, self.is_done = self.is_done, self.is_done | (epoch - self.best_epochs >= self.patience)
+        was_done, self.is_done = self.is_done, self.is_done | (self._patience_left(epoch) <= 0)
         self.history.append(look.history)
         self.report(epoch, {**look.reported, **self._limits(epoch, trainer.max_epochs or 0)})
         trainer.should_stop = bool(self.is_done.all())
@@ -110,9 +112,12 @@ class KeepBest(FitHooks):
         """Say how long the fit may go on; there is no patience to report where it cannot run out."""
         limits = {"max_epochs": float(max_epochs)} if max_epochs > 0 else {}
         if self.patience < max_epochs:
-            left = int((self.best_epochs + self.patience - epoch)[~self.is_done].max(initial=0))
+            left = int(self._patience_left(epoch)[~self.is_done].max(initial=0))
             limits |= {"patience": float(self.patience), "patience_left": float(left)}
         return limits
+
+    def _patience_left(self, epoch: int) -> Int64[np.ndarray, " S"]:
+        return np.maximum(self.best_epochs, self.first - 1) + self.patience - epoch
 
     def state_dict(self) -> dict[str, object]:
         """Return all that a fit needs to be resumed."""

@@ -1,6 +1,7 @@
 """Texts of an adaptation: rows of tokens, rows of texts, mixtures, what is held out and what is left out."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,40 @@ def test_parts_are_drawn_by_their_weights_and_each_row_once_a_round(tmp_path: Pa
     assert (rows.draw(4000, seed=1) != drawn).any()
 
 
+def test_a_document_is_held_out_with_all_that_equal_it(tmp_path: Path) -> None:
+    one, other = write_lines(tmp_path / "a.txt", n=30), write_lines(tmp_path / "b.txt", n=30)
+    rows, held = read(CorpusPart(str(one)), CorpusPart(str(other)), held_out=5, length=64)
+    assert (len(rows.rows), len(held.rows)) == (54, 6)  # a row of each file
+    assert not {row.tobytes() for row in rows.rows} & {row.tobytes() for row in held.rows}
+
+
+def test_shares_and_borders_of_the_parts_are_in_the_digest(tmp_path: Path) -> None:
+    digests = set()
+    for n, weight in ((20, 1.0), (20, 3.0), (10, 1.0)):
+        one = write_lines(tmp_path / "a.txt", n=n)
+        other = write_lines(tmp_path / "b.txt", n=40 - n, start=n)
+        for factor in (1.0, 2.0):
+            parts = CorpusPart(str(one), weight=factor * weight), CorpusPart(str(other), weight=factor)
+            digests.add(read(*parts, held_out=4)[0].digest)
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("bad", [None, 3.5, ["Snow fell on the harbour.", None]])
+def test_what_is_no_text_is_named_by_its_file_and_row(tmp_path: Path, bad: object) -> None:
+    path = tmp_path / "a.jsonl"
+    texts = ["The mouse ran under the table of the quiet harbour.", bad]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    value = bad[1] if isinstance(bad, list) else bad
+    sentence = re.escape(f"text 2 of {str(path)!r} is {value!r}; allowed: texts")
+    part = CorpusPart(str(path))
+    with pytest.raises(TaskError, match=sentence):
+        read(part)
+    with pytest.raises(TaskError, match=sentence):
+        read_text_rows(SscOptions(batch=2), [part], held_out=2, excluded=NONE)
+    with pytest.raises(TaskError, match=sentence):
+        read_excluded([str(path)])
+
+
 def test_lists_of_paragraphs_are_one_document(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lines = [{"paragraphs": [f"Snow fell on harbour {k}.", "Nobody spoke a word.", "  "]} for k in range(20)]
@@ -81,6 +116,17 @@ def test_excluded_paragraphs_are_dropped_and_counted(tmp_path: Path) -> None:
     rows, held = read(CorpusPart(str(path)), excluded=excluded)
     assert excluded.dropped == {"judged.txt": 1}
     assert not any("number 3 " in make_tokenizer().decode(row) for row in (*rows.rows, *held.rows))
+
+
+def test_excluded_files_of_one_name_are_all_excluded(tmp_path: Path) -> None:
+    for number in (3, 7):
+        (tmp_path / str(number)).mkdir()
+        write_lines(tmp_path / str(number) / "judged.txt", n=1, start=number)
+    excluded = read_excluded([str(tmp_path / "3" / "judged.txt"), str(tmp_path / "7" / "judged.txt")])
+    rows, held = read(CorpusPart(str(write_lines(tmp_path / "a.txt", n=20))), excluded=excluded)
+    assert excluded.dropped == {"judged.txt": 2}
+    texts = [str(make_tokenizer().decode(row)) for row in (*rows.rows, *held.rows)]
+    assert not any(f"number {number} " in text for number in (3, 7) for text in texts)
 
 
 def test_too_few_texts_are_a_sentence(tmp_path: Path) -> None:

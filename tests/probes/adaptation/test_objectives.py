@@ -9,7 +9,7 @@ from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import forward_inputs, plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation.adapt_config import MntpOptions, MsgOptions
-from probes.adaptation.objectives import MarkedRow, MaskedTokens, MissingSpans, info_nce, mark_rows
+from probes.adaptation.objectives import MarkedRow, MaskedTokens, MissingSpans, gather_rows, info_nce, mark_row
 from tests.extract.tiny_decoders import make_decoder
 
 MASK = 3
@@ -57,20 +57,34 @@ def test_the_first_token_is_never_predicted_and_bos_never_hidden(has_bos: bool) 
         assert one.shown[0] == one.ids[0]
 
 
-def test_the_state_that_predicts_a_masked_token_has_not_seen_it() -> None:
+def test_the_state_that_predicts_a_token_has_seen_it_only_where_it_stays_as_it_is() -> None:
+    """Of the tokens that are predicted, those replaced (eight tenths by the mask, one by random ones) are unseen."""
     decoder = make_decoder()
-    one, other = row(12), row(12)
-    objective = masked(masked=1.0, random=0.0)
-    objective.mark(one, np.random.default_rng(1))
+    one = mark_row(ids(40), [masked(rate=0.5)], (0,), has_bos=False)
     columns, reads = one.targets["mntp"]
-    other.ids[columns] = (other.ids[columns] + 1) % 300 + 4
-    other.shown[:] = other.ids
-    objective.mark(other, np.random.default_rng(1))
+    is_seen = []
     with plan_in_force(decoder, parse_plan("bidirectional")), torch.no_grad():
-        rows = [plain_batch(torch.from_numpy(marked.shown)[None]) for marked in (one, other)]
-        first, second = (states_with_gradients(decoder, batch)[4][0, reads] for batch in rows)
-    assert torch.equal(first, second)
-    assert (one.ids[columns] != other.ids[columns]).all()
+        for column, read in zip(columns, reads, strict=True):
+            changed = ids(40)
+            changed[column] = changed[column] - 1
+            other = mark_row(changed, [masked(rate=0.5)], (0,), has_bos=False)
+            rows = [plain_batch(torch.from_numpy(marked.shown)[None]) for marked in (one, other)]
+            first, second = (states_with_gradients(decoder, batch)[4][0, read] for batch in rows)
+            is_seen.append(not torch.equal(first, second))
+    shown, true = one.shown[columns], one.ids[columns]
+    assert (np.array(is_seen) == (shown == true)).all()
+    assert {"as it is", "mask", "random"} == {
+        "as it is" if a == b else "mask" if a == MASK else "random" for a, b in zip(shown, true, strict=True)
+    }
+
+
+def test_what_is_hidden_of_a_row_depends_on_its_seed_alone() -> None:
+    alone = mark_row(ids(40), [masked()], (7, 3), has_bos=False)
+    beside = mark_row(ids(40), [masked("mtp"), masked()], (7, 3), has_bos=False)
+    other = mark_row(ids(40), [masked()], (7, 4), has_bos=False)
+    assert (alone.targets["mntp"][0] == beside.targets["mntp"][0]).all()
+    assert not np.array_equal(alone.targets["mntp"][0], other.targets["mntp"][0])
+    assert not np.array_equal(beside.targets["mtp"][0], beside.targets["mntp"][0])
 
 
 def spans_of(one: MarkedRow) -> list[NDArray[np.int64]]:
@@ -120,9 +134,8 @@ def test_masks_leave_spans_alone_and_read_context_alone() -> None:
 
 def test_no_gradient_flows_from_a_span_token_to_its_context() -> None:
     decoder = make_decoder()
-    marked = mark_rows(
-        [ids(24)], [MissingSpans(MsgOptions(all_share=0.0, longest=8))], np.random.default_rng(0), has_bos=False
-    )
+    spanned = MissingSpans(MsgOptions(all_share=0.0, longest=8))
+    marked = gather_rows([mark_row(ids(24), [spanned], (0,), has_bos=False)])
     spans = marked.batch.spans
     assert spans is not None
     in_span = spans[0] != CONTEXT
@@ -147,7 +160,7 @@ def test_no_gradient_flows_from_a_span_token_to_its_context() -> None:
 
 def test_rows_of_a_batch_keep_their_places() -> None:
     rows = [ids(10), ids(6, seed=1)]
-    marked = mark_rows(rows, [masked(rate=1.0)], np.random.default_rng(0), has_bos=False)
+    marked = gather_rows([mark_row(row, [masked(rate=1.0)], (0,), has_bos=False) for row in rows])
     tokens, places = marked.targets["mntp"]
     assert tokens.tolist() == [*rows[0][1:], *rows[1][1:]]
     assert places.tolist() == [*range(9), *range(10, 15)]

@@ -11,7 +11,7 @@ from probes.fitting.fit import KeepBest, Look
 NAN = float("nan")
 
 
-def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.Tensor, int]:
+def play(script: list[list[float]], *, patience: int, first: int = 1) -> tuple[KeepBest, torch.Tensor, int]:
     """Set the weights to the number of the epoch, and score each stack by the script."""
     weights = torch.zeros(len(script[0]), 2)
     trainer = SimpleNamespace(should_stop=False, max_epochs=1000, callback_metrics={}, save_checkpoint=print)
@@ -19,6 +19,7 @@ def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.T
         len(script[0]),
         parts=lambda: [(weights, range(len(weights)))],
         patience=patience,
+        first=first,
         look=lambda epoch, *_: Look(np.array(script[epoch - 1], dtype=float), {"epoch": epoch}, {}),
     )
     keeper.on_train_start(nn.Module())
@@ -42,6 +43,12 @@ def test_a_stack_that_is_done_keeps_its_weights_though_a_later_epoch_scores_high
     assert weights.tolist() == [1, 4]
     assert n_epochs == 6
     assert keeper.is_done.all()
+
+
+def test_epochs_before_the_first_are_neither_kept_nor_counted() -> None:
+    keeper, weights, n_epochs = play([[9.0], [9.0], [9.0], [0.1], [0.2], [0.1], [0.1], [9.0]], patience=2, first=4)
+    assert weights.tolist() == keeper.best_epochs.tolist() == [5]
+    assert n_epochs == 7
 
 
 def test_scores_that_are_not_finite_never_count() -> None:
