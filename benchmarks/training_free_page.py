@@ -17,6 +17,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from probes.report import style
+from probes.report.document import EVERY_PLAN
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "training_free.json"
@@ -179,8 +180,8 @@ def draw_gains(figure: Figure, results: Mapping[str, Any]) -> None:
 
 def _count_test(results: Mapping[str, Any], task: str) -> str:
     """Count the test rows of a task, on every decoder where they differ."""
-    found = [results[f"{decoder} {task}"] for decoder in DECODERS]
-    return " and ".join(dict.fromkeys(str(each.get("n_test", each["rows_per_split"])) for each in found))
+    of_task = [results[f"{decoder} {task}"] for decoder in DECODERS]
+    return " and ".join(dict.fromkeys(str(result.get("n_test", result["rows_per_split"])) for result in of_task))
 
 
 def make_picture(results: Mapping[str, Any]) -> Figure:
@@ -197,9 +198,11 @@ def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
     Of two candidates a mean average precision of `x` is a share of `2 x - 1` that are right.
     """
     record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    if record["test_read"] != EVERY_PLAN or record["grid"]["failed"]:
+        raise ValueError(f"{folder} has points that failed or were not read on test; run it with --test all.")
     settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     rows_per_split = settings["task"].get("pairs", 0)
-    gaps = {gap["point"]["encoder"]: gap for gap in record["grid"]["gaps"] if gap["split"] == "test"}
+    gaps = {gap["point"]["encoder"]: gap for gap in record["grid"]["gaps"]}
     is_share = record["task"]["name"] == "snli-triples"
     times, less = (2, 1) if is_share else (1, 0)
     encoders = {}
@@ -212,11 +215,13 @@ def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
         if gap := gaps.get(name):
             ends = {end: round(times * gap[end], 6) for end in ("value", "low", "high")}
             row |= {"difference": ends.pop("value"), **ends, "bootstrap_corrected": gap["p_corrected"]}
-        options = before.get("encoders", {}).get(ENCODERS[name], {}).get("options", "")
-        row |= {"options": re.sub(r"--task.pairs \d+", f"--task.pairs {rows_per_split}", options)} if options else {}
+        if not is_share:
+            options = before["encoders"][ENCODERS[name]]["options"]
+            row["options"] = re.sub(r"--task.pairs \d+", f"--task.pairs {rows_per_split}", options)
         encoders[ENCODERS[name]] = row | {"n_tokens": point["n_tokens"]}
-    kept = {name: record[name] for name in ("command", "commit", "versions")}
-    return {"rows_per_split": rows_per_split, "n_test": record["task"]["n_rows"]["test"], "encoders": encoders, **kept}
+    program = {name: record[name] for name in ("command", "commit", "versions", "products") if name in record}
+    n_test = record["task"]["n_rows"]["test"]
+    return {"rows_per_split": rows_per_split, "n_test": n_test, "encoders": encoders, **program}
 
 
 def add_sweep(folder: Path) -> None:
@@ -225,7 +230,7 @@ def add_sweep(folder: Path) -> None:
     file = TRIPLES if record["task"]["name"] == "snli-triples" else OUT
     results = json.loads(file.read_text(encoding="utf-8"))
     key = f"{record['decoder']['name'].removesuffix('.gguf')} {record['task']['name']}"
-    results[key] = read_sweep(folder, results.get(key, {}))
+    results[key] = read_sweep(folder, results[key])
     file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

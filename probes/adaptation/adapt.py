@@ -127,20 +127,17 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
         raise DecoderError(
             "icecore adapt needs the extra package peft; install it with: pip install peft accelerate."
         ) from error
-    targets = _find_targets(language, spec.targets)
     config = LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # type: ignore[arg-type]
         lora_dropout=spec.dropout or UNUSED,
-        target_modules=targets,
         bias="none",
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(), quiet_peft():
         torch.manual_seed(seed)
         try:
-            if not targets:
-                raise ValueError("no module of the blocks has such a name")
+            config.target_modules = {*_find_targets(language, spec.targets)}
             tuned = get_peft_model(language.model, config)
         except ValueError as error:
             raise DecoderError(
@@ -158,15 +155,18 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
 
 
 def _find_targets(language: LanguageModel, names: tuple[str, ...]) -> list[str]:
-    """Find the full names of the modules of the blocks that names mean: towers for images or sounds have like ones."""
+    """Find the full names of the modules of the blocks that names mean: towers for images or sounds have like ones.
+
+    ValueError for a name that no module of the blocks has.
+    """
     in_blocks = {module for block in language.decoder.blocks for module in block.modules()}
-
-    def is_meant(path: str, module: nn.Module) -> bool:
-        if names == ("all-linear",):
-            return isinstance(module, nn.Linear | Conv1D)
-        return f".{path}".endswith(tuple(f".{name}" for name in names))
-
-    return [path for path, module in language.model.named_modules() if module in in_blocks and is_meant(path, module)]
+    modules = {path: module for path, module in language.model.named_modules() if module in in_blocks}
+    if names == ("all-linear",):
+        return [path for path, module in modules.items() if isinstance(module, nn.Linear | Conv1D)]
+    by_name = {name: [path for path in modules if f".{path}".endswith(f".{name}")] for name in names}
+    if missing := [name for name, paths in by_name.items() if not paths]:
+        raise ValueError(f"no module of the blocks is called {missing[0]!r}")
+    return list(dict.fromkeys(path for paths in by_name.values() for path in paths))
 
 
 TOKEN_OBJECTIVES = ("msg", "mntp", "mtp")
@@ -554,7 +554,8 @@ def train(
         [best] = keeper.best_epochs.tolist()
         if not best:
             raise HeadError(
-                f"no held-out loss was finite (the last is {module.looks[-1]['loss']:g}); lower training.learning_rate."
+                f"no held-out loss of the last phase was finite (the last is {module.looks[-1]['loss']:g}); lower "
+                "training.learning_rate."
             )
         module.to(device)
         keeper.restore()
@@ -637,7 +638,7 @@ class Adapted:
         change = (
             f"the held-out loss fell from {before['loss']:.{SHOWN}f} to {best['loss']:.{SHOWN}f}"
             if best["loss"] < before["loss"]
-            else f"the held-out loss did not fall: {before['loss']:.{SHOWN}f} before, {best['loss']:.{SHOWN}f} at best"
+            else f"the held-out loss did not fall: {before['loss']:.{SHOWN}f} before, {best['loss']:.{SHOWN}f} kept"
         )
         names = [name for name in before if name not in ("loss", "step")]
         parts = [f"{name} {before[name]:.{SHOWN}f} to {best[name]:.{SHOWN}f}" for name in names]
@@ -735,13 +736,13 @@ def adapt(
 
 def find_adapted(folder: Path) -> Adapted | None:
     """Find the adapter of a folder; None where there is none that is whole, `ConfigError` for a foreign one."""
-    has_adapter = (folder / WEIGHTS).exists()
-    if not (folder / RECORD).exists() and (has_adapter or (folder / ADAPTER).exists()):
+    has_weights = (folder / WEIGHTS).exists()
+    if not (folder / RECORD).exists() and (has_weights or (folder / ADAPTER).exists()):
         raise ConfigError(
-            f"folder {str(folder)!r} holds an adapter without {RECORD}, so it was not made here; give another name, or "
-            "remove the folder."
+            f"folder {str(folder)!r} holds an adapter without {RECORD}, so it is not known to be made here; give "
+            "another name, or remove the folder."
         )
-    if not has_adapter:
+    if not has_weights:
         return None
     try:
         record = json.loads(read_file(folder / RECORD))
@@ -784,11 +785,16 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
     return Texts(tokens, held_tokens, contrast, held_contrast)
 
 
+PROCEDURE = 2
+"""Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase."""
+
+
 def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, Any]:
     """Return all that decides an adapter."""
     about = decoder.description
     rows = {name: None if part is None else part.digest for name, part in vars(texts).items()}
     return {
+        "procedure": PROCEDURE,
         "config": {
             key: value for key, value in plain_config(config).items() if key not in ("decoder", "corpus", "name")
         },

@@ -522,7 +522,10 @@ def _measured_decoder(args: InfillArgs) -> DecoderSpec:
         return DecoderSpec(args.decoder, adapter=args.adapter or None, device=args.device)
     typed = {"decoder.adapter": args.adapter, "decoder.device": args.device if args.device != "auto" else ""}
     pairs = [(key, text) for key, text in typed.items() if text]
-    return read_config(pairs, file=args.decoder, checks_heads=False).decoder
+    config = read_config(pairs, file=args.decoder, checks_heads=False)
+    if not any(key.startswith("decoder") for key in config.sources.keys() - typed.keys()):
+        raise UsageError(f"{args.decoder!r} names no decoder; give it a section decoder, or name a decoder.")
+    return config.decoder
 
 
 def infill_command(args: InfillArgs) -> int:

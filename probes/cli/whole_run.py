@@ -108,7 +108,7 @@ def _show_plans(folder: Path, scores: PlansScores) -> None:
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
         show(line)
-    for failure in scores.grid.failed if scores.grid else ():
+    for failure in (*scores.failed, *(scores.grid.failed if scores.grid else ())):
         show(f"failed: {label_of(failure.point)}: {failure.why}")
     show(f"{folder}/report.html holds every point and the figures, summary.md the same as Markdown.")
 

@@ -548,11 +548,13 @@ def plans_lead(scores: PlansScores) -> str:
             f"scoring all, {head}. {worth}"
         )
     others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
-    margin = ""
-    if others:
+    margin = by = ""
+    if scores.grid and scores.grid.choose_by == "sources":
+        by = ", by the mean over sources,"
+    elif others:
         plan = max(others, key=lambda plan: _ranked(others[plan]))
         margin = f"; the next plan, `{plan.text}`, has {percent(_score(others[plan]))}"
-    return f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, {head}{margin}. {worth}"
+    return f"The best of {len(scores.plans):,} plans{by} is `{choice.plan.text}`, {head}{margin}. {worth}"
 
 
 def _gain(choice: PlanChoice) -> str:

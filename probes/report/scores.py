@@ -347,7 +347,7 @@ class PointGap:
     p_value: float
     """Of the paired bootstrap."""
     p_corrected: float
-    """Corrected by Holm over the points of this head and split."""
+    """Corrected by Holm over the points of this head and task, after a search by Bonferroni over all its points."""
     n_units: int
 
 

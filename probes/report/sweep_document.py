@@ -32,7 +32,7 @@ from probes.report.document import (
     search_blocks,
 )
 from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
-from probes.report.sweep_frames import axes_of, found_name, point_of, slots_of
+from probes.report.sweep_frames import PLAN_AXIS, axes_of, found_name, point_of, slots_of
 
 LEVEL = 0.05
 """A corrected p-value below it is a finding."""
@@ -83,7 +83,7 @@ def grid_lead(scores: PlansScores) -> str:
     rows = f"{split} of `{choice.point[task]}`" if task else split
     text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {rows}, "
     text += f"{_certainty(scores, name, choice)}."
-    transfers = _told_transfers(scores)
+    transfers = _transfers_with_gains(scores)
     seen = [seen_on(part) for part in transfers if part.head == name and part.over in ("tasks", "sources")]
     return " ".join(filter(None, [text, _ties(scores, name, choice), *seen, over_baseline(result, scores.baselines)]))
 
@@ -108,7 +108,7 @@ def seen_on(transfer: Transfer) -> str:
     )
 
 
-def _told_transfers(scores: PlansScores) -> list[Transfer]:
+def _transfers_with_gains(scores: PlansScores) -> list[Transfer]:
     """Leave out gains of the reference over itself."""
     transfers = scores.grid.transfers if scores.grid else ()
     return [transfer for transfer in transfers if any(part.value != 0 for part in transfer.parts)]
@@ -128,7 +128,7 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
 
 def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
     """Write the gains over tasks and over sources of rows."""
-    for transfer in _told_transfers(scores):
+    for transfer in _transfers_with_gains(scores):
         yield Heading(f"Does it transfer? {transfer.head} over {transfer.over}")
         yield seen_on(transfer)
         columns = ("part", "point", "metric", "split", "reference", "chosen", "gain", "95 % interval", "rank", "n")
@@ -201,8 +201,12 @@ def _choices(scores: PlansScores) -> Iterator[Block]:
 
 
 def every_point(scores: PlansScores) -> Iterator[Block]:
-    """Write the scores of every point, a column per axis, with its difference from the reference."""
-    axes = axes_of(scores)
+    """Write the scores of every point, a column per axis, with its difference from the reference.
+
+    Scores of plans alone have a table already, and here their differences.
+    """
+    axes, reference = axes_of(scores), label_of(scores.grid.reference) if scores.grid else ""
+    is_of_plans = axes == (PLAN_AXIS,)
     gaps = {(label_of(gap.point), gap.head): gap for gap in (scores.grid.gaps if scores.grid else ())}
     split = next((gap.split for gap in gaps.values()), "validation")
     costs = dict(_relative_tokens(scores))
@@ -216,14 +220,14 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
                     *(point_of(row)[axis] for axis in axes),
                     *([costs[row.label]] if costs else []),
                     describe_point(result.chosen),
-                    percent(result.selection_score),
-                    percent(result.mean("test")),
+                    *([] if is_of_plans else [percent(result.selection_score), percent(result.mean("test"))]),
                     _gap_text(gap) if gap else NOTHING,
                     f"{gap.p_corrected:.3f}" if gap else NOTHING,
                 )
             )
-        yield Heading(f"{'On all rows' if scores.search else 'Every point'}: {slot}")
-        columns = (*axes, *["tokens"] * bool(costs), "chosen", "validation", "test")
+        title = f"Over `{reference}`" if is_of_plans else "On all rows" if scores.search else "Every point"
+        yield Heading(f"{title}: {slot}")
+        columns = (*axes, *["tokens"] * bool(costs), "chosen", *["validation", "test"] * (not is_of_plans))
         yield Table((*columns, f"over the reference, {split}", "p, corrected"), rows)
     if gaps:
         family = "for all other points of a task"
@@ -236,11 +240,13 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
 
 def _relative_tokens(scores: PlansScores) -> Iterator[tuple[str, str]]:
     """Give what the decoder reads at every point, as a multiple of the least on the same task, where points differ."""
-    least: dict[str, int] = {}
+    task, least = scores.grid.task_axis if scores.grid else "", dict[str, int]()
     for row in scores.plans:
-        least[row.task] = min(row.n_tokens, least.get(row.task, row.n_tokens))
-    if all(row.n_tokens > 0 for row in scores.plans) and any(row.n_tokens > least[row.task] for row in scores.plans):
-        yield from ((row.label, f"{row.n_tokens / least[row.task]:.1f}x") for row in scores.plans)
+        of = row.point.get(task, "")
+        least[of] = min(row.n_tokens, least.get(of, row.n_tokens))
+    times = {row.label: row.n_tokens / max(1, least[row.point.get(task, "")]) for row in scores.plans}
+    if min(least.values(), default=0) > 0 and max(times.values()) > 1:
+        yield from ((label, f"{of_least:.1f}x") for label, of_least in times.items())
 
 
 def _gap_text(gap: PointGap) -> str:

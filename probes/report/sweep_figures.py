@@ -28,8 +28,8 @@ from probes.report.sweep_frames import (
 
 MOST_PANELS = 12
 """Most panels of a figure; the chosen point and the best are among them, the rest is in the table alone."""
-NUMBER = re.compile(r"(?:[A-Za-z_-]*[A-Za-z_]-?|[A-Za-z_-]*=)?(-?\d+(?:\.\d+)?)")
-"""A value of an axis that is a number, perhaps with its name before it: `0.5`, `step512`, `k=-1`."""
+NUMBER = re.compile(r"([A-Za-z_-]*[A-Za-z_]-?|[A-Za-z_-]*=)?(-?(?:\d+(?:\.\d+)?|\.\d+)(?:e-?\d+)?)")
+"""A value of an axis that is a number, perhaps with a name before it, the same for all: `0.5`, `step512`, `k=-1`."""
 MOST_INCHES = 14.0
 """Height of the figure of very many points."""
 ROW, PANEL = 0.27, 2.6
@@ -49,7 +49,8 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
         of = slot if is_chosen_by else f"{slot} {metric}"
         stem = _stem(of)
         layers = layer_scores(frame, slot, metric)
-        where = f"{task_title(scores.header.task['name'])} on {scores.header.decoder['name']}"
+        rows = score_rows(frame, slot, metric)
+        where = f"{' and '.join(map(task_title, dict.fromkeys(rows['task'])))} on {scores.header.decoder['name']}"
         chosen = label_of(scores.chosen[slot].point)
         if layers["layer"].nunique() > 1:
             album.add(
@@ -62,12 +63,11 @@ def draw_grid(album: style.Album, scores: PlansScores) -> None:
                 size=map_size(layers),
                 table=layer_table(layers),
             )
-        rows = score_rows(frame, slot, metric)
         album.add(
             f"points_{stem}",
             style.on_panel(draw_numbers) if len(axes) == 1 and numbers_of(rows[axes[0]]) else draw_points,
             rows,
-            title=f"{of}: every point of the sweep",
+            title=f"{of}: every point{' of the sweep' * is_chosen_by}",
             note=f"{where}; bars: intervals over rows; ring: chosen on validation, {chosen}",
             size=(style.WIDE[0], min(1.2 + ROW * max(rows["point"].nunique(), 3), MOST_INCHES)),
             table=_point_table(rows, axes),
@@ -137,7 +137,7 @@ def _panels(frame: pd.DataFrame, others: Sequence[str]) -> list[tuple[str, pd.Da
         if not part.empty:
             parts.append((", ".join(map(str, values)), part))
     if len(parts) > MOST_PANELS:  # the choice and the best are among the first
-        parts.sort(key=lambda part: (not part[1]["is_chosen"].any(), part[1]["value"].max() < frame["value"].max()))
+        parts.sort(key=lambda part: (not part[1]["is_chosen"].any(), part[1]["value"].max() != frame["value"].max()))
     return parts
 
 
@@ -249,7 +249,9 @@ def draw_points(figure: Figure, frame: pd.DataFrame) -> None:
 def numbers_of(names: pd.Series) -> dict[str, float]:
     """Read the values of an axis as numbers, as `0.5` or `step512`; none where one is no number."""
     matches = {str(name): NUMBER.fullmatch(str(name)) for name in names}
-    return {name: float(match[1]) for name, match in matches.items() if match} if all(matches.values()) else {}
+    numbers = {name: float(match[2]) for name, match in matches.items() if match}
+    names_before = {match[1] for match in matches.values() if match}
+    return numbers if len(numbers) == len(matches) and len(names_before) == 1 else {}
 
 
 def draw_numbers(axes: Axes, frame: pd.DataFrame) -> Axes:

@@ -71,8 +71,8 @@ def points_frame(scores: PlansScores) -> pd.DataFrame:
     `chosen`, which differs from `head` where heads are an axis. `is_chosen` marks the point that was chosen for it on
     validation, `is_reference` the point that others are compared with, both on every task. `gap` and what follows it
     are in the `score` rows of the split that points were compared on: what the point has above the reference, the
-    paired interval, and the p-value corrected by Holm over points. `n_tokens` is what the decoder reads for the point
-    alone. Scores are fractions, `depth` is 0 at the embedding and 1 at the top; what does not apply is missing.
+    paired interval, and the p-value corrected for the number of points. `n_tokens` is what the decoder reads for the
+    point alone. Scores are fractions, `depth` is 0 at the embedding and 1 at the top; what does not apply is missing.
     """
     axes = axes_of(scores)
     rows = [number for row in scores.plans for number in _rows_of(scores, row)]

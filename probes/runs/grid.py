@@ -28,8 +28,10 @@ PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
-QUOTED = re.compile(r"""\s*(["'])((?:(?!\1).)*)\1\s*(?:,|$)""", re.DOTALL)
-"""A typed value in quotes, up to the comma that ends it."""
+QUOTED = re.compile(
+    r"""\s*(?P<name>(?:[\w.-]+=)?)(?P<quote>["'])(?P<text>(?:(?!(?P=quote)).)*)(?P=quote)\s*(?:,|$)""", re.DOTALL
+)
+"""A typed value in quotes, perhaps after its name, up to the comma that ends it."""
 OF_THE_SWEEP = ("name", "runs", "figures", "bootstrap")
 """Keys that a sweep has once, for all its points."""
 CHOICES = ("rows", "sources")
@@ -95,6 +97,12 @@ class Grid:
         return self.axes == (PLAN,)
 
     @property
+    def has_default_reference(self) -> bool:
+        """Whether the reference of a sweep over plans alone is causal, or the first where causal is no point."""
+        names = [point.values[PLAN] for point in self.points]
+        return self.reference[PLAN] == (CAUSAL if CAUSAL in names else names[0])
+
+    @property
     def unread(self) -> dict[str, str]:
         """Label to why a point cannot be computed; DecoderError where that is true of all."""
         reasons = {point.label: point.why_not for point in self.points if point.why_not}
@@ -126,6 +134,7 @@ class Grid:
         """Return what the configuration does not hold, for config.yaml of the folder of a sweep or search."""
         by = {} if self.choose_by == "rows" else {"choose_by": self.choose_by}
         if self.is_of_plans:
+            by |= {} if self.has_default_reference else {"reference": self.reference[PLAN]}
             return {**search, **by, "plans": [point.plan.text for point in self.points]}
         over = {
             axis: {name: dict(settings) for name, settings in values.items()} for axis, values in self.values.items()
@@ -307,8 +316,10 @@ def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axi
     return Axis(axis, read(config))
 
 
-def split_values(text: str) -> list[str]:
+def split_values(text: str, *, has_names: bool = False) -> list[str]:
     """Split typed values at commas, but not inside brackets or quotes; a quoted value keeps its blanks.
+
+    With `has_names` a name may stand before a quoted value, as in `instruction='Read: '`.
 
     Example:
         >>> split_values("causal,[mean,last],{name: echo}")
@@ -319,17 +330,17 @@ def split_values(text: str) -> list[str]:
     parts, start = list[str](), 0
     while start <= len(text):
         quoted = QUOTED.match(text, start)
-        if quoted:
-            parts.append(quoted[2])
+        if quoted and (has_names or not quoted["name"]):
+            parts.append(quoted["name"] + quoted["text"])
             start = quoted.end() + (quoted[0][-1] != ",")
             continue
         end, depth = start, 0
         while end < len(text) and (text[end] != "," or depth > 0):
             depth += (text[end] in "[{(") - (text[end] in "]})")
             end += 1
-        parts.append(text[start:end].strip())
+        parts += filter(None, [text[start:end].strip()])
         start = end + 1
-    return [part for part in parts if part]
+    return parts
 
 
 def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
@@ -497,15 +508,26 @@ def make_grid(
         if reference:
             raise ConfigError(f"the reference {label_of(target)!r} is no point of the sweep; name one that is.")
         target = named[0]
-    values = {axis.name: axis.values for axis in axes}
-    return Grid(tuple(by_name), spanned, target, choose_on, choose_by, values)
+    grid = Grid(tuple(by_name), spanned, target, choose_on, choose_by, {axis.name: axis.values for axis in axes})
+    return _named_by_plan(grid) if grid.is_of_plans else grid
+
+
+def _named_by_plan(grid: Grid) -> Grid:
+    """Name the points of a sweep over plans alone by their plans, shares of the depth filled in, as its record does."""
+    names = {point.values[PLAN]: point.values[PLAN] if point.why_not else point.plan.text for point in grid.points}
+    repeated = [name for name in names.values() if [*names.values()].count(name) > 1]
+    if repeated:
+        raise ConfigError(f"the plan {repeated[0]!r} is given twice; give it once.")
+    points = tuple(replace(point, values={PLAN: names[point.values[PLAN]]}) for point in grid.points)
+    values = {PLAN: {names[label]: grid.values[PLAN][label] for label in names}}
+    return replace(grid, points=points, reference={PLAN: names[grid.reference[PLAN]]}, values=values)
 
 
 def _refuse_keys_of_the_sweep(axes: Sequence[Axis]) -> None:
     """Refuse axes that would change nothing, and seeds, of which none may be chosen."""
     for axis in axes:
         keys = {key for settings in axis.values.values() for key in settings}
-        if keys == {"seeds"}:
+        if len({json.dumps(settings.get("seeds")) for settings in axis.values.values()}) > 1 or keys == {"seeds"}:
             raise ConfigError(
                 "seeds are no axis, as none of them may be chosen; --seeds 0,1,2 fits all at every point."
             )
@@ -581,13 +603,14 @@ def read_point(text: str | Mapping[str, str], axes: Mapping[str, Axis]) -> dict[
 
 
 def _pairs(text: str, axes: Mapping[str, Axis]) -> Iterator[tuple[str, str]]:
-    for part in split_values(text):
+    for part in split_values(text, has_names=True):
         name, equals, value = part.partition("=")
+        value = value if any(value in axis.values for axis in axes.values()) else value.strip()
         owners = [axis for axis in axes.values() if part in axis.values]
         if len(owners) == 1:
             yield owners[0].name, part
         elif equals:
-            yield name.strip(), value.strip()
+            yield name.strip(), value
         else:
             raise unknown_name("point", part, [value for axis in axes.values() for value in axis.values])
 

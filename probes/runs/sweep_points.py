@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, TaskError, first_line
 from extract.masks.mask_plan import MaskPlan
 from extract.registry import describe_own
-from extract.store.cache import LatentCache
+from extract.store.cache import LatentCache, ViewCache
 from probes.data.task import MIN_SPLIT_ROWS, Task
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
@@ -253,7 +253,8 @@ class Sweep:
         folder = folder.with_name(f"{folder.name}-{fitted}")
         row = evaluate_plan(config, task, point.plan, cache, folder, adds_zero_shot=False)
         decoder: DecoderInfo = cache.manifest.provenance["decoder"]
-        n_tokens = int(cache.n_tokens.sum())
+        passes = cache.views.values() if isinstance(cache, ViewCache) else [cache]  # those of one file are one
+        n_tokens = sum({one.path: int(one.n_tokens.sum()) for one in passes}.values())
         return replace(row, point=point.values, task=task.name, decoder=decoder, n_tokens=n_tokens)
 
     def result(self, point: Point, name: str) -> HeadResult:

@@ -128,7 +128,8 @@ def run_grid(
     """
     if test not in TEST_READS:
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the points that test is read for.")
-    inputs = describe_inputs(config, SWEEP, test) if grid.is_of_plans else None
+    is_plain = grid.is_of_plans and grid.choose_by == "rows" and grid.has_default_reference
+    inputs = describe_inputs(config, SWEEP, test) if is_plain else None
     tasks = _load_checked(grid, test)
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     caches = obtain_point_caches(grid, tasks, watcher=watcher, removes=removes_decoders)

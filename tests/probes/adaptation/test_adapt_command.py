@@ -77,6 +77,7 @@ def test_an_adapter_on_another_is_probed_with_both(desk: Path, capsys: pytest.Ca
         (["--objectives.msg.lenght", "3"], "unknown key 'objectives.msg.lenght'"),
         (["--training.batch", "0"], "training.batch is 0"),
         (["--lora.targets", "nothing"], "'nothing' cannot be adapted"),
+        (["--lora.targets", "q_proj,typo"], "no module of the blocks is called 'typo'"),
         (["--lora.targets", "lm_head"], "'lm_head' cannot be adapted"),
         (["--lora.alpha", "0"], "alpha 0 and dropout 0.05; allowed"),
         (["--objectives.sscl.dropout", "0"], "sscl.dropout is 0, and without sscl.files"),

@@ -147,3 +147,10 @@ def test_a_merge_of_a_config_is_measured_as_its_own_decoder(desk: Path) -> None:
     assert merged.name == "1*base+0*other"
     for mine, theirs in zip(merged.abilities, base.abilities, strict=True):
         np.testing.assert_allclose(mine.sums, theirs.sums, rtol=1e-5)
+
+
+def test_a_config_without_a_decoder_is_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = desk / "no-decoder.yaml"
+    config.write_text("task: sts-sample\n", encoding="utf-8")
+    assert main(["infill", str(config), *arguments(desk)]) != 0
+    assert "no-decoder.yaml' names no decoder; give it a section decoder" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probes.report.document import plans_lead
 from probes.report.scores import Lead
 from probes.report.style import Album, make_figure, on_panel
 from probes.report.sweep_document import grid_document, grid_lead, seen_on
@@ -120,7 +121,11 @@ def test_numbers_are_drawn_as_a_line_in_their_order() -> None:
     assert numbers_of(steps["step"]) == {"step512": 512.0, "step4000": 4000.0}
     assert numbers_of(steps["point"].str.replace("step", "x:y")) == {}
     signed = numbers_of(pd.Series(["-1", "k=-2.5", "step-512", "3"]))
-    assert signed == {"-1": -1.0, "k=-2.5": -2.5, "step-512": 512.0, "3": 3.0}
+    assert signed == {}, "names before numbers differ"
+    assert numbers_of(pd.Series(["-1", ".5", "1e-3"])) == {"-1": -1.0, ".5": 0.5, "1e-3": 1e-3}
+    assert numbers_of(pd.Series(["k=-2.5", "k=3"])) == {"k=-2.5": -2.5, "k=3": 3.0}
+    assert numbers_of(pd.Series(["step-512", "step-8"])) == {"step-512": 512.0, "step-8": 8.0}
+    assert numbers_of(pd.Series(["qwen-0.6", "llama-1"])) == {}
 
 
 def test_gains_are_drawn_with_their_mean_last() -> None:
@@ -150,6 +155,8 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     small = replace(transfer, parts=tuple(replace(part, n_units=8) for part in transfer.parts))
     assert ", on 0: " in seen_on(small)
     by = replace(scores, grid=replace(scores.grid, choose_by="sources"))
+    assert "The best of 6 plans, by the mean over sources, is `backward:1`, with" in plans_lead(by)
+    assert "the next plan" not in plans_lead(by)
     assert grid_lead(by).startswith(
         "The best of 6 points, by the mean over sources, is `plan=backward:1, encoder=last`"
     )

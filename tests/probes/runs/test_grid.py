@@ -131,7 +131,14 @@ def test_typed_values_are_split_at_commas_outside_brackets_and_quotes() -> None:
         '"a" b',
         "c",
     ]
-    grid = grid_of(config(), ["template.instruction='Read, then say: ',plain"])
+    assert split_values("'', ' '") == ["", " "]
+    grid = grid_of(
+        config(), ["template.instruction='Read, then say: ',plain"], reference="instruction='Read, then say: '"
+    )
+    assert grid.reference == {"instruction": "Read, then say: "}
+    none = grid_of(config(), ["template.instruction='','Read: '"], reference="instruction=Read: ")
+    assert [point.config.extraction.template.instruction for point in none.points] == ["", "Read: "]
+    assert none.reference == {"instruction": "Read: "}
     assert [point.config.extraction.template.instruction for point in grid.points] == ["Read, then say: ", "plain"]
     assert [axis.name for axis in read_axes(config(), ["heads.layer-cosine.transform=none,standardise"])] == [
         "transform"
@@ -166,6 +173,18 @@ def test_shares_of_the_depth_are_filled_in_wherever_a_value_has_them(monkeypatch
     nested, viewed = grid_of(config(sweep={"over": {"set": sets}})).points
     assert nested.plan.text == "backward:5"
     assert viewed.config.views["masks"] == {"plan": "nosink-bidirectional:10"}
+
+
+def test_points_over_plans_alone_are_named_by_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", lambda _: 30)
+    plans = {"cc": "causal", "masks": "nosink-bidirectional:{third}"}
+    grid = grid_of(config(sweep={"over": {"plan": plans}}), reference="masks")
+    assert [dict(point.values) for point in grid.points] == [{"plan": "causal"}, {"plan": "nosink-bidirectional:10"}]
+    assert grid.reference == {"plan": "nosink-bidirectional:10"}
+    assert grid.settings() == {"reference": "nosink-bidirectional:10", "plans": ["causal", "nosink-bidirectional:10"]}
+    assert "reference" not in grid_of(config(), ["plan=backward,causal"]).settings()
+    with pytest.raises(ConfigError, match="the plan 'nosink-bidirectional:10' is given twice"):
+        grid_of(config(), ["plan=nosink-bidirectional:10,nosink-bidirectional:{third}"])
 
 
 def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +232,7 @@ def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: 
         (["encoders", "template.name=echo"], {}, "both set extraction.template.name"),
         (["plan=nosink-bidirectional:{tenth}"], {}, "unknown share of the depth 'tenth'"),
         (["seeds=0,1"], {}, "seeds are no axis, as none of them may be chosen; --seeds 0,1,2"),
+        ([], {"over": {"set": {"a": {"seeds": 0}, "b": {"seeds": 1, "poolings": "last"}}}}, "seeds are no axis"),
         (["bootstrap=10,20"], {}, "the axis 'bootstrap' sets bootstrap, which all points share"),
         ([], {"over": {"set": {"a": {"runs": "x"}}}}, "the axis 'set' sets runs, which all points share"),
     ],
