@@ -21,6 +21,7 @@ from benchmarks.training_free_page import (
     read_sweep,
     read_tables,
 )
+from probes.report.document import EVERY_PLAN
 from probes.report.scores import sealed_scores
 from probes.runs.config_file import read_config
 from probes.runs.grid import grid_of
@@ -69,16 +70,21 @@ def test_a_sweep_is_taken_in_as_the_page_has_it(task: str, times: int, less: int
     header = replace(scores.header, task={**scores.header.task, "name": task, "n_rows": {"test": 60}})
     assert scores.grid is not None
     gaps = tuple(replace(gap, split="test") for gap in scores.grid.gaps)
-    made = replace(scores, header=header, plans=tuple(rows), grid=replace(scores.grid, gaps=gaps))
+    whole = replace(scores, header=header, plans=tuple(rows), test_read=EVERY_PLAN)
+    made = replace(whole, grid=replace(scores.grid, gaps=gaps, failed=()))
     (tmp_path / "scores.json").write_text(json.dumps(sealed_scores(made.to_dict())), encoding="utf-8")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"task": {"name": task, "pairs": 60}}), encoding="utf-8")
-    before = {"encoders": {"mean": {"options": "--task.name x --task.pairs 4 --heads y"}}}
+    options = "--task.name x --task.pairs 4 --heads y"
+    before = {"encoders": {name: {"options": options} for name in ("mean", "echo, mean")}}
     found = read_sweep(tmp_path, before)
     assert (found["rows_per_split"], found["n_test"], list(found["encoders"])) == (60, 60, ["mean", "echo, mean"])
     mean, echo = found["encoders"].values()
-    assert mean["options"] == "--task.name x --task.pairs 60 --heads y"
+    assert mean.get("options", "") == ("" if times == 2 else "--task.name x --task.pairs 60 --heads y")
     assert "difference" not in mean
     assert echo["test"]["mean"] == pytest.approx(times * rows[1].heads["head"].mean("test") - less)
     assert echo["difference"] == pytest.approx(times * gaps[0].value)
     assert (echo["low"], echo["high"], echo["bootstrap_corrected"]) == (0.0, times * 0.1, gaps[0].p_corrected)
     assert (mean["n_tokens"], echo["n_tokens"]) == (10, 11)
+    (tmp_path / "scores.json").write_text(json.dumps(sealed_scores(scores.to_dict())), encoding="utf-8")
+    with pytest.raises(ValueError, match="has points that failed or were not read on test; run it with --test all"):
+        read_sweep(tmp_path, before)

@@ -136,7 +136,7 @@ def test_typed_values_are_split_at_commas_outside_brackets_and_quotes() -> None:
         config(), ["template.instruction='Read, then say: ',plain"], reference="instruction='Read, then say: '"
     )
     assert grid.reference == {"instruction": "Read, then say: "}
-    none = grid_of(config(), ["template.instruction='','Read: '"], reference="instruction=Read: ")
+    none = grid_of(config(), ["template.instruction='','Read: '"], reference="instruction='Read: '")
     assert [point.config.extraction.template.instruction for point in none.points] == ["", "Read: "]
     assert none.reference == {"instruction": "Read: "}
     assert [point.config.extraction.template.instruction for point in grid.points] == ["Read, then say: ", "plain"]
