@@ -137,7 +137,7 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
     with torch.random.fork_rng(), quiet_peft():
         torch.manual_seed(seed)
         try:
-            config.target_modules = {*_find_targets(language, spec.targets)}
+            config.target_modules = _find_targets(language, spec.targets)
             tuned = get_peft_model(language.model, config)
         except ValueError as error:
             raise DecoderError(

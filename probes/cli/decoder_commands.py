@@ -521,7 +521,7 @@ def _measured_decoder(args: InfillArgs) -> DecoderSpec:
     if not args.decoder.endswith((".yaml", ".yml")):
         return DecoderSpec(args.decoder, adapter=args.adapter or None, device=args.device)
     typed = {"decoder.adapter": args.adapter, "decoder.device": args.device if args.device != "auto" else ""}
-    pairs = [(key, text) for key, text in typed.items() if text]
+    pairs: list[tuple[str, str | None]] = [(key, text) for key, text in typed.items() if text]
     config = read_config(pairs, file=args.decoder, checks_heads=False)
     if not any(key.startswith("decoder") for key in config.sources.keys() - typed.keys()):
         raise UsageError(f"{args.decoder!r} names no decoder; give it a section decoder, or name a decoder.")

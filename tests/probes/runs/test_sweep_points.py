@@ -52,7 +52,7 @@ def test_a_protocol_that_chooses_epochs_on_test_leaves_no_test_unread() -> None:
 
 def made_sweep(over: dict[str, Any], score: Any, task: Task, *, search: SearchCost | None = None) -> Sweep:
     """Make a sweep whose heads are `score(values of the point)`, with predictions of validation where it has them."""
-    grid = grid_of(RunConfig(task="sts-sample", heads="layer-cosine", bootstrap=200, sweep={"over": over}))
+    grid = grid_of(RunConfig(heads={"layer-cosine": {}}, bootstrap=200, sweep={"over": over}))
     labels = [point.label for point in grid.points]
     caches = PointCaches(of=dict.fromkeys(labels, cast(Any, None)))
     config = grid.points[0].config

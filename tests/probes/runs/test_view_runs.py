@@ -214,7 +214,7 @@ def test_layers_say_what_each_view_adds(finished_views: Callable[[str], LoadedRu
 
 
 def test_layers_say_what_each_of_three_views_reaches_alone(decoder_folder: Path, tmp_path: Path) -> None:
-    views, heads = {**OF_TEXTS, "back": {"plan": "backward"}}, {"layer-cosine": {}}
+    views, heads = {**OF_TEXTS, "back": {"plan": "backward"}}, dict[str, Any]({"layer-cosine": {}})
     result = run(configure(tmp_path, decoder_folder, "pairs", views=views, heads=heads))
     study = LayerStudy.of(result, head="layer-cosine", options=StudyOptions(views=("by-view",), n_resamples=100))
     scores = study.findings.curve("view-score")
