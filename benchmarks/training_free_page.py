@@ -132,12 +132,17 @@ def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
 
 
 def transfer_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
-    """Write one row per task to choose on: the encoder that is best on its validation, and its gains on all tasks."""
+    """Write one row per task to choose on: the encoder that is best on its validation, and its gains on all tasks.
+
+    Only encoders that some other task was read with are chosen among.
+    """
     tasks = {task: results[f"{decoder} {task}"]["encoders"] for task in READ_ON if f"{decoder} {task}" in results}
     yield f"| chosen on | encoder of {DECODERS[decoder]} | {' | '.join(READ_ON[task] for task in tasks)} |"
     yield "|---" * (len(tasks) + 2) + "|"
     for chosen_on, encoders in tasks.items():
-        best = max(encoders, key=lambda encoder: encoders[encoder]["validation"]["mean"])
+        others = [read for name, read in tasks.items() if name != chosen_on]
+        shared = [encoder for encoder in encoders if any(encoder in read for read in others)]
+        best = max(shared, key=lambda encoder: encoders[encoder]["validation"]["mean"])
         cells = [gain_of(read.get(best)) for read in tasks.values()]
         yield f"| {READ_ON[chosen_on]} | {best} | {' | '.join(cells)} |"
 
@@ -220,8 +225,9 @@ def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
             row["options"] = re.sub(r"--task.pairs \d+", f"--task.pairs {rows_per_split}", options)
         encoders[ENCODERS[name]] = row | {"n_tokens": point["n_tokens"]}
     program = {name: record[name] for name in ("command", "commit", "versions", "products") if name in record}
-    n_test = record["task"]["n_rows"]["test"]
-    return {"rows_per_split": rows_per_split, "n_test": n_test, "encoders": encoders, **program}
+    by_source = [transfer for transfer in record["grid"]["transfers"] if transfer["over"] == "sources"]
+    about = {"rows_per_split": rows_per_split, "n_test": record["task"]["n_rows"]["test"]}
+    return {**about, "encoders": encoders, "by_source": by_source, **program}
 
 
 def add_sweep(folder: Path) -> None:

@@ -88,3 +88,15 @@ def test_a_sweep_is_taken_in_as_the_page_has_it(task: str, times: int, less: int
     (tmp_path / "scores.json").write_text(json.dumps(sealed_scores(scores.to_dict())), encoding="utf-8")
     with pytest.raises(ValueError, match="has points that failed or were not read on test; run it with --test all"):
         read_sweep(tmp_path, before)
+
+
+def test_the_page_says_where_the_choice_on_pairs_does_not_hold() -> None:
+    [transfer] = RESULTS["smollm2-135m-instruct stsb"]["by_source"]
+    gains = {part["name"]: part for part in transfer["parts"]}
+    assert {part["point"]["encoder"] for part in gains.values()} == {"nosink-third-standardised"}
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    certain = [name for name, part in gains.items() if part["low"] > 0]
+    assert (len(gains), sum(part["value"] > 0 for part in gains.values()), len(certain)) == (6, 5, 2)
+    loss = gains["MSRpar"]
+    assert loss["high"] < 0
+    assert f"for certain on two, and loses {-100 * loss['value']:.1f} points on MSRpar" in page
