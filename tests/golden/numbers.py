@@ -80,6 +80,7 @@ TOP_LEFT = (
     "own",
     "baselines",
     "over_cosine",
+    "grid",
 )
 
 
