@@ -123,15 +123,14 @@ def adapted_probe_rows() -> Iterator[str]:
         rows = [cells.get((system, name)) for name in columns]
         plan = next(row["plan"] for row in rows if row)
         written = " | ".join(_score(row) if row else "" for row in rows)
-        yield f"| {_name_adapter(results['adapters'].get(system))} | `{plan}` | {written} |"
+        yield f"| {'adapted' if system in results['adapters'] else 'as it is'} | `{plan}` | {written} |"
 
 
 def _score(row: dict[str, Any]) -> str:
-    """Write a test score with its interval, and the paired difference from the reference, bold where it is certain."""
-    low, high = (100 * end for end in row["interval"])
-    score = f"{100 * row['test']:.1f} ({low:.1f} to {high:.1f})"
+    """Write a test score with the paired difference from the reference, bold where it is certain; or its interval."""
+    score, (low, high) = f"{100 * row['test']:.1f}", (100 * end for end in row["interval"])
     if row["low"] is None:
-        return score
+        return f"{score} ({low:.1f} to {high:.1f})"
     gap, low, high = (100 * row[name] for name in ("difference", "low", "high"))
     text = f"{gap:+.1f}"
     return f"{score}, {f'**{text}**' if low * high > 0 else text} ({low:.1f} to {high:.1f})"

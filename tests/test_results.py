@@ -120,6 +120,23 @@ def test_the_page_says_what_an_adapter_changed() -> None:
     assert f"Rep-4 rose by {value:.1f} ({low:.1f} to {high:.1f})" in page
 
 
+def test_the_page_says_what_an_adapter_changed_for_probes() -> None:
+    tasks = read_results("adapted-smollm2")["tasks"]
+    rows = {(name, row["run"]): row for name, found in tasks.items() for row in found}
+    assert {found[0]["run"] for found in tasks.values()} == {"nosink"}, (
+        "the best plan without training is the reference"
+    )
+    adapted = {name: rows[name, "wiki-0"] for name in tasks}
+    tied = [name for name, row in adapted.items() if row["low"] < 0 < row["high"]]
+    assert tied == ["stsb siamese-cosine", "wnut17 token-classifier"]
+    words, cosines = adapted["ud-ewt token-classifier"], adapted["stsb layer-cosine"]
+    said = f"parts of speech gain {100 * words['difference']:.1f} points, and cosines lose {-100 * cosines['difference']:.1f}."
+    assert said in _unwrapped("docs/results.md")
+    assert words["low"] > 0 > cosines["high"]
+    broken = [row for (_, run), row in rows.items() if run == "bidirectional"]
+    assert all(row["high"] < 0 for row in broken)
+
+
 def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     *_, best = read_results("stsb-views-gemma")["rows"]
     assert best["seeds"] == [0, 1, 2]
