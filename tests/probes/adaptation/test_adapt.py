@@ -107,7 +107,7 @@ def test_towers_for_images_and_sounds_get_no_updates(tmp_path: Path, form: str, 
     save_multimodal(tmp_path / "decoder", form)
     language = load_language_model(str(tmp_path / "decoder"))
     if targets == "fc1":  # a name of the tower alone
-        with pytest.raises(DecoderError, match=r"'fc1' cannot be adapted .*no module of the blocks has such a name"):
+        with pytest.raises(DecoderError, match=r"'fc1' cannot be adapted .*no module of the blocks is called 'fc1'"):
             add_lora(language, LoraSpec(targets=(targets,)), seed=0)
         return
     lora = add_lora(language, LoraSpec(targets=(targets,)), seed=0)
@@ -165,7 +165,7 @@ def test_other_shares_of_the_same_texts_are_another_adapter(tmp_path: Path) -> N
 def test_an_adapter_that_was_not_made_here_is_not_overwritten(tmp_path: Path, name: str) -> None:
     config = pair_config(tmp_path)
     write_adapter(config.folder, {name: b"mine"})
-    with pytest.raises(ConfigError, match=rf"{config.name}' holds an adapter without adaptation.json, so it was not"):
+    with pytest.raises(ConfigError, match=rf"{config.name}' holds an adapter without adaptation.json, so it is not known"):
         adapt(config, language=pair_language())
     assert [(path.name, path.read_bytes()) for path in config.folder.iterdir()] == [(name, b"mine")]
 
