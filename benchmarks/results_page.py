@@ -1,14 +1,29 @@
-"""The tables of docs/results.md on layers and on views: `python -m benchmarks.results_page` writes them."""
+"""Generated tables of docs/results.md and the figure of merges: `python -m benchmarks.results_page [SWEEP ...]`.
 
+A SWEEP is the folder of one over ratios of the decoder and an adapter, whose scores go into the JSON of merges.
+"""
+
+import json
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
 
 from benchmarks.curves import read_results
 from benchmarks.training_free_page import ROOT, filled
 from benchmarks.views import shown
+from probes.report import style
+from probes.report.sweep_figures import draw_numbers
 
 PAGE = ROOT / "docs" / "results.md"
+MERGES = ROOT / "benchmarks" / "results" / "merges-smollm2.json"
+CURVES = ROOT / "docs" / "figures" / "merges.png"
+MERGED = {"stsb": "STS-B, cosine", "wnut17": "WNUT-17", "ud-ewt": "UD-EWT"}
+"""Tasks of the figure of merges, by the start of their names."""
 TITLES = {"stsb": "STS-B", "banking77": "Banking77", "wnut17_ner": "WNUT-17", "ud_ewt_pos": "UD-EWT"}
 PROBED = {
     "stsb layer-cosine": "STS-B, cosine of the best layer",
@@ -143,8 +158,49 @@ def tables() -> dict[str, str]:
     return {name: "\n".join(lines) for name, lines in rows.items()}
 
 
+def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Take the task of a sweep over ratios, and the scores of every ratio with their differences from ratio 0."""
+    frame = pd.read_csv(folder / "points.csv", dtype={"ratio": str})
+    scores = frame[(frame["record"] == "score") & frame["split"].isin(["validation", "test"])]
+    scores = scores[scores["metric"] == scores["metric"].iloc[0]]
+    columns = [
+        "ratio",
+        "split",
+        "metric",
+        "value",
+        "low",
+        "high",
+        "is_chosen",
+        "gap",
+        "gap_low",
+        "gap_high",
+        "p_corrected",
+    ]
+    record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    program = {"n_test": record["task"]["n_rows"]["test"], "commit": record["commit"], "versions": record["versions"]}
+    rows = json.loads(scores[columns].round(6).to_json(orient="records"))
+    return str(scores["task"].iloc[0]), {"rows": rows, **program}
+
+
+def draw_merges(figure: Figure, results: dict[str, Any]) -> None:
+    """Draw the score of every ratio with its interval, a panel per task; rings are at what validation chose."""
+    panels = style.panels(figure, 1, len(results))
+    for panel, (task, found) in zip(panels, results.items(), strict=True):
+        draw_numbers(panel, pd.DataFrame(found["rows"]))
+        panel.set_title(next(title for start, title in MERGED.items() if task.startswith(start)), fontsize=9)
+        panel.set_xlabel("weight of the adapted decoder")
+
+
 def main() -> None:
-    """Write the tables into the page."""
+    """Take in the folders of sweeps over ratios, if any, and write the tables into the page and the figure."""
+    if len(sys.argv) > 1:
+        merges = dict(read_merges(Path(folder)) for folder in sys.argv[1:])
+        MERGES.write_text(json.dumps(merges, indent=1) + "\n", encoding="utf-8")
+    if MERGES.is_file():
+        title = "Merges of SmolLM2-135M with its adapted self, under `bidirectional`"
+        note = "rings: chosen on validation; bands: 95 % over rows"
+        figure = style.make_figure(draw_merges, read_results("merges-smollm2"), title=title, note=note, size=(7.2, 2.6))
+        style.save_figure(figure, CURVES, file_format="png")
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
 
 

@@ -404,10 +404,11 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     values = layers.values
     task, decoder, extraction = (values.setdefault(name, {}) for name in ("task", "decoder", "extraction"))
     changed = {key.partition(".")[0] for key in settings}
-    if "task" in changed and task.get("name") != before.get("task.name") and task.get("options") == config.task.options:
+    if "task" in changed and task.get("name") != before.get("task.name") and not _names(settings, "task", "options"):
         task.pop("options", None)
-    if "decoder" in changed and "merge" in decoder and decoder["merge"] == before.get("decoder.merge"):
-        del decoder["merge"]
+    is_named = _names(settings, "decoder", "name") or isinstance(settings.get("decoder"), str)
+    if is_named and not _names(settings, "decoder", "merge"):
+        decoder.pop("merge", None)
     if "extraction" in changed and not any(key == "heads" or key.endswith(".pooling") for key in settings):
         _drop_missing_poolings(values.get("heads") or {}, extraction)
     kept = {
@@ -420,6 +421,13 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     with allow_code(known):  # of a record that was read before
         record: RunConfig = from_plain(RunConfig, {**values, **hidden, "has_checked_heads": config.has_checked_heads})
     return record
+
+
+def _names(settings: Mapping[str, object], section: str, key: str) -> bool:
+    """Whether settings give a key of a section, or one inside it."""
+    whole = settings.get(section)
+    in_section = isinstance(whole, Mapping) and key in whole
+    return in_section or any(f"{name}.".startswith(f"{section}.{key}.") for name in settings)
 
 
 def _drop_missing_poolings(heads: Mapping[str, dict[str, object] | None], extraction: Mapping[str, object]) -> None:

@@ -165,7 +165,8 @@ def test_other_shares_of_the_same_texts_are_another_adapter(tmp_path: Path) -> N
 def test_an_adapter_that_was_not_made_here_is_not_overwritten(tmp_path: Path, name: str) -> None:
     config = pair_config(tmp_path)
     write_adapter(config.folder, {name: b"mine"})
-    with pytest.raises(ConfigError, match=rf"{config.name}' holds an adapter without adaptation.json, so it is not known"):
+    said = f"{config.name}' holds an adapter without adaptation.json, so it is not known"
+    with pytest.raises(ConfigError, match=said):
         adapt(config, language=pair_language())
     assert [(path.name, path.read_bytes()) for path in config.folder.iterdir()] == [(name, b"mine")]
 

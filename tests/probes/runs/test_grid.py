@@ -98,6 +98,26 @@ def test_plans_and_ratios_are_axes() -> None:
     assert [point.config.decoder.name for point in merged.points] == ["1*A+0*B", "0.9*A+0.1*B", "0*A+1*B"]
 
 
+def test_a_point_keeps_what_it_sets_also_where_the_sweep_has_the_same() -> None:
+    """The ratio of the file itself, and options that another task shares."""
+    merge = [{"name": "a", "weight": 0.5}, {"name": "b", "weight": 0.5}]
+    grid = grid_of(config(decoder={"merge": merge}), ["ratio=0,0.5,1"])
+    weights = [tuple(part.weight for part in point.config.decoder.merge) for point in grid.points]
+    assert weights == [(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)]
+    plain = with_settings(config(decoder={"merge": merge}), {"decoder.name": "other"}, "sweep")
+    assert (plain.decoder.name, plain.decoder.merge) == ("other", ())
+    wide = with_settings(config(decoder={"merge": merge}), {"decoder.dtype": "float32"}, "sweep")
+    assert (len(wide.decoder.merge), wide.decoder.dtype) == (2, "float32")
+    short = with_settings(config(decoder={"merge": merge}), {"decoder": "other"}, "sweep")
+    assert (short.decoder.name, short.decoder.merge) == ("other", ())
+    options = {"files": "x.csv"}
+    base = config(task={"name": "pair-files", "options": options})
+    classes = {"name": "class-files", "options": options}
+    same = with_settings(base, {"task": classes, "heads": "logistic-probe"}, "sweep")
+    assert same.task.options == options
+    assert with_settings(base, {"task.name": "sts-sample"}, "sweep").task.options == {}
+
+
 def test_tasks_are_an_axis_whose_options_do_not_spill_over() -> None:
     base = config(task={"name": "pair-files", "options": {"files": "x.csv"}, "pairs": 9})
     grid = grid_of(base, ["task=sts-sample,pair-files", "poolings=mean,last"])
