@@ -197,7 +197,7 @@ def main() -> None:
         merges = dict(read_merges(Path(folder)) for folder in sys.argv[1:])
         MERGES.write_text(json.dumps(merges, indent=1) + "\n", encoding="utf-8")
     if MERGES.is_file():
-        title = "Merges of SmolLM2-135M with its adapted self, under `bidirectional`"
+        title = "Merges of SmolLM2-135M with its adapted self, under bidirectional attention"
         note = "rings: chosen on validation; bands: 95 % over rows"
         figure = style.make_figure(draw_merges, read_results("merges-smollm2"), title=title, note=note, size=(7.2, 2.6))
         style.save_figure(figure, CURVES, file_format="png")

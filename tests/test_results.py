@@ -138,6 +138,16 @@ def test_the_page_says_what_an_adapter_changed_for_probes() -> None:
     assert all(row["high"] < 0 for row in broken)
 
 
+def test_merges_are_measured_at_every_ratio() -> None:
+    for task, found in read_results("merges-smollm2").items():
+        scores = {row["ratio"]: row for row in found["rows"] if row["split"] == "test"}
+        assert list(scores) == ["0", "0.25", "0.5", "0.75", "1"]
+        assert len({row["value"] for row in scores.values()}) == 5, f"{task}: two ratios are one decoder"
+        if task != "stsb":
+            best = max(found["rows"], key=lambda row: row["value"] if row["split"] == "validation" else 0)
+            assert best["ratio"] == "1"
+
+
 def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     *_, best = read_results("stsb-views-gemma")["rows"]
     assert best["seeds"] == [0, 1, 2]
