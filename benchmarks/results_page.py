@@ -177,7 +177,8 @@ def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
         "p_corrected",
     ]
     record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    program = {"n_test": record["task"]["n_rows"]["test"], "commit": record["commit"], "versions": record["versions"]}
+    program = {name: record[name] for name in ("command", "commit", "versions")}
+    program["n_test"] = record["task"]["n_rows"]["test"]
     rows = json.loads(scores[columns].round(6).to_json(orient="records"))
     return str(scores["task"].iloc[0]), {"rows": rows, **program}
 
@@ -185,8 +186,8 @@ def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
 def draw_merges(figure: Figure, results: dict[str, Any]) -> None:
     """Draw the score of every ratio with its interval, a panel per task; rings are at what validation chose."""
     panels = style.panels(figure, 1, len(results))
-    for panel, (task, found) in zip(panels, results.items(), strict=True):
-        draw_numbers(panel, pd.DataFrame(found["rows"]))
+    for panel, (task, merges) in zip(panels, results.items(), strict=True):
+        draw_numbers(panel, pd.DataFrame(merges["rows"]))
         panel.set_title(next(title for start, title in MERGED.items() if task.startswith(start)), fontsize=9)
         panel.set_xlabel("weight of the adapted decoder")
 

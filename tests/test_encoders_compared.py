@@ -76,9 +76,9 @@ def test_a_sweep_is_taken_in_as_the_page_has_it(task: str, times: int, less: int
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"task": {"name": task, "pairs": 60}}), encoding="utf-8")
     options = "--task.name x --task.pairs 4 --heads y"
     before = {"encoders": {name: {"options": options} for name in ("mean", "echo, mean")}}
-    found = read_sweep(tmp_path, before)
-    assert (found["rows_per_split"], found["n_test"], list(found["encoders"])) == (60, 60, ["mean", "echo, mean"])
-    mean, echo = found["encoders"].values()
+    taken = read_sweep(tmp_path, before)
+    assert (taken["rows_per_split"], taken["n_test"], list(taken["encoders"])) == (60, 60, ["mean", "echo, mean"])
+    mean, echo = taken["encoders"].values()
     assert mean.get("options", "") == ("" if times == 2 else "--task.name x --task.pairs 60 --heads y")
     assert "difference" not in mean
     assert echo["test"]["mean"] == pytest.approx(times * rows[1].heads["head"].mean("test") - less)

@@ -139,12 +139,12 @@ def test_the_page_says_what_an_adapter_changed_for_probes() -> None:
 
 
 def test_merges_are_measured_at_every_ratio() -> None:
-    for task, found in read_results("merges-smollm2").items():
-        scores = {row["ratio"]: row for row in found["rows"] if row["split"] == "test"}
+    for task, merges in read_results("merges-smollm2").items():
+        scores = {row["ratio"]: row for row in merges["rows"] if row["split"] == "test"}
         assert list(scores) == ["0", "0.25", "0.5", "0.75", "1"]
         assert len({row["value"] for row in scores.values()}) == 5, f"{task}: two ratios are one decoder"
         if task != "stsb":
-            best = max(found["rows"], key=lambda row: row["value"] if row["split"] == "validation" else 0)
+            best = max(merges["rows"], key=lambda row: row["value"] if row["split"] == "validation" else 0)
             assert best["ratio"] == "1"
 
 
