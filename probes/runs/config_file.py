@@ -134,7 +134,7 @@ def load_config_file(name: str) -> dict[str, object]:
     values = load_yaml(text, where=f"config file {name!r}")
     if not isinstance(values, dict):
         raise ConfigError(
-            f"config file {name!r} holds {_shorten(values)}; allowed: keys with values, as in configs/demo.yaml."
+            f"config file {name!r} is {_shorten(values)}; allowed: keys with values, as in configs/demo.yaml."
         )
     return values
 

@@ -154,7 +154,7 @@ def test_every_section_is_checked() -> None:
 
 @pytest.mark.parametrize("values", [[1], 5, True, "text", None, ""])
 def test_a_file_that_holds_no_keys_is_refused(values: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"c.yaml' holds .*; allowed: keys with values"):
+    with pytest.raises(ConfigError, match=r"c.yaml' is .*; allowed: keys with values"):
         read(tmp_path, values)
 
 
