@@ -219,7 +219,7 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
                 (
                     *(point_of(row)[axis] for axis in axes),
                     *([costs[row.label]] if costs else []),
-                    describe_point(result.chosen),
+                    describe_point(result.chosen) or NOTHING,
                     *([] if is_of_plans else [percent(result.selection_score), percent(result.mean("test"))]),
                     _gap_text(gap) if gap else NOTHING,
                     f"{gap.p_corrected:.3f}" if gap else NOTHING,
