@@ -299,7 +299,7 @@ def test_what_the_system_refuses_is_one_sentence(
         (b"\xff\xfe", "cannot be read ('utf-8' codec"),
         (b'name: "a\\0b"', "the run name is 'a\\x00b'; allowed: a folder name"),
         (b"name: " + b"x" * 300, "of at most 150 bytes"),
-        (b"[1]", "holds [1]; allowed: keys with values, as in configs/demo.yaml"),
+        (b"[1]", "is [1]; allowed: keys with values, as in configs/demo.yaml"),
         (b"a: &a [*a]", "or an anchor holds itself"),
         (b"[" * 5000, "is nested too deeply"),
         (
