@@ -1,5 +1,7 @@
 """Checkpoints as others publish them, tiny and random, go through every command that reads a decoder or its run."""
 
+import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,11 @@ import pytest
 import yaml
 
 from probes.cli.main import main
+from probes.service.app import Limits, open_runs
 from tests.extract.tiny_decoders import MULTIMODAL, save_decoder, save_multimodal
+from tests.probes.adaptation.test_adapt_data import write_lines
 from tests.probes.finished_run import write_config
+from tests.probes.service.running import Client, running
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
@@ -42,6 +47,11 @@ def test_every_command_takes_it(
     values["heads"] = {"layer-cosine": {"pooling": "last"}}
     Path(config).write_text(yaml.safe_dump(values), encoding="utf-8")
     Path("texts.txt").write_text("A cat sleeps.\nSnow fell.\n", encoding="utf-8")
+    write_lines(Path("lines.txt"), n=60)
+    phases = ["--phases", "[{steps: 2, weights: {mntp: 1}}]", "--training.length", "16", "--training.batch", "4"]
+    held_out = ["--training.held_out", "4", "--name", "adapted", "--quiet"]
+    local = ["--tasks", "STSBenchmark", "--local", "--task.pairs", "20", "--figures", "svg", "--decoder.name", decoder]
+    counts = ["--choices", "0", "--infillings", "1", "--window", "16", "--continuations", "1", "--new-tokens", "4"]
     plans = ("--plans", "causal;bidirectional", "--name", "swept")
     for words in (
         ("verify", decoder, "bidirectional"),
@@ -65,14 +75,22 @@ def test_every_command_takes_it(
         ("push", "runs/tiny", "--to", "staged"),
         ("weights", decoder, decoder, "--out", "compared"),
         ("run", config, "--name", "merged", "--decoder.merge", f"[{{name: {decoder}, weight: 1.0}}]"),
+        ("adapt", "--decoder.name", decoder, "--corpus", "[{files: lines.txt}]", *phases, *held_out),
+        ("run", config, "--name", "adapted", "--decoder.adapter", "adapters/adapted"),
+        ("infill", decoder, "--texts", "lines.txt", "--span-tokens", "2-4", *counts, "--quiet"),
+        *([("mteb", *local)] if find_spec("mteb") else []),
     ):
         assert main([*words]) == 0, (words, capsys.readouterr())
+    with running(open_runs(["runs/tiny"]), Limits()) as port, Client(port) as client:
+        status, answer = client.post("/runs/tiny/predict", {"rows": [{"text1": "A cat.", "text2": "It sleeps."}]})
+        assert status == 200 and len(answer["predictions"]) == 1, answer
     said = capsys.readouterr()
     assert ("was trained to attend to both sides" in said.out + said.err) == is_flagged
     assert pd.read_csv("compared/weights.csv")["cosine"].min() == pytest.approx(1, abs=1e-9)
     [stored] = Path("encoder").glob("config.json")
     assert stored.is_file()
-    merged, alone = (
-        yaml.safe_load(Path(f"runs/{run}/scores.json").read_text(encoding="utf-8")) for run in ("merged", "tiny")
+    merged, alone, adapted = (
+        json.loads(Path(f"runs/{run}/scores.json").read_text(encoding="utf-8"))["decoder"]["weight_digest"]
+        for run in ("merged", "tiny", "adapted")
     )
-    assert merged["decoder"]["weight_digest"] == alone["decoder"]["weight_digest"]
+    assert merged == alone != adapted
