@@ -26,6 +26,7 @@ from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.attention import Wiring, attend, mask_argument
 from extract.wiring.batch_proof import BatchProof, length_class
+from extract.wiring.plan_wiring import DRIFT_ALLOWED
 from extract.wiring.states import pool_batch, walk_plans
 from tests.extract.tiny_decoders import (
     FAMILIES,
@@ -215,6 +216,37 @@ def test_what_is_right_passes_and_keeps_its_bits(name: str, tmp_path: Path, monk
     assert facts["largest_error"] < (1e-4 if dtype == torch.float32 else 0.05)
     monkeypatch.setattr(BatchProof, "add", lambda *_: None)
     assert_same_arrays(extract_latents(decoder, texts, spec=spec, folder=tmp_path / "not").path, proved.path)
+
+
+ROUNDED = ("a prefix", "a placeholder", "a second stack", "words", "a soft cap and windows", "spans", "ReBA")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*ROUNDED, "poolings", "windows", "masks as arguments"])
+def test_a_text_that_rounding_alone_changes_as_much_is_not_refused(
+    name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, spec, texts = RIGHT[name]
+    allowed = {**DRIFT_ALLOWED, "bfloat16": 1e-5, "float16": 1e-5}
+    monkeypatch.setattr("extract.wiring.batch_proof.DRIFT_ALLOWED", allowed)
+    decoder = wrap_decoder(make_model(family).to(dtype), make_tokenizer())
+    cache = extract_latents(decoder, texts[:6], spec=replace(spec, batch_tokens=64), folder=tmp_path)
+    facts = cache.certificate["batches"]
+    assert ("n_unstable" in facts) == (facts["largest_error"] > 1e-5)
+    assert "n_unstable" in facts or name not in ROUNDED
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "a sweep"])
+def test_a_wrong_mask_changes_more_than_rounding(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, plan = WAYS[way]
+    monkeypatch.setattr("extract.wiring.batch_proof.DRIFT_ALLOWED", {**DRIFT_ALLOWED, "bfloat16": 1e-5})
+    decoder = wrap_decoder(make_model(family).to(torch.bfloat16), make_tokenizer())
+    cheat = Cheat(monkeypatch, lambda cheat, *_: cheat.n_batches > 1 and not cheat.is_watched)
+    cheat.is_untouched = way == "untouched"
+    spec = replace(SPEC, plan=plan, batch_tokens=512)
+    with pytest.raises(CertificateError, match="did not take effect in a batch"):
+        extract_latents(decoder, make_texts(60), spec=spec, folder=tmp_path)
+    assert cheat.n_cheated
 
 
 def test_a_rule_that_errs_at_one_token_in_the_middle_of_long_rows_is_refused(
