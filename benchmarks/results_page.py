@@ -82,11 +82,11 @@ def _match(pattern: re.Pattern[str], answer: dict[str, Any]) -> re.Match[str]:
     return match
 
 
-def view_rows() -> Iterator[str]:
-    """Write what a siamese head scores on one, two and three views, and the gain over the first."""
+def view_rows(file: str) -> Iterator[str]:
+    """Write what a head scores on one, two and three views, and the gain over the first."""
     yield "| views | validation | test | 95 % interval | over the first |"
     yield "|---" * 5 + "|"
-    for row in read_results("stsb-views-gemma")["rows"]:
+    for row in read_results(file)["rows"]:
         low, high = (100 * value for value in row["interval"])
         gain = (
             "{difference:+.1f} ({low:.1f} to {high:.1f})".format(
@@ -153,7 +153,7 @@ def _score(row: dict[str, Any]) -> str:
 
 def tables() -> dict[str, str]:
     """Make the tables by their names on the page."""
-    rows = {"layers": layer_rows(), "views": view_rows(), "adapted": adapted_rows()}
+    rows = {"layers": layer_rows(), "views": view_rows("stsb-views-gemma"), "adapted": adapted_rows()}
     rows["adapted probes"] = adapted_probe_rows()
     return {name: "\n".join(lines) for name, lines in rows.items()}
 

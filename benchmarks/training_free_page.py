@@ -21,7 +21,8 @@ from probes.report.document import EVERY_PLAN
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "training_free.json"
-TRIPLES = ROOT / "benchmarks" / "results" / "training_free_snli.json"
+SOME = ROOT / "benchmarks" / "results" / "training_free_some.json"
+"""Of tasks that some of the encoders were read with."""
 PICTURE = ROOT / "docs" / "figures" / "transfer.png"
 PAGE = ROOT / "docs" / "encoders_compared.md"
 TABLE = ROOT / "docs" / "tables" / "encoders.csv"
@@ -69,6 +70,7 @@ READ_ON = {
     "snli-triples": "SNLI, triples",
     "banking77": "Banking77, few shots",
     "banking77-clusters": "Banking77, clusters",
+    "pubmedqa": "PubMedQA",
     "odd-sample": "word sense",
 }
 """Tasks on which an encoder is chosen and read, in the table of transfer."""
@@ -91,8 +93,8 @@ def read_tables() -> dict[str, Any]:
 
 def read_transfer() -> dict[str, Any]:
     """Read the results of all tasks that the table of transfer has."""
-    triples: dict[str, Any] = json.loads(TRIPLES.read_text(encoding="utf-8")) if TRIPLES.is_file() else {}
-    return read_tables() | triples
+    some: dict[str, Any] = json.loads(SOME.read_text(encoding="utf-8"))
+    return read_tables() | some
 
 
 def of_decoder(results: Mapping[str, Any], decoder: str) -> dict[str, dict[str, Any]]:
@@ -197,8 +199,8 @@ def make_picture(results: Mapping[str, Any]) -> Figure:
     return style.make_figure(draw_gains, results, title=title, note=note, size=(7.2, 2.6))
 
 
-def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Take what a sweep `--over encoders --test all` says of every encoder; `before` has the commands of single runs.
+def read_sweep(folder: Path, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Take what a sweep over encoders with `--test all` says of every encoder; `before` has commands of single runs.
 
     Of two candidates a mean average precision of `x` is a share of `2 x - 1` that are right.
     """
@@ -220,7 +222,7 @@ def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
         if gap := gaps.get(name):
             ends = {end: round(times * gap[end], 6) for end in ("value", "low", "high")}
             row |= {"difference": ends.pop("value"), **ends, "bootstrap_corrected": gap["p_corrected"]}
-        if not is_share:
+        if before:
             options = before["encoders"][ENCODERS[name]]["options"]
             row["options"] = re.sub(r"--task.pairs \d+", f"--task.pairs {rows_per_split}", options)
         encoders[ENCODERS[name]] = row | {"n_tokens": point["n_tokens"]}
@@ -233,10 +235,10 @@ def read_sweep(folder: Path, before: Mapping[str, Any]) -> dict[str, Any]:
 def add_sweep(folder: Path) -> None:
     """Put what a sweep says into the JSON of its task."""
     record = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    file = TRIPLES if record["task"]["name"] == "snli-triples" else OUT
+    file = OUT if record["task"]["name"] in HEADS else SOME
     results = json.loads(file.read_text(encoding="utf-8"))
     key = f"{record['decoder']['name'].removesuffix('.gguf')} {record['task']['name']}"
-    results[key] = read_sweep(folder, results[key])
+    results[key] = read_sweep(folder, results[key] if file is OUT else None)
     file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

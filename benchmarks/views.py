@@ -23,7 +23,7 @@ def gather_views(folders: list[Path], head: str) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for path, scores in runs.items():
         result = scores["heads"][head]
-        summary = {split: result["summary"][split]["pearson"] for split in ("validation", "test")}
+        summary = {split: result["summary"][split][result["metric"]] for split in ("validation", "test")}
         row = rows.setdefault(
             result["pooling"],
             {"views": result["pooling"].split("+"), "first": path, "command": scores["command"], "seeds": []}
