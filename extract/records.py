@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from functools import cache, wraps
 from inspect import signature
 from numbers import Integral
@@ -324,11 +324,18 @@ def noun_of(hint: object) -> str:
 def unknown_key(key: str, allowed: Iterable[str]) -> UsageError:
     """Build the error for an unknown key: it names the nearest key, and those of the same section."""
     names = sorted(set(allowed))
-    near = get_close_matches(key, names, n=1, cutoff=0.5)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
-    section = (near[0] if near else key).rpartition(".")[0]
+    near = max(names, key=lambda name: (_likeness(key, name), -name.count(".")), default="")
+    near = near if _likeness(key, near) >= 0.5 else ""
+    guess = f" Did you mean {near!r}?" if near else ""
+    section = (near or key).rpartition(".")[0]
     siblings = [name for name in names if name.rpartition(".")[0] == section] or names
     return UsageError(f"unknown key {key!r}.{guess} Allowed: {', '.join(siblings)}.")
+
+
+def _likeness(key: str, name: str) -> float:
+    """Return how alike an unknown key and a known one are, from 0 to 1; also where its section was left out."""
+    whole, leaf = (SequenceMatcher(None, key, part).ratio() for part in (name, name.rpartition(".")[2]))
+    return max(whole, leaf - 0.1 if leaf >= 0.8 and "." not in key else 0.0)
 
 
 @cache

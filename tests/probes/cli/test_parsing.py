@@ -200,6 +200,11 @@ def test_the_resolved_config_reads_back_as_itself(base: str, tmp_path: Path) -> 
     [
         (("--nam", "x"), "nam", "name"),
         (("--dry_run",), "dry_run", "dry-run"),
+        (("--seedz", "[1]"), "seedz", "seeds"),
+        (("--plan", "causal"), "plan", "extraction.plan"),
+        (("--plann", "causal"), "plann", "extraction.plan"),
+        (("--pooling", "mean"), "pooling", "extraction.poolings"),
+        (("--max_token", "9"), "max_token", "extraction.template.max_tokens"),
         (("--extraction.poolngs", "[mean]"), "extraction.poolngs", "extraction.poolings"),
         (("--extraction.template.boss", "x"), "extraction.template.boss", "extraction.template.bos"),
         (("--task.optoins.files", "x"), "task.optoins.files", "task.options"),
