@@ -53,6 +53,7 @@ from probes.report.scores import (
     SearchCost,
     TaskRecord,
     label_of,
+    plans_read,
 )
 
 FEW_UNITS = 30
@@ -448,10 +449,17 @@ def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, Spl
         gap = _difference(best, second, rows.get(_split(best)), Resampling(scores.header.n_resamples))
         over_next = f", {margin(name, _score(second), gap) if gap else f'{name}, has {percent(_score(second))}'}"
     return (
-        f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
+        f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under {_plans(scores, best)}: "
         f"{_chosen_score(best)}{over_next}. {_worth(best, bare(scores, best, best.reported_split))} "
         f"{over_baseline(best, scores.baselines)}"
     ).rstrip()
+
+
+def _plans(scores: RunScores, result: HeadResult) -> str:
+    """Name the plan of what a head reads, or those of several views; of a chosen layer that of its view."""
+    view, _, layer = str(result.chosen.get("layer", "")).rpartition("/")
+    plans = plans_read(scores.cache, view if layer and view else result.pooling).split(" and ")
+    return f"the plan{'s' * (len(plans) > 1)} " + " and ".join(f"`{plan}`" for plan in plans)
 
 
 def _difference(

@@ -29,6 +29,7 @@ from probes.report.scores import (
     Plain,
     PretrainingInfo,
     baseline_rows,
+    plans_read,
     tidy_rows,
 )
 
@@ -126,6 +127,7 @@ def draw_figures(album: style.Album, context: Context) -> None:
             frame.attrs["scales"] = {label: (min(values), max(values)) for label, values in ends.items()}
     for name, result in scores.heads.items():
         source, split = sources[name], sources[name].split
+        plan = plans_read(scores.cache, result.pooling)
         about = f"{task_title(header.task['name'])} on {header.decoder['name']}, pooling {result.pooling}"
         for figure in FIGURES:
             frame = frames[name, figure]
@@ -134,7 +136,7 @@ def draw_figures(album: style.Album, context: Context) -> None:
                     f"figures/{name.replace('-', '_')}_{figure.stem}",
                     figure.draw,
                     frame,
-                    title=f"{figure.title.format(head=name, split=split)}, plan {scores.cache['plan']}",
+                    title=f"{figure.title.format(head=name, split=split)}, plan {plan}",
                     note="; ".join(filter(None, (about, figure.note(source)))),
                     size=figure.size,
                     table=figure.table(frame),

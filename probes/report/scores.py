@@ -87,6 +87,13 @@ class CacheInfo(TypedDict, total=False):
     views: Mapping[str, ViewInfo]
 
 
+def plans_read(cache: CacheInfo, pooling: str) -> str:
+    """Write the plans of the views that a head with a pooling reads, or the one plan of a cache without views."""
+    views = cache.get("views", {})
+    read = [name for name in pooling.split("+") if name in views] or list(views)
+    return " and ".join(dict.fromkeys(views[name]["plan"] for name in read)) or cache["plan"]
+
+
 class AutoencoderInfo(TypedDict, total=False):
     """The autoencoders of a pooling; lists are over its layers."""
 

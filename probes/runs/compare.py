@@ -56,7 +56,7 @@ from probes.report.predictions import (
     with_predictions,
 )
 from probes.report.run_figures import layer_curves
-from probes.report.scores import read_plans, tidy_rows
+from probes.report.scores import plans_read, read_plans, tidy_rows
 from probes.report.style import Album, on_panel
 from probes.report.write import page_of_plans, page_of_run
 from probes.runs.folder import RunFolder
@@ -76,8 +76,8 @@ class ComparedRun:
 
     @property
     def plan(self) -> str:
-        """The mask plan, as text."""
-        return str(self.folder.values["cache"]["plan"])
+        """The mask plan, as text; of several views the plans of those that the head reads."""
+        return plans_read(self.folder.values["cache"], self.result.pooling)
 
     @property
     def decoder(self) -> str:

@@ -40,6 +40,7 @@ from probes.report.scores import (
     ViewInfo,
     check_scores,
     label_of,
+    plans_read,
     read_baselines,
     read_result,
     read_run,
@@ -325,7 +326,10 @@ class RunFolder:
             decoder = row.get("decoder") or values["decoder"]
             plan = label_of(row.get("point", {})) or row["plan"]
             where = {"plan": plan, "task": row.get("task") or values["task"]["name"], "decoder": decoder["name"]}
-            systems += [(where, read_result(name, result)) for name, result in row["heads"].items()]
+            for name, record in row["heads"].items():
+                result = read_result(name, record)
+                read = where if "plans" in values else {**where, "plan": plans_read(values["cache"], result.pooling)}
+                systems.append((read, result))
         return tuple(systems)
 
     @cached_property

@@ -32,7 +32,7 @@ from probes.report import style
 from probes.report.blocks import plain_text
 from probes.report.layer_figures import draw_alone, findings_blocks, findings_note, set_sentence
 from probes.report.page import notebook_html, picture_of
-from probes.report.scores import without_nan
+from probes.report.scores import plans_read, without_nan
 from probes.runs.compare import read_rows, read_runs
 from probes.runs.folder import RunFolder
 from probes.runs.predict import LoadedRun, read_run_folder
@@ -330,7 +330,7 @@ def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, object]
         "task": header.task["name"],
         "kind": header.kind,
         "decoder": header.decoder["name"],
-        "plan": run.scores.cache["plan"],
+        "plan": plans_read(run.scores.cache, findings.pooling),
         "head": findings.head,
         "pooling": findings.pooling,
         "split": findings.split,

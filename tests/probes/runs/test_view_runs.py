@@ -17,6 +17,7 @@ from probes.cli.main import main
 from probes.heads import layer_head, word_heads
 from probes.layers.geometry import measure_geometry
 from probes.layers.study import StudyOptions
+from probes.report.scores import plans_read
 from probes.runs import run as run_module
 from probes.runs.config_file import as_config
 from probes.runs.folder import RunFolder, find_finished
@@ -353,6 +354,23 @@ def test_views_that_no_head_can_read_are_refused(
 ) -> None:
     with pytest.raises(IcecoreError, match=message):
         configure(tmp_path, decoder_folder, kind, **fields)
+
+
+def test_a_head_is_said_to_be_under_the_plans_of_the_views_that_it_reads(
+    finished_views: Callable[[str], LoadedRun],
+) -> None:
+    cache: Any = {"plan": "causal", "views": {"a": {"plan": "causal"}, "b": {"plan": "backward"}}}
+    assert [plans_read(cache, pooling) for pooling in ("a", "b", "b+a")] == [
+        "causal",
+        "backward",
+        "backward and causal",
+    ]
+    assert plans_read({"plan": "causal"}, "mean") == "causal"
+    run = finished_views("words")
+    best = run.record.heads[run.best]
+    plan = "backward" if best.chosen["layer"].startswith("back/") else "causal"
+    assert f"under the plan `{plan}`: " in (run.folder / "summary.md").read_text(encoding="utf-8")
+    assert {where["plan"] for where, _ in RunFolder(run.folder).systems} == {"causal and backward"}
 
 
 def test_views_that_cut_words_otherwise_are_refused(decoder_folder: Path, tmp_path: Path) -> None:
