@@ -153,8 +153,9 @@ def _score(row: dict[str, Any]) -> str:
 
 def tables() -> dict[str, str]:
     """Make the tables by their names on the page."""
-    rows = {"layers": layer_rows(), "views": view_rows("stsb-views-gemma"), "adapted": adapted_rows()}
+    rows = {"layers": layer_rows(), "views gemma": view_rows("stsb-views-gemma"), "adapted": adapted_rows()}
     rows["adapted probes"] = adapted_probe_rows()
+    rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
     return {name: "\n".join(lines) for name, lines in rows.items()}
 
 

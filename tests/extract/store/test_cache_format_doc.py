@@ -20,7 +20,7 @@ from extract.store.cache import LatentCache, ShardedCache
 from extract.store.format import CERTIFICATE_BYTES, array_shapes, checked_arrays
 from extract.store.items import keep_texts
 from extract.store.manifest import SCHEMA, flatten
-from extract.wiring.batch_proof import SHARING
+from extract.wiring.batch_proof import RARE
 from tests.extract.tiny_decoders import make_manifest, write_cache, write_shards
 from tests.extract.word_stores import make_word_manifest, write_word_cache
 
@@ -161,7 +161,7 @@ def test_every_identity_and_certificate_field_is_on_the_page(decoder: Decoder, t
     assert set(flatten({**words.identity.to_plain(), "versions": ""})) <= identity.keys()
     assert all(f"`{package}`" in identity["versions"] for package in cache.identity.versions)
     assert set(flatten(cache.certificate)) <= certificate.keys()
-    assert {f"batches.{name}" for name in SHARING} <= certificate.keys()
+    assert {f"batches.{name}" for name in RARE} <= certificate.keys()
     assert all(f"`{key.split('.')[-1]}`" in page for key in flatten(cache.manifest.provenance) if "decoder" not in key)
     extra = cache.manifest.provenance["decoder"].keys() - cache.identity.decoder.keys()
     assert extra == {"name", "source", "n_parameters", "window"}
