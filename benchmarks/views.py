@@ -62,7 +62,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = gather_views(asked.runs, asked.head)
     scores = json.loads((asked.runs[0] / "scores.json").read_text(encoding="utf-8"))
-    kept = {key: scores[key] for key in ("decoder", "versions", "device")}
+    kept = {key: scores[key] for key in ("decoder", "versions", "device", "commit")}
     task = {key: scores["task"][key] for key in ("name", "n_rows", "digest")}
     result = {"head": asked.head, "machine": describe_machine(), **kept, "task": task, "rows": rows}
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

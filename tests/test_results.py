@@ -156,6 +156,17 @@ def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     [cosine] = read_results("stsb-views-gemma-cosine")["rows"]
     low, high = (100 * value for value in cosine["interval"])
     assert f"with {100 * cosine['test'][0]:.1f} ({low:.1f} to {high:.1f}) on test" in _unwrapped("docs/results.md")
+    [cosine] = read_results("stsb-views-smollm2-cosine")["rows"]
+    low, high = (100 * value for value in cosine["interval"])
+    assert f"with {100 * cosine['test'][0]:.1f} ({low:.1f} to {high:.1f}) on test" in _unwrapped("docs/results.md")
+    *_, three = read_results("stsb-views-smollm2")["rows"]
+    gain, low, high = (100 * three[name] for name in ("difference", "low", "high"))
+    assert f"three have {gain:.1f} points more than the first ({low:.1f} to {high:.1f})" in _unwrapped(
+        "docs/results.md"
+    )
+    plain, echo, _ = (100 * row["test"][0] for row in read_results("banking77-views")["rows"])
+    sentence = "the same probe has {:.1f} at the final norm, where the layer chosen of the plain mean has {:.1f}"
+    assert sentence.format(echo, plain) in _unwrapped("docs/results.md")
     for name in ("stsb-1000", "banking77"):
         search = read_results(f"grid-search-{name}")["search"]
         assert search["share"] <= 0.25 + 1e-9
