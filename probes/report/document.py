@@ -458,7 +458,7 @@ def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, Spl
 def _plans(scores: RunScores, result: HeadResult) -> str:
     """Name the plan of what a head reads, or those of several views; of a chosen layer that of its view."""
     view, _, layer = str(result.chosen.get("layer", "")).rpartition("/")
-    plans = plans_read(scores.cache, view if layer and view else result.pooling).split(" and ")
+    plans = plans_read(scores.cache, view if layer and view else result.pooling)
     return f"the plan{'s' * (len(plans) > 1)} " + " and ".join(f"`{plan}`" for plan in plans)
 
 

@@ -127,7 +127,7 @@ def draw_figures(album: style.Album, context: Context) -> None:
             frame.attrs["scales"] = {label: (min(values), max(values)) for label, values in ends.items()}
     for name, result in scores.heads.items():
         source, split = sources[name], sources[name].split
-        plan = plans_read(scores.cache, result.pooling)
+        plan = " and ".join(plans_read(scores.cache, result.pooling))
         about = f"{task_title(header.task['name'])} on {header.decoder['name']}, pooling {result.pooling}"
         for figure in FIGURES:
             frame = frames[name, figure]

@@ -87,11 +87,11 @@ class CacheInfo(TypedDict, total=False):
     views: Mapping[str, ViewInfo]
 
 
-def plans_read(cache: CacheInfo, pooling: str) -> str:
-    """Write the plans of the views that a head with a pooling reads, or the one plan of a cache without views."""
+def plans_read(cache: CacheInfo, pooling: str) -> list[str]:
+    """List the plans of the views that a head with a pooling reads, or the one plan of a cache without views."""
     views = cache.get("views", {})
     read = [name for name in pooling.split("+") if name in views] or list(views)
-    return " and ".join(dict.fromkeys(views[name]["plan"] for name in read)) or cache["plan"]
+    return list(dict.fromkeys(views[name]["plan"] for name in read)) or [cache["plan"]]
 
 
 class AutoencoderInfo(TypedDict, total=False):

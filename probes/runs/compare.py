@@ -77,7 +77,7 @@ class ComparedRun:
     @property
     def plan(self) -> str:
         """The mask plan, as text; of several views the plans of those that the head reads."""
-        return plans_read(self.folder.values["cache"], self.result.pooling)
+        return " and ".join(plans_read(self.folder.values["cache"], self.result.pooling))
 
     @property
     def decoder(self) -> str:

@@ -328,8 +328,8 @@ class RunFolder:
             where = {"plan": plan, "task": row.get("task") or values["task"]["name"], "decoder": decoder["name"]}
             for name, record in row["heads"].items():
                 result = read_result(name, record)
-                read = where if "plans" in values else {**where, "plan": plans_read(values["cache"], result.pooling)}
-                systems.append((read, result))
+                read = plan if "plans" in values else " and ".join(plans_read(values["cache"], result.pooling))
+                systems.append(({**where, "plan": read}, result))
         return tuple(systems)
 
     @cached_property

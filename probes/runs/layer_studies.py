@@ -330,7 +330,7 @@ def frame_rows(run: RunFolder, findings: HeadFindings) -> list[dict[str, object]
         "task": header.task["name"],
         "kind": header.kind,
         "decoder": header.decoder["name"],
-        "plan": plans_read(run.scores.cache, findings.pooling),
+        "plan": " and ".join(plans_read(run.scores.cache, findings.pooling)),
         "head": findings.head,
         "pooling": findings.pooling,
         "split": findings.split,
