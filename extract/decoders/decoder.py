@@ -554,7 +554,14 @@ def _merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
         raise DecoderError(
             f"adapter {adapter!r} needs the extra package peft; install it with: pip install peft accelerate."
         ) from error
-    keys = set(load_peft_weights(adapter, device="cpu"))
+    try:
+        keys = set(load_peft_weights(adapter, device="cpu"))
+    except Exception as error:  # the hub, safetensors and pickle raise a dozen types
+        where = "" if Path(adapter).is_dir() else " There is no such folder."
+        raise DecoderError(
+            f"adapter {adapter!r} cannot be read: {_first_line(error)}{where} Give a folder in peft's format, as "
+            "icecore adapt writes it, or a hub id."
+        ) from error
     part = _adapted_part(model, keys)
     config = PeftConfig.from_pretrained(adapter)
     config.inference_mode = True

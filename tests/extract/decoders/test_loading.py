@@ -83,6 +83,15 @@ def test_random_weights_are_those_of_their_seed(folder: Path) -> None:
         load_decoder(DecoderSpec(f"{folder}@random-0", adapter="mine"))
 
 
+def test_an_adapter_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "adapter_model.safetensors").write_bytes(b"no header")
+    for name, why in (("nowhere", "There is no such folder"), ("damaged", "Give a folder in peft's format")):
+        with pytest.raises(DecoderError, match=rf"^adapter '.*{name}' cannot be read: .*{why}"):
+            load_decoder({"name": str(folder), "adapter": str(tmp_path / name)})
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_lower_dtype_leaves_positions_alone(folder: Path, dtype: str) -> None:
     whole = load_decoder(str(folder))
