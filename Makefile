@@ -59,9 +59,8 @@ $(EXTRAS_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[mteb,ray,sentence-transformers,release,wandb,browser]'
 	@touch $(EXTRAS_STAMP)
 
-test-slow: $(EXTRAS_STAMP) ## what the default suite leaves out: long runs on tiny decoders, then real weights, kill tests, notebooks
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m 'long and not slow and not gpu'
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest -m 'slow and not gpu'
+test-slow: $(EXTRAS_STAMP) ## what the default suite leaves out: long runs on tiny decoders, real weights, kill tests, notebooks
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m '(long or slow) and not gpu'
 
 test-gpu: $(STAMP) ## the tests that need an accelerator
 	@$(BIN)/python -m pytest -m gpu

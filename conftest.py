@@ -28,6 +28,10 @@ collect_ignore = ["probes/export/latents_module.py", "probes/export/layer_encode
 FIRST_CALLS, EVERY = 100, 20
 TOGETHER = ("tests/probes/report/", "tests/probes/runs/", "tests/probes/cli/")
 """Folders whose tests look at the same finished runs, which take seconds to make."""
+ON_RAY = ("tests/extract/run/on_ray/", "tests/probes/cli/test_on_ray.py")
+"""Tests that start Ray, which two processes cannot do at once."""
+APART = ("tests/test_notebook.py", "tests/test_docs_run.py", "tests/extract/run/test_kills.py")
+"""Files of long tests that share nothing."""
 _jaxtyped: Any = jaxtyping.jaxtyped
 
 
@@ -58,11 +62,15 @@ jaxtyping.jaxtyped = _check_shapes
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the tests of a folder that share finished runs to one process, and those of other modules to any."""
+    """Give tests that share finished runs or Ray to one process, those of a module to any, and long ones one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByRuns(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(ON_RAY):
+                return "Ray"
+            if nodeid.startswith(APART):
+                return nodeid
             return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
 
     return ByRuns(config, log) if config.getoption("dist") == "loadscope" else None

@@ -5,7 +5,8 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -166,18 +167,33 @@ def fit_or_load(
     *,
     cache: LatentCache,
 ) -> SavedHead[M]:
-    """Load the head of a folder if it has this `fit_id`, a digest of all that decides it; else fit and save it."""
-    try:
-        saved = load_fitted(folder, build)
-        if saved.record.fit_id == fit_id:
-            return saved
-    except IcecoreError:
-        pass  # absent, incomplete, of another version or another head: fitted again
+    """Load the head of a folder if it has this `fit_id`, a digest of all that decides it; else fit and save it.
+
+    Another run may have made the same fit: with other seeds, heads or figures beside it. It is copied from there.
+    """
+    for place in (folder, *_of_other_runs(folder, fit_id)):
+        with suppress(IcecoreError):  # absent, incomplete, of another version or another head: fitted again
+            saved = load_fitted(place, build)
+            if saved.record.fit_id == fit_id:
+                return saved if place == folder else save_fitted(folder, saved.head, saved.record)
     head, record = fit()
     saved = save_fitted(folder, head, replace(record, fit_id=fit_id, latents=describe_latents(cache)))
     for state in folder.glob(f"*{UNFINISHED.format('*')}"):  # or the draft of one
         remove_file(state)
     return saved
+
+
+def _of_other_runs(folder: Path, fit_id: str) -> Iterator[Path]:
+    """Find this fit of a head in runs beside its run that are named like it, as `demo` and `demo-seeds-0-1` are."""
+    run = next((above for above in folder.parents if (above / "config.yaml").exists()), None)
+    if run is None:
+        return
+    for other in sorted(run.parent.iterdir()):
+        if f"{other.name}-".startswith(f"{run.name}-") or f"{run.name}-".startswith(f"{other.name}-"):
+            place = other / folder.relative_to(run)
+            with suppress(OSError, ValueError, AttributeError, RecursionError):  # no record, or none of ours
+                if place != folder and json.loads(read_file(place / RECORD)).get("fit_id") == fit_id:
+                    yield place
 
 
 def describe_latents(cache: LatentCache) -> dict[str, object]:

@@ -6,6 +6,7 @@ prints its rank, the store and its peak memory in kB.
 
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -34,8 +35,16 @@ def main(folder: str, n_texts: str, batch_tokens: str, width: str, kind: str = "
         return
     joined = [join_words(text.split(), [True] * len(text.split())) for text in texts]
     cache = extract_latents(decoder, joined if kind == "words" else texts, spec=spec, folder=folder, workers=workers)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sys.stdout.write(f"{workers.rank} {cache.path} {peak}\n")
+    sys.stdout.write(f"{workers.rank} {cache.path} {peak_memory()}\n")
+
+
+def peak_memory() -> int:
+    """Read the peak of this process in kB; `ru_maxrss` counts that of the process that started it, too."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tests.extract import child_extraction
 from tests.extract.tiny_decoders import assert_same_arrays, read_arrays
 
 ROOT = Path(__file__).resolve().parents[3]
-N_TEXTS, N_KILLS, N_EARLY_KILLS = 3000, 20, 3
+N_TEXTS, N_KILLS, N_EARLY_KILLS = 3000, 12, 3
 N_WORD_TEXTS, N_WORD_KILLS = 800, 6
 SMALL_BATCHES = 256  # tokens
 

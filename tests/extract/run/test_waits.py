@@ -37,7 +37,7 @@ PARTS = {
     "bloom": ("word_embeddings", "word_embeddings_layernorm", "h", "ln_f"),  # masks by argument
 }
 LAYER_KEY = {"bloom": "n_layer"}
-TEXTS = make_texts(24)
+TEXTS = make_texts(16)
 MASKS = "extract.wiring.plan_wiring > transformers.masking_utils: _local_scalar_dense"
 WINDOW = {"extract.wiring.attention: index by a mask", "extract.wiring.attention: _local_scalar_dense"}
 KNOWN = {"llama": {MASKS: 1}, "gemma2": {MASKS: 2}, "bloom": dict.fromkeys(WINDOW, 1)}
@@ -130,7 +130,7 @@ def test_nothing_waits_however_many_layers_there_are(loops: Loops, tmp_path: Pat
     family, texts, settings = CASES[case]
     extract(family, texts, tmp_path / "few", **settings)
     few, loops.waits.found = loops.waits.found, Counter()
-    extract(family, texts, tmp_path / "many", n_layers=6, **settings)
+    extract(family, texts, tmp_path / "many", n_layers=4, **settings)
     assert loops.waits.found == few
     loops.n_batches //= 2
     assert loops.beyond(family) == Counter()

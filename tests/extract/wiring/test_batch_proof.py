@@ -221,8 +221,11 @@ def test_what_is_right_passes_and_keeps_its_bits(name: str, tmp_path: Path, monk
 ROUNDED = ("a prefix", "a placeholder", "a second stack", "words", "a soft cap and windows", "spans", "ReBA")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", [*ROUNDED, "poolings", "windows", "masks as arguments"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.bfloat16) for name in (*ROUNDED, "poolings", "windows", "masks as arguments")]
+    + [("a prefix", torch.float16), ("masks as arguments", torch.float16)],
+)
 def test_a_text_that_rounding_alone_changes_as_much_is_not_refused(
     name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,9 +73,10 @@ class Trap:
         )
 
     def values(self) -> Iterator[Any]:
-        """Give every object bare and below lists and mappings, and what is imported where a class is wanted."""
-        for thing in self.objects:
-            yield from (thing, [thing, 5], {"a": thing}, {"a": [[{"b": thing}], 5]}, {"__orig__": thing})
+        """Give every object bare, two below lists and mappings, and what is imported where a class is wanted."""
+        yield from self.objects
+        for thing in (self.objects[0], self.objects[-1]):
+            yield from ([thing, 5], {"a": thing}, {"a": [[{"b": thing}], 5]}, {"__orig__": thing})
         yield from (f"{MODULE}.Thing", [f"{MODULE}.Thing"], {"a": f"{MODULE}.Thing"}, f"{MODULE}:Thing")
 
     def require_unsprung(self, where: object) -> None:

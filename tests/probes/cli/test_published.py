@@ -28,11 +28,21 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.usefixtures("rendered_figures")
+@pytest.fixture(scope="module", autouse=True)
+def fast(sketched_figures: None) -> None:
+    """Save the time of rendering for all but one."""
+
+
 @pytest.mark.parametrize("name", [*PUBLISHED, "qwen3_vl", "qwen3_asr"])
 def test_every_command_takes_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if name == "EmbeddingGemma":
+        request.getfixturevalue("rendered_figures")
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "decoder"
     if name in MULTIMODAL:

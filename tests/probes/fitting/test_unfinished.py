@@ -125,14 +125,13 @@ def test_looks_at_every_third_epoch_go_on(fit_siamese: Fit, tmp_path: Path, afte
     assert found[1].best_epoch % 3 == 0
 
 
-@pytest.mark.parametrize("after", [1, 4])
-def test_autoencoders_go_on(fit_autoencoders: Fit, tmp_path: Path, after: int) -> None:
-    found, told = kill_and_go_on(fit_autoencoders, tmp_path, after=after)
+def test_autoencoders_go_on(fit_autoencoders: Fit, tmp_path: Path) -> None:
+    found, told = kill_and_go_on(fit_autoencoders, tmp_path, after=4)
     plain = fit_autoencoders()
     require_same(found, plain)
     assert found[1].best_epochs == plain[1].best_epochs
     assert len(set(plain[1].best_epochs)) > 1, "layers that end at different epochs are the point"
-    assert told[0] == after + 1
+    assert told[0] == 5
 
 
 @pytest.mark.parametrize("how", [{}, {"keep": "last", "schedule": "linear"}], ids=["best", "last"])

@@ -17,6 +17,7 @@ from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreE
 from extract.files import digest_json
 from probes.cli.main import main
 from probes.heads.layer_head import load_head
+from probes.heads.pair_heads import PairFits
 from probes.runs.folder import RunFolder
 from probes.runs.predict import load_scorer, read_run_folder
 from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times
@@ -197,6 +198,27 @@ def test_running_again_repairs_a_changed_folder(finished: Finished, monkeypatch:
     assert main(["run", str(finished.config)]) == 0
     assert without_times(json.loads(path.read_text(encoding="utf-8"))) == without_times(json.loads(text))
     load_scorer(finished.folder)
+
+
+def test_of_a_run_with_a_seed_more_that_seed_alone_is_fitted(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(shutil.copytree(finished.folder, tmp_path / "tiny"))
+    weights = first / "heads" / "cosine-mlp" / "seed_3" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")  # damaged, so it is fitted too
+    fitted, fit = [], PairFits._fit
+
+    def counted(head: PairFits, seed: int, *rest: Any) -> Any:
+        fitted.append((head.resolved.name, seed))
+        return fit(head, seed, *rest)
+
+    monkeypatch.setattr(PairFits, "_fit", counted)
+    assert main(["run", str(finished.config), "--runs", str(tmp_path), "--seeds", "0,3,5"]) == 0
+    assert fitted == [("cosine-mlp", 3), ("cosine-mlp", 5), ("siamese-cosine", 5)]
+    scores = json.loads((tmp_path / "tiny-seeds-0-3-5" / "scores.json").read_text(encoding="utf-8"))
+    for name in ("cosine-mlp", "siamese-cosine"):
+        before, after = (each["heads"][name]["seeds"] for each in (finished.scores, scores))
+        assert [seed["scores"] for seed in after[:2]] == [seed["scores"] for seed in before]
 
 
 def test_a_pipe_in_a_run_folder_hangs_nothing(copy: Path) -> None:

@@ -93,7 +93,7 @@ def require_same_predictions(result: LoadedRun, head: str) -> None:
         np.testing.assert_allclose(now, then, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("kind", ["pairs", "classes", "numbers", pytest.param("words", marks=pytest.mark.long)])
 def test_every_kind_reads_views_and_predicts_new_rows_by_them(
     kind: str, finished_views: Callable[[str], LoadedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +214,7 @@ def test_layers_say_what_each_view_adds(finished_views: Callable[[str], LoadedRu
     assert alone.curve("without-view") is None, "a head of one view loses all without it"
 
 
+@pytest.mark.long
 def test_layers_say_what_each_of_three_views_reaches_alone(decoder_folder: Path, tmp_path: Path) -> None:
     views, heads = {**OF_TEXTS, "back": {"plan": "backward"}}, dict[str, Any]({"layer-cosine": {}})
     result = run(configure(tmp_path, decoder_folder, "pairs", views=views, heads=heads))
