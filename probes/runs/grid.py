@@ -205,6 +205,11 @@ ENCODERS: dict[str, Encoder] = {
 
 def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
     """Return the settings of every encoder that the task and the heads of a configuration can be read with."""
+    if config.views:
+        raise ConfigError(
+            f"an encoder reads a text one way, and the views {', '.join(config.views)} read it several; leave the views "
+            "out, or sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
+        )
     reads_words = KINDS[config.task.kind].reads_words
     has_cosines = COSINES in config.heads
     settings: dict[str, dict[str, object]] = {}
@@ -440,8 +445,9 @@ def _is_key(name: str) -> bool:
 
 
 def _key(name: str) -> str:
-    """Complete the name of a key or section; options of heads and tasks are free."""
-    is_free = name.startswith(("heads.", "task.options.", "pretraining.options.", "pretraining.autoencoder."))
+    """Complete the name of a key or section; options of heads and tasks, and keys of views, are free."""
+    free = ("heads.", "views.", "task.options.", "pretraining.options.", "pretraining.autoencoder.")
+    is_free = name.startswith(free)
     return name if is_free else name_key(name)
 
 
@@ -502,6 +508,7 @@ def make_grid(
     else:
         named = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
     spanned = tuple(_point(config, by_name, values) for values in named)
+    _refuse_equal_points(spanned)
     default = {axis.name: CAUSAL if CAUSAL in axis.values else next(iter(axis.values)) for axis in axes}
     target = default | read_point(reference, by_name)
     if target not in named:
@@ -542,6 +549,21 @@ def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
         for key, rival in product(sorted(keys[one]), sorted(keys[other])):
             if f"{key}.".startswith(f"{rival}.") or f"{rival}.".startswith(f"{key}."):
                 raise ConfigError(f"the axes {one!r} and {other!r} both set {max(key, rival, key=len)}; make them one.")
+
+
+def _refuse_equal_points(points: Sequence[Point]) -> None:
+    """Refuse points that read the same, where every view sets for itself what they differ in."""
+    seen: dict[str, Point] = {}
+    for point in points:
+        if views := point.config.views:
+            read = {name: to_plain(view) for name, view in point.config.extraction.readings.items()}
+            whole = {**point.config.to_dict(), "extraction": read}
+            first = seen.setdefault(json.dumps(whole, sort_keys=True, default=str), point)
+            if first is not point:
+                raise ConfigError(
+                    f"the points {first.label} and {point.label} read the same, as the views {', '.join(views)} set for "
+                    "themselves what they differ in; sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
+                )
 
 
 def _flat_keys(settings: Mapping[str, object]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import pytest
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, DecoderError, FetchError, IcecoreError
 from extract.masks.mask_plan import parse_plan
+from extract.records import from_plain
 from probes.runs.config_file import given_values, read_config, with_settings
 from probes.runs.grid import ENCODERS, encoder_settings, grid_of, make_grid, plan_grid, read_axes, split_values
 from probes.runs.run_config import RunConfig
@@ -116,6 +117,31 @@ def test_a_point_keeps_what_it_sets_also_where_the_sweep_has_the_same() -> None:
     same = with_settings(base, {"task": classes, "heads": "logistic-probe"}, "sweep")
     assert same.task.options == options
     assert with_settings(base, {"task.name": "sts-sample"}, "sweep").task.options == {}
+
+
+VIEWS: dict[str, Any] = {"plain": {"poolings": ["mean"]}, "echo": {"template": "echo", "poolings": ["echo-mean"]}}
+
+
+def test_a_key_of_a_view_is_an_axis_and_changes_that_view_alone() -> None:
+    config = from_plain(RunConfig, {"views": VIEWS})
+    grid = grid_of(config, ["views.echo.plan=causal,backward:3"])
+    assert grid.axes == ("views.echo.plan",)
+    plans = [[view.plan for view in point.config.extraction.readings.values()] for point in grid.points]
+    assert plans == [["causal", "causal"], ["causal", "backward:3"]]
+    with pytest.raises(ConfigError, match=r"unknown key 'views.echo.plann'. Did you mean 'views.echo.plan'\?"):
+        grid_of(config, ["views.echo.plann=causal,backward:3"])
+
+
+@pytest.mark.parametrize(
+    ("over", "sentence"),
+    [
+        ("poolings=mean,last", "the points poolings=mean and poolings=last read the same, as the views plain, echo set"),
+        ("encoders=mean,last", "an encoder reads a text one way, and the views plain, echo read it several"),
+    ],
+)
+def test_what_the_views_set_for_themselves_is_no_axis(over: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        grid_of(from_plain(RunConfig, {"views": VIEWS}), [over])
 
 
 def test_tasks_are_an_axis_whose_options_do_not_spill_over() -> None:
