@@ -68,6 +68,7 @@ def sweep(
     test: str = "chosen",
     search: str = "",
     budget: float | None = None,
+    remove_decoders: bool = False,
     watcher: Watcher | None = None,
 ) -> RunResult[PlansScores]:
     """Run a configuration at every point of a grid, choose one for each head on validation, and read test.
@@ -86,6 +87,7 @@ def sweep(
             a (k, k0) grid of mask plans. That of the configuration when empty, or else every point on all rows.
         budget: With a search, the most that choosing may compute, as a share of all points on all rows of train and
             validation: between 0 and 1, and 0.25 when None.
+        remove_decoders: Remove decoders that had to be fetched once they have been run.
         watcher: Progress callbacks; by default a bar in a notebook, and nothing elsewhere.
 
     Returns:
@@ -107,9 +109,10 @@ def sweep(
             over = ()
         grid = grid_of(record, list(over), reference=reference, choose_on=choose_on, choose_by=choose_by)
         strategy, share = read_search(record, search, budget)
+        of_both: dict[str, Any] = {"test": test, "removes_decoders": remove_decoders, "watcher": shown}
         if strategy:
-            return search_grid(record, grid, strategy=strategy, budget=share, test=test, watcher=shown)
-        return run_grid(record, grid, test=test, watcher=shown)
+            return search_grid(record, grid, strategy=strategy, budget=share, **of_both)
+        return run_grid(record, grid, **of_both)
 
 
 def run_grid(

@@ -148,7 +148,7 @@ def test_checkpoints_that_had_to_be_fetched_are_removed_again(
     monkeypatch.setattr(sweep_caches, "remove_fetched", remove)
     config = replace(config, name="fetched", decoder=replace(config.decoder, name="somebody/steps"), runs=str(tmp_path))
     over = ["decoder.revision=step30,step31,step60,step90", f"plan={plan}"]
-    result = run_grid(config, grid_of(config, over), removes_decoders=True)
+    result = sweep(config, over, remove_decoders=True)
     # step60 was there before, and step31 never came
     assert removed == [("somebody/steps", "step30"), ("somebody/steps", "step90")]
     assert result.record.grid is not None
