@@ -207,7 +207,7 @@ def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
     """Return the settings of every encoder that the task and the heads of a configuration can be read with."""
     if config.views:
         raise ConfigError(
-            f"an encoder reads a text one way, and the views {', '.join(config.views)} read it several; leave the views "
+            f"an encoder reads a text one way, and the views {', '.join(config.views)} read it several; leave them "
             "out, or sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
         )
     reads_words = KINDS[config.task.kind].reads_words
@@ -561,8 +561,8 @@ def _refuse_equal_points(points: Sequence[Point]) -> None:
             first = seen.setdefault(json.dumps(whole, sort_keys=True, default=str), point)
             if first is not point:
                 raise ConfigError(
-                    f"the points {first.label} and {point.label} read the same, as the views {', '.join(views)} set for "
-                    "themselves what they differ in; sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
+                    f"the points {first.label} and {point.label} read the same, as the views {', '.join(views)} set "
+                    "for themselves what they differ in; sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
                 )
 
 

@@ -135,7 +135,10 @@ def test_a_key_of_a_view_is_an_axis_and_changes_that_view_alone() -> None:
 @pytest.mark.parametrize(
     ("over", "sentence"),
     [
-        ("poolings=mean,last", "the points poolings=mean and poolings=last read the same, as the views plain, echo set"),
+        (
+            "poolings=mean,last",
+            "the points poolings=mean and poolings=last read the same, as the views plain, echo set",
+        ),
         ("encoders=mean,last", "an encoder reads a text one way, and the views plain, echo read it several"),
     ],
 )
