@@ -562,7 +562,7 @@ def _refuse_equal_points(points: Sequence[Point]) -> None:
             if first is not point:
                 raise ConfigError(
                     f"the points {first.label} and {point.label} read the same, as the views {', '.join(views)} set "
-                    "for themselves what they differ in; sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
+                    "for themselves what they differ in; sweep over a key of one, as --over views.VIEW.plan=PLAN,PLAN."
                 )
 
 
