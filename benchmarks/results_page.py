@@ -99,6 +99,24 @@ def view_rows(file: str) -> Iterator[str]:
         yield f"| {', '.join(row['views'])} | {scores} | {gain} |"
 
 
+WORD_VIEWS = {
+    "wnut17-views": "WNUT-17, span F1, `token-classifier`",
+    "wnut17-views-mix": "WNUT-17, span F1, `token-mix`",
+    "ud-ewt-views": "UD English EWT, accuracy, `token-classifier`",
+}
+
+
+def word_view_rows() -> Iterator[str]:
+    """Write what heads of words score on one view and on several."""
+    head, line, *_ = view_rows("wnut17-views")
+    yield f"| task, metric, head {head}"
+    yield f"|---{line}"
+    for file, what in WORD_VIEWS.items():
+        _, _, first, *rest = view_rows(file)
+        yield f"| {what} {first}"
+        yield from (f"| {row}" for row in rest)
+
+
 def adapted_rows() -> Iterator[str]:
     """Write what the decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition."""
     results = read_results("adapted-smollm2")
@@ -156,6 +174,7 @@ def tables() -> dict[str, str]:
     rows = {"layers": layer_rows(), "views gemma": view_rows("stsb-views-gemma"), "adapted": adapted_rows()}
     rows["adapted probes"] = adapted_probe_rows()
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
+    rows["views words"] = word_view_rows()
     return {name: "\n".join(lines) for name, lines in rows.items()}
 
 

@@ -4,6 +4,7 @@
 
 The runs are those of `configs/stsb-views.yaml` with the head's `pooling` and `seeds` changed. Runs that read the same
 views are one row with the scores of all their seeds; the difference from the first row is paired, on seed 0 of each.
+`--layers` is the file of `icecore layers RUN --views alone --out FILE`: its layers tied with the best are kept.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.machine import describe_machine
 from probes.runs.compare import compare
@@ -58,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--head", default="siamese-cosine")
+    parser.add_argument("--layers", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     rows = gather_views(asked.runs, asked.head)
@@ -65,6 +68,9 @@ def main() -> None:
     kept = {key: scores[key] for key in ("decoder", "versions", "device", "commit")}
     task = {key: scores["task"][key] for key in ("name", "n_rows", "digest")}
     result = {"head": asked.head, "machine": describe_machine(), **kept, "task": task, "rows": rows}
+    if asked.layers:
+        layers = pd.read_csv(asked.layers)
+        result["tied"] = layers.loc[layers["in_set"], "layer"].tolist()
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         gain = row.get("difference", 0.0)

@@ -177,7 +177,7 @@ def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     swept, page = read_results("cpu-sweep"), _unwrapped("docs/cookbook/sweeps.md")
     assert swept["is_same_after_kills"]
     assert f"took {swept['sweep_seconds']:.0f} s of one core" in page
-    assert f"take {swept['separate_seconds']:,.0f} s." in page
+    assert f"take {swept['separate_seconds']:,.0f} s (" in page
 
 
 def test_only_released_rungs_are_chosen_on_test() -> None:
