@@ -158,7 +158,9 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     reference = f"the reference, `{label_of(grid.reference)}`"
     if choice.lead is not None and choice.gain is not None:
         text = margin(reference, choice.gain.default, choice.lead)
-        is_certain = choice.lead.low > 0 and choice.lead.n_units >= FEW_UNITS
+        if choice.lead.n_units >= FEW_UNITS and choice.lead.high < 0:
+            return f"{text}, so choosing gained nothing"
+        is_certain = choice.lead.n_units >= FEW_UNITS and choice.lead.low > 0
         return text + (", a certain gain" if is_certain else ", so the gain is **not certain**")
     gap = next((gap for gap in grid.gaps if gap.head == name and dict(gap.point) == dict(choice.point)), None)
     if gap is None:

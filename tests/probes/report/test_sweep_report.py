@@ -146,6 +146,8 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     choice = scores.chosen["head"]
     unsure = replace(scores, chosen={"head": replace(choice, lead=Lead(0.05, -0.02, 0.12, 60))})
     assert "so the gain is **not certain**" in grid_lead(unsure)
+    lost = replace(scores, chosen={"head": replace(choice, lead=Lead(-0.05, -0.12, -0.02, 60))})
+    assert "**worse** than the reference, `plan=causal, encoder=plain` (50.0), so choosing gained nothing" in grid_lead(lost)
     few = replace(scores, chosen={"head": replace(choice, lead=Lead(0.05, 0.02, 0.12, 9))})
     assert "too few rows" in grid_lead(few)
     assert "a certain gain" not in grid_lead(few)
