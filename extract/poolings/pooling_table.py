@@ -76,7 +76,7 @@ WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
 }
 SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
 AUTO = "auto"
-AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
+AUTO_RULE = "last where every block is causal, first where every block is backward, else mean; of the last copy"
 
 
 def register_pooling(name: str, function: Pooling | None = None, *, what: str = "") -> Any:
@@ -178,8 +178,12 @@ def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
     return check_names("word pooling", chosen, [AUTO, *WORD_POOLINGS])
 
 
-def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
-    """Choose word poolings, `auto` by what a token sees under a plan.
+ECHOED = {"last": "echo-last", "first": "echo-first", "mean": "echo"}
+"""Pooling of a word to the same one in the last copy of its text."""
+
+
+def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int, *, n_copies: int = 1) -> tuple[str, ...]:
+    """Choose word poolings, `auto` by what a token sees under a plan, and in the last copy of a text.
 
     Under causal masks only the last token of a word sees all of it, under backward masks only the first.
     """
@@ -191,6 +195,7 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
         sees_back |= matrix is None or bool(matrix.tril(-1).any())
         sees_ahead |= matrix is None or bool(matrix.triu(1).any())
     best = {(True, False): "last", (False, True): "first"}.get((sees_back, sees_ahead), "mean")
+    best = ECHOED[best] if n_copies > 1 else best
     return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
 
 

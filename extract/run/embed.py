@@ -350,7 +350,9 @@ def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: Extracti
         return replace(parts[0], latents=latents, flags=np.bitwise_or.reduce([part.flags for part in parts]))
     encoder = make_encoder(decoder, spec, has_words=True)
     encoded = encoder(texts)
-    poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
+    poolings = select_word_poolings(
+        spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=spec.template.repeat
+    )
     return EmbeddedWords(
         latents=_embed(decoder, encoded, spec, poolings),
         offsets=np.cumsum([0, *(len(text.spans) for text in texts)], dtype=np.int64),

@@ -449,7 +449,9 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
     joined = [text for text in texts if isinstance(text, JoinedText)]
     if not joined:
         return None
-    poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
+    poolings = select_word_poolings(
+        spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=spec.template.repeat
+    )
     return WordIdentity(tuple(poolings), spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
 
 

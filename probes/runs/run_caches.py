@@ -170,7 +170,7 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
     identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
     layers, poolings = select_layers(spec.layers, n_blocks), spec.poolings
     if cache.is_words:
-        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks, n_copies=spec.template.repeat)
     names = own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)
     custom = {key: part["sha256"] for key, part in describe_own(names).items()}
     reba = asdict(spec.reba) if REBA & set(poolings) else {}

@@ -107,6 +107,15 @@ def test_auto_follows_what_a_token_has_seen(plan: str, best: str) -> None:
     assert select_word_poolings(["auto", best], parse_plan(plan), 3) == (best,)
 
 
+@pytest.mark.parametrize(
+    ("plan", "best"), [("causal", "echo-last"), ("backward", "echo-first"), ("nosink-bidirectional", "echo")]
+)
+def test_auto_reads_the_last_copy_of_a_text_that_is_repeated(plan: str, best: str) -> None:
+    """In the first copy a causal token has not seen what follows its word, which is what a second copy is for."""
+    assert select_word_poolings(["auto"], parse_plan(plan), 3, n_copies=2) == (best,)
+    assert select_word_poolings(["last"], parse_plan(plan), 3, n_copies=2) == ("last",)
+
+
 def test_named_poolings_stay_as_they_are() -> None:
     assert select_word_poolings(["mean", "first", "mean"], parse_plan("causal"), 3) == ("mean", "first")
     assert check_word_poolings(["auto", "mean"]) == ("auto", "mean")
