@@ -100,15 +100,13 @@ def view_rows(file: str) -> Iterator[str]:
 
 
 WORD_VIEWS = {
-    "wnut17-views": "WNUT-17, span F1, `token-classifier`",
-    "wnut17-views-mix": "WNUT-17, span F1, `token-mix`",
     "ud-ewt-views": "UD English EWT, accuracy, `token-classifier`",
 }
 
 
 def word_view_rows() -> Iterator[str]:
     """Write what heads of words score on one view and on several."""
-    head, line, *_ = view_rows("wnut17-views")
+    head, line, *_ = view_rows("ud-ewt-views")
     yield f"| task, metric, head {head}"
     yield f"|---{line}"
     for file, what in WORD_VIEWS.items():
