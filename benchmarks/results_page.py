@@ -100,6 +100,8 @@ def view_rows(file: str) -> Iterator[str]:
 
 
 WORD_VIEWS = {
+    "wnut17-views": "WNUT-17, span F1, `token-classifier`",
+    "wnut17-views-mix": "WNUT-17, span F1, `token-mix`",
     "ud-ewt-views": "UD English EWT, accuracy, `token-classifier`",
 }
 
