@@ -555,7 +555,7 @@ def _refuse_equal_points(points: Sequence[Point]) -> None:
     """Refuse points that read the same, where every view sets for itself what they differ in."""
     seen: dict[str, Point] = {}
     for point in points:
-        if views := point.config.views:
+        if (views := point.config.views) and not point.why_not:  # without its decoder a plan lacks its shares
             read = {name: to_plain(view) for name, view in point.config.extraction.readings.items()}
             whole = {**point.config.to_dict(), "extraction": read}
             first = seen.setdefault(json.dumps(whole, sort_keys=True, default=str), point)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -110,10 +109,8 @@ def sweep(
             over = ()
         grid = grid_of(record, list(over), reference=reference, choose_on=choose_on, choose_by=choose_by)
         strategy, share = read_search(record, search, budget)
-        of_both: dict[str, Any] = {"test": test, "removes_decoders": remove_decoders, "watcher": shown}
-        if strategy:
-            return search_grid(record, grid, strategy=strategy, budget=share, **of_both)
-        return run_grid(record, grid, **of_both)
+        run = partial(search_grid, strategy=strategy, budget=share) if strategy else run_grid
+        return run(record, grid, test=test, removes_decoders=remove_decoders, watcher=shown)
 
 
 def run_grid(

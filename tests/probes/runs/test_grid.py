@@ -147,6 +147,12 @@ def test_what_the_views_set_for_themselves_is_no_axis(over: str, sentence: str) 
         grid_of(from_plain(RunConfig, {"views": VIEWS}), [over])
 
 
+def test_points_whose_shares_cannot_be_filled_in_say_so_and_not_that_they_are_alike() -> None:
+    config = from_plain(RunConfig, {"decoder": "./nowhere", "views": VIEWS})
+    grid = grid_of(config, ["plan=nosink-bidirectional:{third},nosink-bidirectional:{half}"])
+    assert all("nowhere" in point.why_not for point in grid.points)
+
+
 def test_tasks_are_an_axis_whose_options_do_not_spill_over() -> None:
     base = config(task={"name": "pair-files", "options": {"files": "x.csv"}, "pairs": 9})
     grid = grid_of(base, ["task=sts-sample,pair-files", "poolings=mean,last"])
