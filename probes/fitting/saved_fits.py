@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
@@ -171,7 +172,7 @@ def fit_or_load(
 
     Another run may have made the same fit: with other seeds, heads or figures beside it. It is copied from there.
     """
-    for place in (folder, *_of_other_runs(folder, fit_id)):
+    for place in chain([folder], _of_other_runs(folder, fit_id)):
         with suppress(IcecoreError):  # absent, incomplete, of another version or another head: fitted again
             saved = load_fitted(place, build)
             if saved.record.fit_id == fit_id:
