@@ -207,7 +207,7 @@ def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
     """Return the settings of every encoder that the task and the heads of a configuration can be read with."""
     if config.views:
         raise ConfigError(
-            f"an encoder reads a text one way, and the views {', '.join(config.views)} read it several; leave them "
+            f"an encoder reads a text one way, and there are views ({', '.join(config.views)}); leave them "
             "out, or sweep over a key of a view, as --over views.VIEW.plan=PLAN,PLAN."
         )
     reads_words = KINDS[config.task.kind].reads_words

@@ -139,7 +139,7 @@ def test_a_key_of_a_view_is_an_axis_and_changes_that_view_alone() -> None:
             "poolings=mean,last",
             "the points poolings=mean and poolings=last read the same, as the views plain, echo set",
         ),
-        ("encoders=mean,last", "an encoder reads a text one way, and the views plain, echo read it several"),
+        ("encoders=mean,last", r"an encoder reads a text one way, and there are views \(plain, echo\); leave them out"),
     ],
 )
 def test_what_the_views_set_for_themselves_is_no_axis(over: str, sentence: str) -> None:
