@@ -1,7 +1,8 @@
-"""Whether adapting a decoder on two cores makes it a better frozen encoder: adapters, what they can do, and probes.
+"""Whether adapting a decoder makes it a better frozen encoder: adapters, what they can do, and probes.
 
     python -m benchmarks.adapted STUDY [SYSTEM ...] [--parts infilling,stsb]  # adapt and measure, or go on
     python -m benchmarks.adapted STUDY --out benchmarks/results/adapted-smollm2.json  # gather what is there
+    python -m benchmarks.adapted STUDY --decoder gemma-3-270m-q4_k_m.gguf ...  # the same of another decoder
 
 A system is the decoder under a plan, or one of its adapters under `bidirectional`. STUDY holds `adapters/`,
 `infilling/SYSTEM`, `runs/SYSTEM-TASK` and caches. The reference of all differences is the best plan without training.
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_machine
+from extract.decoders.decoder import choose_device
 from probes.adaptation.abilities import compare_abilities
 from probes.cli.main import main as icecore
 from probes.metrics.bootstrap import Difference
@@ -20,56 +22,78 @@ from probes.report.scores import without_nan
 from probes.runs.compare import compare
 
 DECODER = "smollm2-135m-instruct"
-PLANS = {"nosink": "nosink-bidirectional:10", "causal": "causal", "bidirectional": "bidirectional"}
-"""Without training; the first is the reference of probes."""
+SHAPES = {
+    DECODER: ("nosink-bidirectional:10", "10,14,18,20,22,24,26,28,final_norm"),
+    "gemma-3-270m-q4_k_m": ("nosink-bidirectional:9", "5,7,9,11,12,13,14,16,final_norm"),
+}
+"""Decoder, or stem of its file, to its best plan without training and the layers at which words are read."""
+PLANS = ("nosink", "causal", "bidirectional")
+"""Without training; the first, the best plan of `SHAPES`, is the reference of probes."""
 BASE = "causal"
 """What stands for the decoder in abilities, which have plans of their own."""
+WIKI = "configs/adapt/wiki.yaml"
+HERE = ["--corpus", "[{files: enwiki2006/paragraphs.jsonl, column: paragraphs}]", "--exclude", "[stsb]"]
+"""Texts that are at hand, in the place of those of published recipes."""
+TRIPLES = "{files: snli/triples.train.jsonl, negative: negative, batch: 64, length: 128, temperature: 0.1}"
 ADAPTERS = {
-    "wiki-0": [],
-    "wiki-1": ["--seed", "1"],
-    "wiki-2": ["--seed", "2"],
-    "mntp": ["--phases", "[{steps: 300, weights: {mntp: 1}}]"],
-    "mntp-msg": ["--phases", "[{steps: 300, weights: {mntp: 1, msg: 1}}]"],
+    "wiki-0": [WIKI],
+    "wiki-1": [WIKI, "--seed", "1"],
+    "wiki-2": [WIKI, "--seed", "2"],
+    "mntp": [WIKI, "--phases", "[{steps: 300, weights: {mntp: 1}}]"],
+    "mntp-msg": [WIKI, "--phases", "[{steps: 300, weights: {mntp: 1, msg: 1}}]"],
     "all": [
+        WIKI,
         "--phases",
         "[{steps: 200, weights: {mntp: 1, msg: 1}}, {steps: 100, weights: {mntp: 1, msg: 1, sscl: 9}}]",
     ],
-    "mtp": ["--phases", "[{steps: 300, weights: {mtp: 1}}]"],
+    "mtp": [WIKI, "--phases", "[{steps: 300, weights: {mtp: 1}}]"],
+    "llm2vec": ["configs/adapt/llm2vec.yaml", *HERE],
+    "magnet": ["configs/adapt/magnet.yaml", *HERE, "--objectives.sscl", TRIPLES],
 }
-"""Name to what differs from `configs/adapt/wiki.yaml`."""
+"""Name to the configuration and what differs from it; those of published recipes are for a GPU."""
 SYSTEMS = (*PLANS, *ADAPTERS)
 SIAMESE = "{encoder: linear, bottleneck: 256, loss: log-variance, patience: 10}"
-WORD_LAYERS = "10,14,18,20,22,24,26,28,final_norm"
 TASKS = {
     "stsb": (
         ["configs/stsb-nosink.yaml", "--heads", f"{{layer-cosine: {{}}, siamese-cosine: {SIAMESE}}}", "--seeds", "0"],
         ("layer-cosine", "siamese-cosine"),
     ),
-    "wnut17": (["configs/wnut17-ner.yaml", "--extraction.layers", WORD_LAYERS], ("token-classifier",)),
-    "ud-ewt": (
-        ["configs/ud-ewt-pos.yaml", "--extraction.layers", WORD_LAYERS, "--task.pairs", "2000"],
-        ("token-classifier",),
-    ),
+    "wnut17": (["configs/wnut17-ner.yaml"], ("token-classifier",)),
+    "ud-ewt": (["configs/ud-ewt-pos.yaml", "--task.pairs", "2000"], ("token-classifier",)),
 }
 """Task to its run and the heads that are compared."""
+WORDS = ("wnut17", "ud-ewt")
+"""Tasks that are read at some layers."""
 INFILLING = ["--rows", "200", "--continuations", "100"]
 
 
-def measure(study: Path, system: str, parts: list[str]) -> None:
+def plan_of(system: str, decoder: str) -> str:
+    """Name the plan under which a system is probed."""
+    best, _ = SHAPES[_stem(decoder)]
+    return {"nosink": best, "causal": "causal"}.get(system, "bidirectional")
+
+
+def _stem(decoder: str) -> str:
+    return Path(decoder).name.removesuffix(".gguf")
+
+
+def measure(study: Path, system: str, parts: list[str], decoder: str) -> None:
     """Make the adapter of a system, measure what it can do, and probe it; what is there is found."""
-    adapter, plan = study / "adapters" / system, PLANS.get(system, "bidirectional")
+    adapter = study / "adapters" / system
     is_adapted = system in ADAPTERS
     if is_adapted:
-        where = ["--name", system, "--adapters", str(adapter.parent)]
-        _icecore("adapt", "configs/adapt/wiki.yaml", *where, *ADAPTERS[system])
+        where = ["--decoder.name", decoder, "--name", system, "--adapters", str(adapter.parent)]
+        _icecore("adapt", *ADAPTERS[system], *where)
     folder = study / "infilling" / system
     if "infilling" in parts and (is_adapted or system == BASE) and not folder.exists():
-        _icecore("infill", DECODER, *["--adapter", str(adapter)] * is_adapted, *INFILLING, "--out", str(folder))
+        _icecore("infill", decoder, *["--adapter", str(adapter)] * is_adapted, *INFILLING, "--out", str(folder))
+    _, layers = SHAPES[_stem(decoder)]
+    adapted = ["--decoder.adapter", str(adapter)] if is_adapted else []
     for task, (run, _) in TASKS.items():
         if task in parts:
             where = ["--name", f"{system}-{task}", "--runs", str(study / "runs"), "--caches", str(study / "caches")]
-            under = ["--extraction.plan", plan, *["--decoder.adapter", str(adapter)] * is_adapted]
-            _icecore("run", *run, *where, *under)
+            under = ["--decoder.name", decoder, "--extraction.plan", plan_of(system, decoder), *adapted]
+            _icecore("run", *run, *where, *under, *["--extraction.layers", layers] * (task in WORDS))
 
 
 def _icecore(*words: str) -> None:
@@ -79,13 +103,13 @@ def _icecore(*words: str) -> None:
         raise SystemExit(status)
 
 
-def gather(study: Path) -> dict[str, Any]:
+def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
     """Gather records of adapters, abilities over the decoder's, and probes over the best plan without training."""
     records = {name: study / "adapters" / name / "adaptation.json" for name in ADAPTERS}
     return {
-        "machine": describe_machine(),
-        "decoder": DECODER,
-        "plans": PLANS,
+        "machine": describe_machine(choose_device("auto")),
+        "decoder": _stem(decoder),
+        "plans": {system: plan_of(system, decoder) for system in PLANS},
         "adapters": {name: _adapter(json.loads(path.read_text())) for name, path in records.items() if path.exists()},
         "abilities": _abilities(study),
         "tasks": {f"{task} {head}": _probes(study, task, head) for task, (_, heads) in TASKS.items() for head in heads},
@@ -136,15 +160,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path)
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--decoder", default=DECODER, help=f"of {', '.join(SHAPES)}, or its .gguf file")
     parser.add_argument("--parts", default="infilling,stsb,wnut17,ud-ewt")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     for system in asked.systems:
         if system not in SYSTEMS:
             parser.error(f"{system!r} is no system; allowed: {', '.join(SYSTEMS)}.")
-        measure(asked.study, system, asked.parts.split(","))
+        measure(asked.study, system, asked.parts.split(","), asked.decoder)
     if asked.out:
-        asked.out.write_text(json.dumps(gather(asked.study), indent=1) + "\n", encoding="utf-8")
+        asked.out.write_text(json.dumps(gather(asked.study, asked.decoder), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
