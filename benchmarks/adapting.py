@@ -32,6 +32,7 @@ DRIFT = 1e-3
 CHILD = """
 import json, sys
 from pathlib import Path
+import torch
 from benchmarks.adapting import Side
 side = Side(sys.argv[1])
 if sys.argv[2] == "icecore":
@@ -40,7 +41,8 @@ if sys.argv[2] == "icecore":
 else:
     side.plain()
 lines = Path("/proc/self/status").read_text().splitlines()
-print(json.dumps(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024))
+on_host = int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+print(json.dumps(torch.cuda.max_memory_allocated() if side.language.decoder.device.type == "cuda" else on_host))
 """
 
 
