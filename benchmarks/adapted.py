@@ -3,6 +3,7 @@
     python -m benchmarks.adapted STUDY [SYSTEM ...] [--parts infilling,stsb]  # adapt and measure, or go on
     python -m benchmarks.adapted STUDY --out benchmarks/results/adapted-smollm2.json  # gather what is there
     python -m benchmarks.adapted STUDY --decoder gemma-3-270m-q4_k_m.gguf ...  # the same of another decoder
+    python -m benchmarks.adapted STUDY SYSTEM ... --at-once 16  # in so many processes, on a GPU or many cores
 
 A system is the decoder under a plan, or one of its adapters under `bidirectional`. STUDY holds `adapters/`,
 `infilling/SYSTEM`, `runs/SYSTEM-TASK` and caches. The reference of all differences is the best plan without training.
@@ -10,12 +11,16 @@ A system is the decoder under a plan, or one of its adapters under `bidirectiona
 
 import argparse
 import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_machine
 from extract.decoders.decoder import choose_device
 from probes.adaptation.abilities import compare_abilities
+from probes.adaptation.adapt import RECORD
 from probes.cli.main import main as icecore
 from probes.metrics.bootstrap import Difference
 from probes.report.scores import without_nan
@@ -81,7 +86,7 @@ def measure(study: Path, system: str, parts: list[str], decoder: str) -> None:
     """Make the adapter of a system, measure what it can do, and probe it; what is there is found."""
     adapter = study / "adapters" / system
     is_adapted = system in ADAPTERS
-    if is_adapted:
+    if is_adapted and not (adapter / RECORD).exists():
         where = ["--decoder.name", decoder, "--name", system, "--adapters", str(adapter.parent)]
         _icecore("adapt", *ADAPTERS[system], *where)
     folder = study / "infilling" / system
@@ -96,6 +101,28 @@ def measure(study: Path, system: str, parts: list[str], decoder: str) -> None:
             _icecore("run", *run, *where, *under, *["--extraction.layers", layers] * (task in WORDS))
 
 
+def measure_at_once(study: Path, systems: list[str], parts: list[str], decoder: str, n_processes: int) -> None:
+    """Measure systems in processes of their own, the parts of one beside each other; `STUDY/logs` has what they say."""
+    logs = study / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+
+    def one(system: str, part: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.adapted", str(study), system, "--decoder", decoder]
+        with (logs / f"{system}-{part or 'adapter'}.log").open("a", encoding="utf-8") as log:
+            subprocess.run([*command, f"--parts={part}"], stdout=log, stderr=subprocess.STDOUT, check=True)
+        print(system, part or "adapter", flush=True)
+
+    with ThreadPoolExecutor(n_processes) as pool:
+        adapters = {pool.submit(one, system, ""): system for system in systems if system in ADAPTERS}
+        measured = [pool.submit(one, system, part) for system in systems if system not in ADAPTERS for part in parts]
+        for made in as_completed(adapters):
+            if not made.exception():
+                measured += [pool.submit(one, adapters[made], part) for part in parts]
+        failed = [error for future in [*adapters, *measured] if (error := future.exception())]
+    if failed:
+        raise SystemExit("\n".join(f"{error}; {logs} says why" for error in failed))
+
+
 def _icecore(*words: str) -> None:
     print("icecore", *words, flush=True)
     status = icecore([*words, "--verbose"])
@@ -105,7 +132,7 @@ def _icecore(*words: str) -> None:
 
 def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
     """Gather records of adapters, abilities over the decoder's, and probes over the best plan without training."""
-    records = {name: study / "adapters" / name / "adaptation.json" for name in ADAPTERS}
+    records = {name: study / "adapters" / name / RECORD for name in ADAPTERS}
     return {
         "machine": describe_machine(choose_device("auto")),
         "decoder": _stem(decoder),
@@ -162,12 +189,18 @@ def main() -> None:
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--decoder", default=DECODER, help=f"of {', '.join(SHAPES)}, or its .gguf file")
     parser.add_argument("--parts", default="infilling,stsb,wnut17,ud-ewt")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     for system in asked.systems:
         if system not in SYSTEMS:
             parser.error(f"{system!r} is no system; allowed: {', '.join(SYSTEMS)}.")
-        measure(asked.study, system, asked.parts.split(","), asked.decoder)
+    parts = [part for part in asked.parts.split(",") if part]
+    if asked.at_once > 1:
+        measure_at_once(asked.study, asked.systems, parts, asked.decoder, asked.at_once)
+    else:
+        for system in asked.systems:
+            measure(asked.study, system, parts, asked.decoder)
     if asked.out:
         asked.out.write_text(json.dumps(gather(asked.study, asked.decoder), indent=1) + "\n", encoding="utf-8")
 

@@ -1,11 +1,13 @@
 """What a study of adapters gathers of its folders: whose difference from what."""
 
+import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.adapted import ADAPTERS, TASKS, gather
+from benchmarks.adapted import ADAPTERS, BASE, TASKS, gather, measure_at_once
 from probes.adaptation.abilities import write_scores
 from probes.cli.arguments import read_command
 from probes.cli.commands import find_command
@@ -53,3 +55,22 @@ def test_the_adapters_of_a_study_are_what_the_command_takes(name: str) -> None:
     steps = {"wiki-0": 600, "wiki-1": 600, "wiki-2": 600, "llm2vec": 1000, "magnet": 4200}
     assert sum(phase.steps for phase in args.config.phases) == steps.get(name, 300)
     assert args.config.exclude == ("stsb",)
+
+
+def test_systems_beside_each_other_have_their_adapter_before_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = "llm2vec"
+
+    def run(command: list[str], **_: object) -> None:
+        system, part = command[4], command[-1].removeprefix("--parts=")
+        time.sleep(0.0 if part else 0.1)
+        if (system, part) == (failing, ""):
+            raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(SystemExit, match=r"llm2vec.*logs says why"):
+        measure_at_once(tmp_path, [BASE, "wiki-0", failing], ["stsb", "wnut17"], "tiny", 4)
+    said = capsys.readouterr().out.splitlines()
+    assert sorted(said) == ["causal stsb", "causal wnut17", "wiki-0 adapter", "wiki-0 stsb", "wiki-0 wnut17"]
+    assert said.index("wiki-0 adapter") < said.index("wiki-0 stsb")

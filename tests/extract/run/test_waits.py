@@ -254,16 +254,25 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
     torch.nn.Module.to(decoder.module, "cuda")
     pump, seen = extraction.Session._pump, list[warnings.WarningMessage]()
 
+    def watching(mode: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode(mode)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+
+        return watched
+
     def strict(*args: Any) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                pump(*args)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+            watching("warn", pump)(*args)
         seen.extend(each for each in caught if "synchroniz" in str(each.message))
 
+    for proof in ("prove_batches", "require_frozen"):  # proofs wait for what they compare
+        monkeypatch.setattr(extraction.Session, proof, watching("default", getattr(extraction.Session, proof)))
     monkeypatch.setattr(extraction.Session, "_pump", strict)
     found = extract_latents(decoder, texts, spec=spec, folder=tmp_path / "gpu")
     # What transformers asks when it builds its masks is known; `error` in place of `warn` would stop there.

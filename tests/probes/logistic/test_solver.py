@@ -232,4 +232,4 @@ def test_an_accelerator_agrees_with_the_cpu() -> None:
     latents, codes = plant(4, 200, 30, n_classes=5)
     there = fit_logistic(latents, codes, Cs=CS, options=replace(TIGHT, device="cuda"))
     here = fit_logistic(latents, codes, Cs=CS, options=TIGHT)
-    torch.testing.assert_close(there.weight, here.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(there.weight, here.weight, rtol=1e-5, atol=1e-5)  # in float32: 6e-6 on an H200
