@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from benchmarks.machine import describe_machine
 from extract.decoders.decoder import choose_device
 from probes.adaptation.abilities import compare_abilities
 from probes.adaptation.adapt import RECORD
+from probes.adaptation.adapt_config import OBJECTIVES
+from probes.cli.arguments import read_command
+from probes.cli.commands import find_command
 from probes.cli.main import main as icecore
 from probes.metrics.bootstrap import Difference
 from probes.report.scores import without_nan
@@ -131,22 +135,32 @@ def _icecore(*words: str) -> None:
 
 
 def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
-    """Gather records of adapters, abilities over the decoder's, and probes over the best plan without training."""
-    records = {name: study / "adapters" / name / RECORD for name in ADAPTERS}
+    """Gather what adapters are, abilities over the decoder's, and probes over the best plan without training."""
     return {
         "machine": describe_machine(choose_device("auto")),
         "decoder": _stem(decoder),
         "plans": {system: plan_of(system, decoder) for system in PLANS},
-        "adapters": {name: _adapter(json.loads(path.read_text())) for name, path in records.items() if path.exists()},
+        "adapters": {name: _adapter(study, name) for name in ADAPTERS if _is_there(study, name)},
         "abilities": _abilities(study),
         "tasks": {f"{task} {head}": _probes(study, task, head) for task, (_, heads) in TASKS.items() for head in heads},
     }
 
 
-def _adapter(record: dict[str, Any]) -> dict[str, Any]:
-    keys = ("plan", "objectives", "dropped", "steps", "best_step", "held_out", "tokens", "tokens_per_second", "seconds")
-    asked = {key: record["config"][key] for key in ("phases", "seed", "lora", "training")}
-    return {**{key: record[key] for key in keys}, **asked, "versions": record["versions"]}
+def _is_there(study: Path, system: str) -> bool:
+    return (study / "adapters" / system / RECORD).exists() or (study / "infilling" / system / "scores.json").exists()
+
+
+def _adapter(study: Path, name: str) -> dict[str, Any]:
+    """Describe an adapter by its settings and, where it is kept, its record."""
+    config = read_command(find_command("adapt"), ADAPTERS[name]).config
+    settings = {key: asdict(config)[key] for key in ("plan", "seed", "phases", "lora", "training")}
+    settings |= {"objectives": [name for name in OBJECTIVES if name in config.used], "steps": config.steps}
+    path = study / "adapters" / name / RECORD
+    if not path.exists():
+        return settings
+    record = json.loads(path.read_text(encoding="utf-8"))
+    keys = ("dropped", "best_step", "held_out", "tokens", "tokens_per_second", "seconds", "versions")
+    return settings | {key: record[key] for key in keys}
 
 
 def _abilities(study: Path) -> list[dict[str, Any]]:
@@ -159,7 +173,8 @@ def _abilities(study: Path) -> list[dict[str, Any]]:
         rows.append(
             {"ability": row.name, "system": row.folder, "plan": row.plan, "value": row.score.mean}
             | {"low": row.score.low, "high": row.score.high, "n_units": row.n_units}
-            | ({"difference": _ends(gain), "p_value": row.p_value} if gain else {})
+            | ({"difference": _ends(gain)} if gain else {})
+            | ({"p_value": row.p_value} if gain is row.over_first and gain else {})
             | ({"over_own_causal": _ends(sides)} if (sides := own[row.name, row.folder, row.plan]) else {})
         )
     return rows

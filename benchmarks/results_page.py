@@ -117,46 +117,50 @@ def word_view_rows() -> Iterator[str]:
         yield from (f"| {row}" for row in rest)
 
 
-def adapted_rows() -> Iterator[str]:
-    """Write what the decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition."""
-    results = read_results("adapted-smollm2")
+def adapted_rows(file: str) -> Iterator[str]:
+    """Write what a decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition."""
+    results = read_results(file)
     cells = {(row["system"], row["ability"], row["plan"]): row for row in results["abilities"]}
+    first, *_ = results["adapters"].values()
     yield "| decoder | held-out loss of hidden tokens | infilling, `causal` | infilling, `hybrid` | Rep-4 x 100 |"
     yield "|---" * 5 + "|"
     columns = [("infilling-perplexity", "causal", 1), ("infilling-perplexity", "hybrid", 1), ("rep-4", "causal", 100)]
     for system in dict.fromkeys(row["system"] for row in results["abilities"]):
         adapter = results["adapters"].get(system)
-        held_out = (
-            adapter["held_out"]["kept"] if adapter else next(iter(results["adapters"].values()))["held_out"]["before"]
-        )
+        held_out = adapter.get("held_out", {}).get("kept") if adapter else first["held_out"]["before"]
+        loss = f"{held_out['mntp']:.2f}" if held_out else ""
         scores = [
             "{value:.1f} ({low:.1f} to {high:.1f})".format(
                 **{name: times * cells[system, ability, plan][name] for name in ("value", "low", "high")}
             )
             for ability, plan, times in columns
         ]
-        yield f"| {_name_adapter(adapter)} | {held_out['mntp']:.2f} | {' | '.join(scores)} |"
+        yield f"| {_name_adapter(adapter)} | {loss} | {' | '.join(scores)} |"
 
 
 def _name_adapter(adapter: dict[str, Any] | None) -> str:
+    """Name an adapter by its steps, and by its seed where it is another than the first."""
     if adapter is None:
         return "as it is"
-    objectives = " and ".join(f"`{name}`" for name in adapter["objectives"])
-    return f"{adapter['steps']} steps of {objectives}, seed {adapter['seed']}"
+    *others, last = [f"`{name}`" for name in adapter["objectives"]]
+    objectives = f"{', '.join(others)} and {last}" if others else last
+    seed = f", seed {adapter['seed']}" if adapter["seed"] else ""
+    return f"{adapter['steps']} steps of {objectives}{seed}"
 
 
-def adapted_probe_rows() -> Iterator[str]:
-    """Write what probes of the decoder and its adapters score, and how that differs from the best plan untrained."""
-    results = read_results("adapted-smollm2")
+def adapted_probe_rows(file: str) -> Iterator[str]:
+    """Write what probes of a decoder and its adapters score, and how that differs from the best plan untrained."""
+    results = read_results(file)
     columns = {name: title for name, title in PROBED.items() if results["tasks"].get(name)}
     cells = {(row["run"], name): row for name in columns for row in results["tasks"][name]}
     yield f"| decoder | plan | {' | '.join(columns.values())} |"
     yield "|---" * (2 + len(columns)) + "|"
-    for system in dict.fromkeys(system for system, _ in cells):
+    for system in [*results["plans"], *results["adapters"]]:
         rows = [cells.get((system, name)) for name in columns]
-        plan = next(row["plan"] for row in rows if row)
-        written = " | ".join(_score(row) if row else "" for row in rows)
-        yield f"| {'adapted' if system in results['adapters'] else 'as it is'} | `{plan}` | {written} |"
+        if any(rows):
+            plan = next(row["plan"] for row in rows if row)
+            written = " | ".join(_score(row) if row else "" for row in rows)
+            yield f"| {_name_adapter(results['adapters'].get(system))} | `{plan}` | {written} |"
 
 
 def _score(row: dict[str, Any]) -> str:
@@ -171,8 +175,10 @@ def _score(row: dict[str, Any]) -> str:
 
 def tables() -> dict[str, str]:
     """Make the tables by their names on the page."""
-    rows = {"layers": layer_rows(), "views gemma": view_rows("stsb-views-gemma"), "adapted": adapted_rows()}
-    rows["adapted probes"] = adapted_probe_rows()
+    rows = {"layers": layer_rows(), "views gemma": view_rows("stsb-views-gemma")}
+    for decoder in ("smollm2", "gemma"):
+        rows[f"adapted {decoder}"] = adapted_rows(f"adapted-{decoder}")
+        rows[f"adapted probes {decoder}"] = adapted_probe_rows(f"adapted-{decoder}")
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
     rows["views words"] = word_view_rows()
     return {name: "\n".join(lines) for name, lines in rows.items()}

@@ -28,6 +28,7 @@ def test_a_study_compares_adapters_with_the_decoder_and_their_plans_with_causal(
         if system == "wiki-0":  # from the decoder under the same plan
             over = base * np.exp(shifts["causal"][plan == "hybrid"])
             assert row["difference"][0] == pytest.approx(row["value"] - over)
+        assert ("p_value" in row) is ((system, plan) in {("causal", "hybrid"), ("wiki-0", "causal")})
         own = row.get("over_own_causal")
         assert (own is None) is (plan == "causal")
         if own:
