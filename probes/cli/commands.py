@@ -364,6 +364,7 @@ class TableArgs(Args):
     "result_commands",
     examples=(
         "compare runs/causal runs/nosink --out comparison",
+        "compare runs/causal runs/nosink --by source",
         "compare runs/causal runs/nosink --by-layer",
         "compare runs/demo runs/words-sample --across",
     ),
@@ -380,6 +381,9 @@ class CompareArgs(Args):
     resamples: int = option(1000, "resamples of the paired bootstrap", excludes=("--across",))
     across: bool = option(
         False, "runs of any tasks, and sweeps: scores over relative depth, and plans ranked over tasks"
+    )
+    by: str = option(
+        "", "column of the task, as source of STS-B: its values' rows apart too", excludes=("--across", "--by-layer")
     )
     by_layer: bool = option(False, "two runs at every layer alone, read from their caches", excludes=("--across",))
     caches: str = _caches(needs=("--by-layer",))

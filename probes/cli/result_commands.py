@@ -30,8 +30,10 @@ def compare_command(args: CompareArgs) -> int:
         return _across(args)
     if args.by_layer:
         return _by_layer(args)
-    comparison = compare(args.runs, head=args.head, split=args.split, n_resamples=args.resamples)
+    comparison = compare(args.runs, head=args.head, split=args.split, by=args.by, n_resamples=args.resamples)
     Console(markup=False).print(comparison.to_screen())
+    if comparison.parts:
+        Console(markup=False).print(comparison.parts_to_screen())
     show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
     if args.out:
         _write_comparison(comparison, open_output(args.out), args)
@@ -40,7 +42,7 @@ def compare_command(args: CompareArgs) -> int:
 
 def _compare_abilities(args: CompareArgs) -> int:
     """Print what decoders can do with text side by side, and write it to a folder where one is named."""
-    for option in ("--head", "--split", "--across", "--by-layer"):
+    for option in ("--head", "--split", "--by", "--across", "--by-layer"):
         if option in args.typed:
             raise UsageError(f"{option} is for runs, and these are folders of `icecore infill`; leave it out.")
     compared = compare_abilities(args.runs, n_resamples=args.resamples)
@@ -55,18 +57,22 @@ def _compare_abilities(args: CompareArgs) -> int:
 
 def _write_comparison(comparison: Comparison, folder: Path, args: CompareArgs) -> None:
     """Write a comparison as tables, a figure and a page, unless they are there and nothing of them has changed."""
-    options = (args.head, args.split, args.resamples, list(args.figures), *(run.label for run in comparison.runs))
+    asked = (args.head, args.split, args.by, args.resamples, list(args.figures))
+    options = (*asked, *(run.label for run in comparison.runs))
     source = digest_source([run.folder.path for run in comparison.runs], *options)
     page = folder / PAGE
     if is_drawn(page, "comparison", source):
         show(f"{page} is of the same scores: nothing is drawn")
         return
     write_file(folder / "curves.csv", write_frame(comparison.curves))
+    if comparison.parts:
+        write_file(folder / "parts.csv", write_frame(comparison.part_table))
     drawn = comparison.draw(folder, formats=args.figures)
     pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
     write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
     write_comparison(comparison, page)
-    files = (PAGE, "comparison.md", "curves.csv", *(path.name for path in drawn))
+    tables = ("curves.csv", *["parts.csv"] * bool(comparison.parts))
+    files = (PAGE, "comparison.md", *tables, *(path.name for path in drawn))
     note_drawn(page, "comparison", source, files)
     show_written(folder, files)
 

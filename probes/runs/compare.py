@@ -25,6 +25,7 @@ from extract.records import Values
 from extract.registry import import_own, require_recorded
 from extract.store.manifest import Plain
 from extract.store.manifest import differences as unequal_fields
+from probes.data.task import MIN_SPLIT_ROWS
 from probes.heads.result import HeadResult
 from probes.layers.findings import load_predictions
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, unit_counts
@@ -104,6 +105,16 @@ class ComparedRows:
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
         """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
         return self.rows.score(self.predicted, self.metric, resampling)
+
+    def only(self, places: Sequence[int]) -> "ComparedRows":
+        """Keep some of the predictions."""
+
+        def kept(values: Sequence[object]) -> list[object]:
+            return [values[place] for place in places]
+
+        units = None if self.rows.units is None else kept(self.rows.units)
+        rows = SplitRows({"row": kept(self.rows.inputs["row"])}, kept(self.rows.gold), units)
+        return replace(self, rows=rows, predicted=[[kept(fit) for fit in fits] for fits in self.predicted])
 
     def counts(self) -> tuple[list[Float[np.ndarray, "S U C"]], OfSums]:
         """Count what the metric needs of every unit, for the fits of each system."""
@@ -321,6 +332,26 @@ UNRELATED = ("name", "caches", "runs", "figures", "loggers")
 """Settings that say where a run is and how it looks, not what it computes."""
 
 
+@dataclass(frozen=True)
+class ComparedPart:
+    """Runs on the rows that have one value in a column.
+
+    Attributes:
+        value: The value.
+        scores: The score of each run, a fraction.
+        differences: The difference of each further run to the first, with a paired interval that is not corrected.
+    """
+
+    value: str
+    scores: tuple[float, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def n_units(self) -> int:
+        """Units that resamples draw."""
+        return self.differences[0].n_units
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Runs on the same rows, compared with the first of them.
@@ -333,6 +364,8 @@ class Comparison:
         p_values: Their p-values by the same resamples, corrected by Holm for their number.
         settings: For each further run, every setting that differs from the first run's: its dotted name to the value
             of the first run and that of the run.
+        by: The column of the task by which rows are grouped; empty where they are not.
+        parts: The same for the rows of each value of that column.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -341,6 +374,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     p_values: tuple[float, ...]
     settings: tuple[Mapping[str, tuple[object, object]], ...]
+    by: str = ""
+    parts: tuple[ComparedPart, ...] = ()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -364,6 +399,18 @@ class Comparison:
                 }
             )
         return pd.DataFrame(rows)
+
+    @property
+    def part_table(self) -> pd.DataFrame:
+        """A row per value and run: units, the score as a fraction, and the difference to the first run."""
+        nothing = Difference(0.0, float("nan"), float("nan"), 0)
+        rows = [
+            {self.by: part.value, "run": run.label, "units": part.n_units, "score": score}
+            | {"difference": gain.value, "low": gain.low, "high": gain.high}
+            for part in self.parts
+            for run, score, gain in zip(self.runs, part.scores, (nothing, *part.differences), strict=True)
+        ]
+        return pd.DataFrame(rows, columns=[self.by, "run", "units", "score", "difference", "low", "high"])
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -422,10 +469,23 @@ class Comparison:
         """
         first, gains = self.runs[0], zip(self.runs[1:], self.differences, self.p_values, self.settings, strict=True)
         n_tests = len(self.differences)
-        return [
+        sentences = [
             _same_latents(first, run, settings) or _verdict(run.label, first.label, gain, self.metric, p_value, n_tests)
             for run, gain, p_value, settings in gains
         ]
+        return sentences + [self._part_verdict(k) for k in range(len(self.differences)) if self.parts]
+
+    def _part_verdict(self, k: int) -> str:
+        """Say on how many values of the column a further run has more than the first, and on which it has less."""
+        gains = {part.value: part.differences[k] for part in self.parts}
+        above, below = ([value for value, gap in gains.items() if sign * gap.value > 0] for sign in (1, -1))
+        sure_above = sum(gains[value].low > 0 for value in above)
+        sure_below = [value for value in below if gains[value].high < 0]
+        losses = f"; it has less for certain on {', '.join(sure_below)}" if sure_below else ""
+        return (
+            f"By {self.by}, {self.runs[k + 1].label} has more than {self.runs[0].label} on {len(above)} of "
+            f"{len(gains)} values, for certain on {sure_above}{losses} (intervals not corrected for their number)"
+        )
 
     def notes(self) -> list[str]:
         """Say for every further run which settings differ from the first run's, with a warning for more than one."""
@@ -448,6 +508,35 @@ class Comparison:
             scores = (spread(_summary(run, split, self.metric)) for split in ("validation", "test"))
             table.add_row(printable(f"{run.label}\n{run.result.name}"), *scores, *gain[: len(table.columns) - 3])
         return table
+
+    def parts_to_screen(self) -> ScreenTable:
+        """Lay the groups of rows out for a terminal of 80 characters; one further run needs no column of its own."""
+        titles, rows = self._part_rows()
+        kept = [place for place, title in enumerate(titles) if title != "run" or len(self.runs) > 2]
+        table = ScreenTable(title=f"{metric_label(self.metric)} x 100 by {self.by}", box=SIMPLE, padding=(0, 1))
+        for place in kept:
+            table.add_column(titles[place], justify="left" if place < 2 else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*(printable(row[place]) for place in kept))
+        return table
+
+    def _part_rows(self) -> tuple[tuple[str, ...], list[list[str]]]:
+        """Write a row per value and further run."""
+        titles = (self.by, "run", "units", "the first", "score", "over the first", "95 % interval")
+        rows = [
+            [
+                part.value,
+                run.label,
+                f"{part.n_units:,}",
+                percent(part.scores[0]),
+                percent(score),
+                percent(gain.value, sign="+"),
+                signed_interval(gain.low, gain.high),
+            ]
+            for part in self.parts
+            for run, score, gain in zip(self.runs[1:], part.scores[1:], part.differences, strict=True)
+        ]
+        return titles, rows
 
     def _gains(self) -> list[tuple[str, str, str]]:
         """Write the difference of each further run to the first, its interval and its p-value."""
@@ -488,21 +577,31 @@ class Comparison:
             f"Scores times 100. Differences on {self.split}, of the predictions that are scored, on the same "
             "resamples:",
             Table(titles, [[cell(text) for text in row] for row in differences]),
+            *self._part_blocks(),
         )
 
+    def _part_blocks(self) -> tuple[Block, ...]:
+        if not self.parts:
+            return ()
+        titles, rows = self._part_rows()
+        text = f"By {self.by}, on {self.split}; intervals not corrected for their number:"
+        return text, Table(titles, [[cell(text) for text in row] for row in rows])
 
-def compare(runs: Runs, *, head: str = "", split: str = "", n_resamples: int = 1000) -> Comparison:
+
+def compare(runs: Runs, *, head: str = "", split: str = "", by: str = "", n_resamples: int = 1000) -> Comparison:
     """Compare finished runs on the same task with the first of them.
 
     Args:
         runs: Two run folders or more.
         head: The head to compare in every run; in each its best on validation, if empty.
         split: The split whose predictions are compared; test, or validation where there is no test, if empty.
+        by: A column of the task, as `source` of STS-B: its values' rows are compared apart too. The task is read again.
         n_resamples: Resamples of the paired bootstrap, which draws what the intervals of the runs do.
 
     Raises:
         HeadError: Fewer than two runs, other than runs, or runs on other rows or metrics; says which.
-        UnknownNameError: A head or split that a run does not have.
+        TaskError: The task of the first run cannot be read again.
+        UnknownNameError: A head or split that a run does not have, or a column that the task does not.
 
     Example:
         >>> compare(["runs/causal", "runs/nosink"]).table  # doctest: +SKIP
@@ -512,13 +611,42 @@ def compare(runs: Runs, *, head: str = "", split: str = "", n_resamples: int = 1
         raise HeadError(f"a comparison takes two run folders or more, not {len(folders)}.")
     compared = read_runs(folders, head)
     rows = read_rows(compared, split)
+    parts = _compare_parts(compared[0].folder, rows, by, Resampling(n_resamples)) if by else ()
     values, resampled = rows.scores(Resampling(n_resamples))
     gains = [difference(values, resampled, k, 0, n_units=rows.rows.n_units) for k in range(1, len(compared))]
     p_values = correct_p_values(
         [bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)]
     )
     settings = tuple(_settings_that_differ(compared[0], run) for run in compared[1:])
-    return Comparison(tuple(compared), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
+    tests = tuple(gains), tuple(p_values.tolist())
+    return Comparison(tuple(compared), rows.split, rows.metric, *tests, settings, by, parts)
+
+
+def _compare_parts(run: RunFolder, rows: ComparedRows, by: str, resampling: Resampling) -> tuple[ComparedPart, ...]:
+    """Compare on the rows of every value of a column, in the order first seen; those with few rows are left out."""
+    from probes.runs.run_config import load_run_task  # reads data
+
+    task = load_run_task(run.config)
+    if task.digest() != run.values["task"]["digest"]:
+        raise HeadError(f"the task of {str(run.path)!r} has other rows now than when it ran; run its config again.")
+    columns = task.rows(rows.split)
+    if by not in columns.column_names:
+        raise unknown_name(f"column of {task.name}", by, columns.column_names)
+    values = [str(value) for value in columns[by]]
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(rows.rows.sentences):
+        places.setdefault(values[int(row)], []).append(place)
+    parts = []
+    for value, kept in places.items():
+        part = rows.only(kept)
+        if part.rows.n_units < MIN_SPLIT_ROWS:
+            continue
+        scores, resampled = part.scores(resampling)
+        gains = [difference(scores, resampled, k, 0, n_units=part.rows.n_units) for k in range(1, len(scores))]
+        parts.append(ComparedPart(value, tuple(scores.tolist()), tuple(gains)))
+    if not parts:
+        raise HeadError(f"no value of {by!r} has {MIN_SPLIT_ROWS} rows of {rows.split}; choose another column.")
+    return tuple(parts)
 
 
 def note_on_settings(first: RunFolder, second: RunFolder, head: str) -> str:

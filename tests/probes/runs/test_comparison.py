@@ -207,3 +207,67 @@ def test_units_stand_in_the_predictions_where_groups_are_drawn(
     first = tmp_path / "runs" / "grouped"
     found = compare([first, Path(shutil.copytree(first, tmp_path / "again"))], n_resamples=100)
     assert found.differences[0].n_units == 4
+
+
+@pytest.fixture(scope="module")
+def two_with_sources(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two plans of a task whose rows name their source."""
+    base = tmp_path_factory.mktemp("sources")
+    lines = (finished.base / "pairs.tsv").read_text(encoding="utf-8").splitlines()
+    names = ["film" if row % 2 else "news" for row in range(len(lines) - 1)]
+    names[-3:] = ["rare"] * 3
+    rows = [f"{line}\t{name}" for line, name in zip(lines, ["source", *names], strict=True)]
+    (base / "pairs.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    config = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
+    config["task"]["options"] |= {"files": str(base / "pairs.tsv"), "source": "source"}
+    config |= {"heads": {"layer-cosine": {}, "cosine-mlp": config["heads"]["cosine-mlp"]}, "runs": str(base / "runs")}
+    (base / "s.yaml").write_text(yaml.safe_dump(config | {"caches": str(base / "caches")}), encoding="utf-8")
+    for plan in ("causal", "backward:1"):
+        assert main(["run", str(base / "s.yaml"), "--extraction.plan", plan, "--name", plan.replace(":", "-")]) == 0
+    return base / "runs" / "causal", base / "runs" / "backward-1"
+
+
+def test_rows_of_every_value_are_compared_apart(
+    two_with_sources: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compare(two_with_sources, head="layer-cosine", by="source", n_resamples=200)
+    assert [part.value for part in found.parts] == ["news", "film"]  # `rare` has too few rows
+    predicted = []
+    for folder in two_with_sources:
+        with (folder / SCORED).open(encoding="utf-8", newline="") as file:
+            test = [row for row in csv.DictReader(file) if row["split"] == "test"]
+        predicted.append([float(row["layer-cosine:1"]) for row in test])
+    with (two_with_sources[0] / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        gold = [float(row["gold"]) for row in csv.DictReader(file) if row["split"] == "test"]
+    for part, kept in zip(found.parts, (slice(0, 29, 2), slice(1, 29, 2)), strict=True):
+        scores = [np.corrcoef(gold[kept], system[kept])[0, 1] for system in predicted]
+        assert part.scores == pytest.approx(scores, abs=1e-6)
+        [gain] = part.differences
+        assert gain.value == pytest.approx(scores[1] - scores[0], abs=1e-6)
+        assert gain.low <= gain.value <= gain.high
+    [_, sentence] = found.verdicts()
+    n_above = sum(part.differences[0].value > 0 for part in found.parts)
+    assert sentence.startswith(f"By source, backward-1 has more than causal on {n_above} of 2 values, for certain on ")
+    out = tmp_path / "out"
+    assert main(["compare", *map(str, two_with_sources), "--by", "source", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "Pearson x 100 by source" in shown
+    assert max(len(line) for line in shown.splitlines() if line.startswith("  ")) <= 80
+    assert "| source | run | units | the first | score |" in (out / "comparison.md").read_text(encoding="utf-8")
+    with (out / "parts.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["source"] for row in csv.DictReader(file)] == ["news", "news", "film", "film"]
+
+
+def test_groups_need_a_column_with_rows_that_are_those_of_the_run(two_with_sources: tuple[Path, Path]) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown column of tiny-pairs 'sorce': did you mean 'source'"):
+        compare(two_with_sources, by="sorce")
+    with pytest.raises(HeadError, match=r"no value of 'sentence1' has 8 rows of test; choose another column"):
+        compare(two_with_sources, by="sentence1")
+    table = two_with_sources[0].parents[1] / "pairs.tsv"
+    before = table.read_text(encoding="utf-8")
+    table.write_text(before.replace("train\t", "train\tNot so: ", 1), encoding="utf-8")
+    try:
+        with pytest.raises(HeadError, match=r"has other rows now than when it ran; run its config again"):
+            compare(two_with_sources, by="source")
+    finally:
+        table.write_text(before, encoding="utf-8")
