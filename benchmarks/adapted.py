@@ -11,6 +11,7 @@ A system is the decoder under a plan, or one of its adapters under `bidirectiona
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -69,11 +70,12 @@ TASKS = {
     ),
     "wnut17": (["configs/wnut17-ner.yaml"], ("token-classifier",)),
     "ud-ewt": (["configs/ud-ewt-pos.yaml", "--task.pairs", "2000"], ("token-classifier",)),
+    "conll2000": (["configs/conll2000-chunk.yaml", "--task.pairs", "2000", "--seeds", "0"], ("token-classifier",)),
 }
-"""Task to its run and the heads that are compared."""
-WORDS = ("wnut17", "ud-ewt")
+"""Task, and folder in $ICECORE_DATA, to its run and the heads that are compared; without the folder it is left out."""
+WORDS = ("wnut17", "ud-ewt", "conll2000")
 """Tasks that are read at some layers."""
-INFILLING = ["--rows", "200", "--continuations", "100"]
+INFILLING = ["--rows", "200", "--continuations", "100", "--choices", "100"]
 
 
 def plan_of(system: str, decoder: str) -> str:
@@ -94,12 +96,12 @@ def measure(study: Path, system: str, parts: list[str], decoder: str) -> None:
         where = ["--decoder.name", decoder, "--name", system, "--adapters", str(adapter.parent)]
         _icecore("adapt", *ADAPTERS[system], *where)
     folder = study / "infilling" / system
-    if "infilling" in parts and (is_adapted or system == BASE) and not folder.exists():
+    if "infilling" in parts and (is_adapted or system == BASE) and not (folder / "scores.json").exists():
         _icecore("infill", decoder, *["--adapter", str(adapter)] * is_adapted, *INFILLING, "--out", str(folder))
     _, layers = SHAPES[_stem(decoder)]
     adapted = ["--decoder.adapter", str(adapter)] if is_adapted else []
     for task, (run, _) in TASKS.items():
-        if task in parts:
+        if task in parts and (Path(os.environ.get("ICECORE_DATA", "")) / task).is_dir():
             where = ["--name", f"{system}-{task}", "--runs", str(study / "runs"), "--caches", str(study / "caches")]
             under = ["--decoder.name", decoder, "--extraction.plan", plan_of(system, decoder), *adapted]
             _icecore("run", *run, *where, *under, *["--extraction.layers", layers] * (task in WORDS))
@@ -189,11 +191,14 @@ def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:
     there = {system: path for system, path in folders.items() if (path / "scores.json").exists()}
     if len(there) < 2:
         return []
-    compared = compare(list(there.values()), head=head)
+    by = "source" if task == "stsb" else ""
+    compared = compare(list(there.values()), head=head, by=by)
     rows = compared.table.to_dict("records")
-    for system, row, run in zip(there, rows, compared.runs, strict=True):
+    for k, (system, row, run) in enumerate(zip(there, rows, compared.runs, strict=True)):
         test = run.result.summary["test"][compared.metric]
         row |= {"run": system, "layer": run.result.chosen.get("layer"), "interval": [test.low, test.high]}
+        if by and k:
+            row["by_source"] = {part.value: _ends(part.differences[k - 1]) for part in compared.parts}
     return [without_nan(row) for row in rows]
 
 
@@ -203,7 +208,7 @@ def main() -> None:
     parser.add_argument("study", type=Path)
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--decoder", default=DECODER, help=f"of {', '.join(SHAPES)}, or its .gguf file")
-    parser.add_argument("--parts", default="infilling,stsb,wnut17,ud-ewt")
+    parser.add_argument("--parts", default=",".join(["infilling", *TASKS]))
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()

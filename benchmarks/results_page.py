@@ -30,6 +30,7 @@ PROBED = {
     "stsb siamese-cosine": "STS-B, siamese head",
     "wnut17 token-classifier": "WNUT-17, span F1",
     "ud-ewt token-classifier": "UD-EWT, accuracy",
+    "conll2000 token-classifier": "CoNLL-2000 chunks, span F1",
 }
 """Probes of adapters to their columns."""
 NUMBER = r"([+-]?[\d.]+)"

@@ -1,10 +1,11 @@
 """Adapting a decoder: texts and objectives under a mask plan give an adapter, with a record of how it was made."""
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.pytorch_utils import Conv1D
 
-from extract.decoders.decoder import Decoder, quiet_peft
+from extract.decoders.decoder import Decoder, describe_offload, quiet_peft
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, first_line
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
 from extract.masks.mask_plan import parse_plan
@@ -106,8 +107,7 @@ class Lora:
         """Return the adapter's files as peft writes them, for `decoder.adapter` and any other program; weights last."""
         with TemporaryDirectory() as folder:
             self.tuned.save_pretrained(folder)
-            paths = sorted(Path(folder).iterdir(), key=lambda path: path.name == WEIGHTS)
-            return {path.name: read_file(path) for path in paths}
+            return {name: read_file(Path(folder) / name) for name in (ADAPTER, WEIGHTS)}
 
     def remove(self) -> None:
         """Take the updates away for good; what is left is the language model as it was."""
@@ -248,6 +248,13 @@ class Objectives:
         tokenizer = self.language.decoder.tokenizer
         mask_id = find_mask_id(tokenizer, options.mask_token, objective=name)
         return MaskedTokens(name, options, mask_id, min(len(tokenizer), self.language.vocabulary))
+
+    @property
+    def masks(self) -> dict[str, str]:
+        """The token that stands for hidden ones, by the name of the objective."""
+        tokenizer: Any = self.language.decoder.tokenizer
+        hiding = [objective for objective in self.marking if isinstance(objective, MaskedTokens)]
+        return {objective.name: str(tokenizer.convert_ids_to_tokens(objective.mask_id)) for objective in hiding}
 
     def marking_at(self, step: int) -> list[TokenObjective]:
         """Return the objectives that mark rows at a step: those with a weight."""
@@ -398,14 +405,31 @@ class Adaptation(lightning.LightningModule):
         return total * self.config.training.accumulate  # Lightning divides by the number of parts
 
     def end_step(self, step: int) -> dict[str, float]:
-        """Note the losses of a step whose parts are all computed."""
+        """Note the losses of a step whose parts are all computed; `HeadError` where one is not finite."""
         values, self._sums = {"step": float(step), **self._sums}, {}
+        for name, loss in values.items():
+            if not math.isfinite(loss):
+                raise HeadError(
+                    f"the loss {name} of step {step} is {loss:g}, and what follows would be too; lower "
+                    "training.learning_rate, or leave that objective out."
+                )
         self.steps.append(values)
         return values
 
     def validation_step(self, part: StepPart) -> None:
-        """Add the losses of rows held out; no gradients, no dropout."""
-        for name, loss in self.objectives.losses(part).items():
+        """Add the losses of rows held out, without gradients.
+
+        There is no dropout but for views of one text, which it makes: the same at every look.
+        """
+        contrast = self.objectives.contrast
+        with ExitStack() as stack:
+            if part.contrast is not None and contrast is not None and contrast.makes_views:
+                device = self.objectives.language.decoder.device
+                stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+                torch.manual_seed(HELD_OUT_SEED)
+                stack.enter_context(self.lora.training(contrast.options.dropout))
+            losses = self.objectives.losses(part)
+        for name, loss in losses.items():
             self.held_out.setdefault(name, []).append((float(loss), part.count(name)))
 
     def on_validation_epoch_end(self) -> None:
@@ -525,6 +549,7 @@ def train(
     def look(epoch: int, *_: object) -> Look:
         del epoch
         values = module.looks[-1]
+        write_losses(folder, config, module.steps, module.looks)
         return Look(np.array([-values["loss"]]), dict(values), dict(values))
 
     if config.steps:
@@ -696,6 +721,8 @@ def adapt(
     existing = find_adapted(folder)
     language = language or load_language_model(config.decoder, report=say)
     decoder, plan = language.decoder, parse_plan(config.plan)
+    _require_one_device(decoder)
+    objectives = Objectives(config, language)
     excluded = read_excluded(config.exclude)
     texts = _read_texts(config, decoder, excluded, say)
     identity = _identity(config, decoder, texts)
@@ -708,7 +735,8 @@ def adapt(
             f"folder {str(folder)!r} holds an adapter of other settings, texts or versions; give another name, or "
             "remove the folder."
         )
-    objectives = Objectives(config, language)
+    if objectives.masks:
+        say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
     if "msg" in config.used:
         require_no_leak(plan, len(decoder.blocks))
     folder.mkdir(parents=True, exist_ok=True)
@@ -726,7 +754,7 @@ def adapt(
         finally:
             lora.remove()
     _require_same_weights(decoder)
-    record = _write_record(config, decoder, texts, excluded, lora, trained, identity, fit_id)
+    record = _write_record(config, decoder, texts, excluded, objectives.masks, lora, trained, identity, fit_id)
     for name, content in files.items():
         write_file(folder / name, content)
     for state in folder.glob(UNFINISHED.format("*")):
@@ -785,8 +813,10 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
     return Texts(tokens, held_tokens, contrast, held_contrast)
 
 
-PROCEDURE = 2
-"""Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase."""
+PROCEDURE = 3
+"""Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase; 2, which stands for
+3 without contrast, looked at views without dropout, drew their texts whatever the weights of corpora, and scored them
+in half precision."""
 
 
 def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, Any]:
@@ -794,7 +824,7 @@ def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, 
     about = decoder.description
     rows = {name: None if part is None else part.digest for name, part in vars(texts).items()}
     return {
-        "procedure": PROCEDURE,
+        "procedure": PROCEDURE if "sscl" in config.used else 2,
         "config": {
             key: value for key, value in plain_config(config).items() if key not in ("decoder", "corpus", "name")
         },
@@ -802,6 +832,16 @@ def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, 
         "texts": rows,
         "versions": {"torch": str(torch.__version__), "peft": version("peft")},
     }
+
+
+def _require_one_device(decoder: Decoder) -> None:
+    """Refuse a decoder in several places, whose updates would all be put where the first is."""
+    places = {str(device) for device in decoder.devices}
+    if describe_offload(decoder.blocks) or len(places) > 1:
+        raise ConfigError(
+            "the decoder is spread over several devices, or waits in main memory or on disk, and icecore adapt trains "
+            "on one device; leave decoder.device_map out."
+        )
 
 
 def _require_same_weights(decoder: Decoder) -> None:
@@ -814,19 +854,27 @@ def _require_same_weights(decoder: Decoder) -> None:
         )
 
 
+def write_losses(folder: Path, config: AdaptConfig, steps: Losses, looks: Losses) -> None:
+    """Write the losses of the steps and looks that are done."""
+    import pandas as pd
+
+    columns = None if steps else ["step", *sorted(config.used), "loss", "n_tokens", "seconds"]
+    write_file(folder / LOSSES, pd.DataFrame(steps, columns=columns).to_csv(index=False))
+    write_file(folder / LOOKS, pd.DataFrame(looks).to_csv(index=False))
+
+
 def _write_record(
     config: AdaptConfig,
     decoder: Decoder,
     texts: Texts,
     excluded: Excluded,
+    masks: dict[str, str],
     lora: Lora,
     trained: Trained,
     identity: dict[str, Any],
     fit_id: str,
 ) -> dict[str, Any]:
     """Write the losses and the record, before the adapter: a kill leaves none, or a folder that is known as its own."""
-    import pandas as pd
-
     folder = config.folder
     kept = next((look for look in trained.looks if look["step"] == trained.best_step), trained.looks[0])
     n_tokens = sum(step["n_tokens"] for step in trained.steps)
@@ -841,6 +889,7 @@ def _write_record(
         "texts": identity["texts"],
         "rows": {name: 0 if part is None else len(part.rows) for name, part in vars(texts).items()},
         "dropped": dict(excluded.dropped),
+        "mask_tokens": masks,
         "n_trained": lora.n_parameters,
         "steps": len(trained.steps),
         "best_step": trained.best_step,
@@ -851,8 +900,6 @@ def _write_record(
         "versions": {name: version(name) for name in ("icecore", "torch", "transformers", "peft", "lightning")},
         "made": time.strftime("%Y-%m-%d"),
     }
-    columns = None if trained.steps else ["step", *sorted(config.used), "loss", "n_tokens", "seconds"]
-    write_file(folder / LOSSES, pd.DataFrame(trained.steps, columns=columns).to_csv(index=False))
-    write_file(folder / LOOKS, pd.DataFrame(trained.looks).to_csv(index=False))
+    write_losses(folder, config, trained.steps, trained.looks)
     write_file(folder / RECORD, json.dumps(record, indent=1) + "\n")
     return record

@@ -244,7 +244,9 @@ class AdaptConfig:
     exclude: tuple[str, ...] = ()
     """Files of texts, or tasks, whose texts must not be trained on: rows and paragraphs equal to one are dropped."""
     objectives: dict[str, dict[str, Any] | None] = field(default_factory=dict)
-    """Options of the objectives (mntp, mtp, msg, sscl) that differ from their defaults."""
+    """Options of the objectives that differ from their defaults, as `{sscl: {files: triples.jsonl, batch: 32}}`. Of
+    mntp and mtp: rate, masked, random, mask_token; of msg: spans, shortest, longest, all_share; of sscl: files, anchor,
+    positive, negative, batch, length, instruction, pooling, eos, layers, temperature, dropout."""
     phases: tuple[Phase, ...] = (Phase(600, {"mntp": 1.0}),)
     """Steps and the weights of the objectives, as `[{steps: 600, weights: {mntp: 1, msg: 1}}]`."""
     lora: LoraSpec = field(default_factory=LoraSpec)

@@ -20,14 +20,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from extract.decoders.decoder import DEFAULT_SPEC, IN_MEMORY, Decoder, body_of, changed, load_whole
-from extract.decoders.decoder_spec import DecoderSource, select_layers
-from extract.errors import ConfigError, DecoderError, TaskError
+from extract.decoders.decoder_spec import DecoderSource, select_layers, split_tap
+from extract.errors import ConfigError, DecoderError, TaskError, unknown_name
 from extract.files import digest_json
 from extract.inputs.batches import Batch, collate, stream_texts
 from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
-from extract.poolings.pooling_table import find_pooling, select_poolings
+from extract.poolings.pooling_table import REBA, find_pooling, select_poolings
 from extract.poolings.poolings import index_rows
 from extract.wiring.plan_wiring import states_with_gradients
 from probes.adaptation.adapt_config import SHORTEST_ROW, CorpusPart, MntpOptions, MsgOptions, SscOptions
@@ -364,7 +364,8 @@ def info_nce(
         0.3133
     """
     candidates = positives if negatives is None else torch.cat([positives, negatives])
-    scores = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T / temperature
+    with torch.autocast(anchors.device.type, enabled=False):  # a cosine in bfloat16 is off by a hundredth
+        scores = normalize(anchors.float(), dim=-1) @ normalize(candidates.float(), dim=-1).T / temperature
     return cross_entropy(scores, torch.arange(len(anchors), device=scores.device))
 
 
@@ -387,13 +388,33 @@ class Contrast:
     name = "sscl"
 
     def __init__(self, decoder: Decoder, options: SscOptions) -> None:
+        """Prepare what reads texts; `ConfigError` for a pooling or layer that has no gradients here."""
         self.decoder, self.options = decoder, options
-        template = InputTemplate(instruction=options.instruction, eos=options.eos, max_tokens=options.length)
-        self._encode = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
         [pooling] = select_poolings(options.pooling)
+        if pooling in REBA or pooling.startswith("span"):
+            what = "attention" if pooling in REBA else "the spans of a template"
+            raise ConfigError(
+                f"objectives.sscl.pooling is {pooling!r}, which reads {what}; allowed: poolings of tokens, such as "
+                "last, mean and echo-mean."
+            )
+        layers = select_layers(options.layers, len(decoder.blocks))
+        if tapped := [layer for layer in layers if split_tap(layer)[1]]:
+            raise ConfigError(
+                f"objectives.sscl.layers names {tapped[0]!r}, which is inside a block; allowed: the states between "
+                f"blocks, {decoder.layers[0]} to {decoder.layers[-1]}."
+            )
+        repeat = 2 if pooling.startswith("echo") else 1
+        template = InputTemplate(
+            instruction=options.instruction, eos=options.eos, max_tokens=options.length, repeat=repeat
+        )
+        self._encode = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
         self._pool = find_pooling(pooling)
-        names = decoder.layers
-        self._positions = [names.index(layer) for layer in select_layers(options.layers, len(decoder.blocks))]
+        self._positions = [decoder.layers.index(layer) for layer in layers]
+
+    @property
+    def makes_views(self) -> bool:
+        """Whether dropout makes two views of each text, for want of texts that belong together."""
+        return not self.options.files
 
     def gather(self, rows: Sequence[tuple[str, ...]]) -> ContrastBatch:
         """Put the texts of rows into a batch; a text alone is its own positive, of which dropout makes another view."""
@@ -458,6 +479,8 @@ def read_excluded(names: Sequence[str]) -> Excluded:
             for split, rows in task.splits.items():
                 texts = (text for column in task.text_columns for text in rows[column])
                 sources[f"{name} {split}"] = frozenset(map(plain_form, texts))
+        elif not Path(name).suffix and not Path(name).exists():
+            raise unknown_name("task to exclude", name, [*TASKS, "a file of texts"])
         else:
             forms = frozenset(plain_form(text) for texts in _paragraphs(name, "text") for text in texts)
             sources[Path(name).name] = sources.get(Path(name).name, frozenset()) | forms  # of another folder
@@ -487,15 +510,20 @@ class TokenRows:
 
     def draw(self, n: int, *, seed: int) -> NDArray[np.int64]:
         """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
-        generator = np.random.default_rng([seed, 1])
-        parts = generator.choice(len(self.shares), size=n, p=self.shares)
-        drawn = np.empty(n, np.int64)
-        for part in range(len(self.shares)):
-            rows, places = np.flatnonzero(self.part_of == part), np.flatnonzero(parts == part)
-            rounds = -(-len(places) // len(rows))
-            order = np.concatenate([generator.permutation(rows) for _ in range(rounds)] or [rows[:0]])
-            drawn[places] = order[: len(places)]
-        return drawn
+        return _draw_mixture(self.part_of, self.shares, n, np.random.default_rng([seed, 1]))
+
+
+def _draw_mixture(
+    part_of: Int[np.ndarray, " N"], shares: Float[np.ndarray, " P"], n: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    parts = generator.choice(len(shares), size=n, p=shares)
+    drawn = np.empty(n, np.int64)
+    for part in range(len(shares)):
+        rows, places = np.flatnonzero(part_of == part), np.flatnonzero(parts == part)
+        rounds = -(-len(places) // len(rows))
+        order = np.concatenate([generator.permutation(rows) for _ in range(rounds)] or [rows[:0]])
+        drawn[places] = order[: len(places)]
+    return drawn
 
 
 def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -533,7 +561,10 @@ def read_rows(
                 n_tokens += sum(map(len, rows))
         name = part.corpus or Path(part.files).name
         if len(documents) == before:
-            raise TaskError(f"the corpus {name!r} holds no text of at least {SHORTEST_ROW} tokens; give another file.")
+            dropped = f", once {sum(excluded.dropped.values()):,} are excluded" if excluded.dropped else ""
+            raise TaskError(
+                f"the corpus {name!r} holds no text of at least {SHORTEST_ROW} tokens{dropped}; give another file."
+            )
         report(f"{name}: {len(documents) - before:,} texts, {n_tokens:,} tokens")
     order = sorted(range(len(documents)), key=lambda i: documents[i][0])
     n_held, held = 0, set[str]()
@@ -618,13 +649,14 @@ class TextRows:
 
     rows: tuple[tuple[str, ...], ...]
     digest: str
+    part_of: NDArray[np.int64]
+    """`(N,)` part of the corpus that each row is of; of pairs and triples there is one."""
+    shares: NDArray[np.float64]
+    """`(P,)` share of each part."""
 
     def draw(self, n: int, *, seed: int) -> NDArray[np.int64]:
-        """Draw the rows of a whole training, in one order after another."""
-        generator = np.random.default_rng([seed, 2])
-        rounds = -(-n // len(self.rows))
-        orders = [generator.permutation(len(self.rows)) for _ in range(rounds)]
-        return np.concatenate(orders or [np.zeros(0, np.int64)])[:n]
+        """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
+        return _draw_mixture(self.part_of, self.shares, n, np.random.default_rng([seed, 2]))
 
 
 def read_text_rows(
@@ -639,24 +671,41 @@ def read_text_rows(
         UnknownNameError: A column that the file does not have.
         TaskError: An empty text, or too few rows.
     """
-    rows = list(dict.fromkeys(row for row in _text_rows(options, corpus) if not excluded.holds(row)))
-    order = sorted(rows, key=lambda row: hashlib.sha256(row[0].encode("utf-8", "surrogatepass")).hexdigest())
+    part_of: dict[tuple[str, ...], int] = {}
+    for part, row in _text_rows(options, corpus):
+        if not excluded.holds(row):
+            part_of.setdefault(row, part)
+    order = sorted(part_of, key=lambda row: hashlib.sha256(row[0].encode("utf-8", "surrogatepass")).hexdigest())
     held, rest = order[:held_out], {*order[held_out:]}
     known = {plain_form(text) for row in held for text in row}
-    trained = [row for row in rows if row in rest and known.isdisjoint(map(plain_form, row))]
+    trained = [row for row in part_of if row in rest and known.isdisjoint(map(plain_form, row))]
     if len(trained) < options.batch or len(held) < 2:
         raise TaskError(
             f"sscl has {len(trained)} rows to train on and {len(held)} held out; allowed: at least a batch of "
             f"{options.batch}, and 2. Give more rows, or lower objectives.sscl.batch."
         )
-    return tuple(TextRows(tuple(some), digest_json(some)) for some in (trained, held))  # type: ignore[return-value]
+    weights = np.ones(1) if options.files else np.array([part.weight for part in corpus])
+    if len({part_of[row] for row in trained}) < len(weights):
+        raise TaskError(
+            f"sscl has nothing to train on of a corpus once {held_out} rows are held out; give more texts, or lower "
+            "training.held_out."
+        )
+    shares = weights / weights.sum()
+
+    def gather(some: list[tuple[str, ...]]) -> TextRows:
+        parts = np.array([part_of[row] for row in some], np.int64)
+        digest = digest_json([some, shares.tolist(), parts.tolist()])
+        return TextRows(tuple(some), digest, parts, shares)
+
+    return gather(trained), gather(held)
 
 
-def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tuple[str, ...]]:
+def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Give the rows, each with the number of its part of the corpus."""
     if not options.files:
-        for part in corpus:
+        for number, part in enumerate(corpus):
             for paragraphs in _read_texts(part):
-                yield from ((paragraph,) for paragraph in paragraphs if paragraph.strip())
+                yield from ((number, (paragraph,)) for paragraph in paragraphs if paragraph.strip())
         return
     path = find_file(options.files)
     table = read_raw(path)
@@ -666,6 +715,6 @@ def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tu
             raise unknown_column(column, table)
     for row in table.rows:
         try:
-            yield tuple(check_text(column, row.values[column]) for column in columns)
+            yield 0, tuple(check_text(column, row.values[column]) for column in columns)
         except BadRow as error:
             raise TaskError(f"{table.location(row)}: {error}") from error

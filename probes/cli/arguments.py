@@ -5,10 +5,11 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from extract.errors import UsageError, printable, unknown_name
+from extract.records import to_plain
 from extract.registry import PLACE, allow_code
 from probes.adaptation.adapt_config import AdaptConfig, read_adapt_config
 from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data
@@ -138,7 +139,7 @@ class Watched(Args):
     """The arguments of a command that reports its progress."""
 
     quiet: bool = option(False, "report no progress")
-    verbose: bool = option(False, "report every epoch, a line each", excludes=("--quiet",))
+    verbose: bool = option(False, "report every epoch or step, a line each", excludes=("--quiet",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,6 +497,10 @@ def _with_default(text: str, default: object) -> str:
     if default in ("", None, False, (), MISSING) or isinstance(default, Mapping):
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    if isinstance(default, tuple) and any(map(is_dataclass, default)):
+        import yaml
+
+        shown = yaml.safe_dump(to_plain(default), default_flow_style=True, width=1000).strip()
     return f"{text.removesuffix('.')} (default: {shown})"
 
 

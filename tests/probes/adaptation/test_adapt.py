@@ -1,5 +1,6 @@
 """Adapting a decoder: what training gives, that it resumes, and that the decoder stays what it was."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from extract.decoders.decoder import load_decoder, quiet_peft
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import CertificateError, ConfigError, DecoderError
+from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, UnknownNameError
 from extract.files import digest_module, write_file
 from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import POOLINGS, REBA
 from extract.wiring.plan_wiring import plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation import adapt as adapt_module
 from probes.adaptation.adapt import (
@@ -603,3 +605,98 @@ def test_a_text_that_is_excluded_is_counted_once(tmp_path: Path) -> None:
     changes = {**FULL, "phases": [{"steps": 1, "weights": {"mntp": 1.0, "sscl": 1.0}}]}
     config = pair_config(tmp_path, **changes, exclude=[str(tmp_path / "judged.txt")])
     assert adapt(config, language=pair_language()).record["dropped"] == {"judged.txt": 1}
+
+
+CONTRAST: dict[str, Any] = {"phases": [{"steps": 3, "weights": {"sscl": 1.0}}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"pooling": "reba-mean"}, "objectives.sscl.pooling is 'reba-mean', which reads attention; allowed: "),
+        ({"pooling": "span"}, "objectives.sscl.pooling is 'span', which reads the spans of a template; allowed: "),
+        ({"layers": ["block_01.attention"]}, "objectives.sscl.layers names 'block_01.attention', which is inside"),
+        ({"layers": ["block_09"]}, "unknown layer 'block_09'"),
+        ({"pooling": "meen"}, "unknown pooling 'meen'"),
+    ],
+)
+def test_what_contrast_cannot_read_is_refused_before_a_text_is(
+    tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
+    config = pair_config(tmp_path, **CONTRAST, objectives={"sscl": options}, corpus=[{"files": "nowhere.txt"}])
+    with pytest.raises((ConfigError, UnknownNameError), match=re.escape(sentence)):
+        adapt(config, language=pair_language())
+
+
+READ = [*POOLINGS.keys() - REBA, "token:1", "last:2", "role:text"]
+
+
+@pytest.mark.parametrize("pooling", sorted(READ))
+def test_contrast_takes_every_other_pooling(tmp_path: Path, pooling: str) -> None:
+    options = SscOptions(files=str(write_triples(tmp_path / "t.jsonl")), pooling=pooling, layers=("block_02",))
+    contrast = Contrast(pair_language().decoder, options)
+    loss = contrast.loss(contrast.gather([("a1 b1", "b1 a1 b1"), ("a2 b2", "b2 b2 a2")]))
+    assert 0.0 < float(loss.detach()) < 5.0
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_and_is_named(tmp_path: Path) -> None:
+    training = {"learning_rate": 1e30, "clip": 0.0, "warmup": 0.0, "patience": 0}
+    phases = [{"steps": 40, "weights": {"mntp": 1.0}}]
+    with pytest.raises(HeadError, match=r"the loss mntp of step \d is (nan|inf), and what follows would be too; lower"):
+        adapt(pair_config(tmp_path, phases=phases, training=training), language=pair_language())
+
+
+def test_a_decoder_in_several_places_is_refused(tmp_path: Path) -> None:
+    folder = save_decoder(tmp_path / "decoder")
+    names = ("model.embed_tokens", "model.layers.1", "model.layers.2", "model.norm", "model.rotary_emb", "lm_head")
+    places = {**dict.fromkeys(names, "cpu"), "model.layers.0": "disk"}
+    decoder = {"name": str(folder), "device_map": places, "offload_folder": str(tmp_path / "off")}
+    with pytest.raises(ConfigError, match=r"icecore adapt trains on one device; leave decoder.device_map out"):
+        adapt(pair_config(tmp_path, decoder=decoder))
+
+
+def test_views_that_are_held_out_differ_and_are_the_same_at_every_look(tmp_path: Path) -> None:
+    config, language = pair_config(tmp_path, **CONTRAST, objectives={"sscl": {"batch": 4}}), pair_language()
+    module, data = make_module(config, language)
+    with torch.no_grad():
+        for weight in module.lora.weights:
+            weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    states = [torch.random.get_rng_state()]
+    for _ in range(2):
+        look_once(module, data)
+        states.append(torch.random.get_rng_state())
+    first, second = (look["sscl"] for look in module.looks)
+    assert first == second
+    assert all(torch.equal(state, states[0]) for state in states)
+    with torch.no_grad():
+        parts = [part() for part in data.held_out_parts()]
+        pairs = [(float(data.objectives.losses(part)["sscl"]), part.count("sscl")) for part in parts]
+    plain = sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs)
+    assert first > plain + 1e-3  # a text is farther from its other view than from itself
+
+
+def test_the_token_that_hides_is_said_and_recorded(tmp_path: Path) -> None:
+    said: list[str] = []
+    adapted = adapt(pair_config(tmp_path), language=pair_language(), say=said.append)
+    assert "hidden tokens are shown as '[MASK]'" in said
+    assert adapted.record["mask_tokens"] == {"mntp": "[MASK]"}
+
+
+def test_losses_are_there_while_it_trains(tmp_path: Path) -> None:
+    config = pair_config(tmp_path)
+
+    def stop(step: StepReport) -> None:
+        if step.step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt(config, language=pair_language(), report=stop)
+    assert (config.folder / "losses.csv").read_text(encoding="utf-8").count("\n") == 1 + 5  # until the look
+    assert (config.folder / "held_out.csv").read_text(encoding="utf-8").count("\n") == 1 + 2
+    assert len(adapt(config, language=pair_language()).losses) == 10
+
+
+def test_an_adapter_is_two_files_of_pefts_and_three_of_ours(tmp_path: Path) -> None:
+    adapted = adapt(pair_config(tmp_path), language=pair_language())
+    names = {"adapter_config.json", "adapter_model.safetensors", "adaptation.json", "losses.csv", "held_out.csv"}
+    assert {path.name for path in adapted.folder.iterdir()} == names

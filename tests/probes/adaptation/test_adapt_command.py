@@ -1,16 +1,19 @@
 """`icecore adapt` from its YAML file to a probe of what it made, killed on the way."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
 from extract.decoders.decoder import load_decoder
+from probes.adaptation.adapt_config import MntpOptions, MsgOptions, Phase, SscOptions, read_adapt_config
 from probes.cli.main import main
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.adaptation.test_adapt_data import write_lines
@@ -162,3 +165,16 @@ def wait_for_state(desk: Path, process: "subprocess.Popen[bytes]", *, after: int
             return
         time.sleep(0.05)
     assert process.poll() is not None or after >= 0
+
+
+def test_the_help_shows_phases_that_can_be_typed_and_every_option_of_objectives(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["adapt", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    [default] = re.findall(r"weights: \{mntp: 1, msg: 1\}\}\]` \(default: (.+?)\) --seed", shown)
+    config = read_adapt_config([("phases", default), ("corpus", "[{files: a.txt}]")])
+    assert config.phases == (Phase(600, {"mntp": 1.0}),)
+    for options in (MntpOptions, MsgOptions, SscOptions):
+        for field in fields(options):
+            assert f"{field.name}," in shown or f"{field.name};" in shown or f"{field.name}." in shown, field.name

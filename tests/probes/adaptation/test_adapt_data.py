@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +182,29 @@ def test_triples_that_share_a_caption_with_sts_b_are_counted(icecore_data: Path)
     assert (len(rows.rows), len(held.rows)) == (26248, 64)
     texts = {plain_form(text) for row in (*rows.rows, *held.rows) for text in row}
     assert all(texts.isdisjoint(source) for source in excluded.sources.values())
+
+
+def test_texts_of_views_are_drawn_by_the_weights_of_their_corpora(tmp_path: Path) -> None:
+    parts = [
+        CorpusPart(str(write_lines(tmp_path / "a.txt", n=40)), weight=3.0),
+        CorpusPart(str(write_lines(tmp_path / "b.txt", n=40, start=100)), weight=1.0),
+    ]
+    rows, held = read_text_rows(SscOptions(batch=4), parts, held_out=8, excluded=Excluded({}))
+    drawn = rows.draw(2000, seed=0)
+    assert len(rows.rows) + len(held.rows) == 80
+    assert np.mean(rows.part_of[drawn] == 0) == pytest.approx(0.75, abs=0.03)
+    [first] = {rows.part_of[i] for i in drawn if rows.rows[i][0] in (tmp_path / "b.txt").read_text().splitlines()}
+    assert first == 1
+    equal = [replace(part, weight=1.0) for part in parts]
+    assert rows.digest != read_text_rows(SscOptions(batch=4), equal, held_out=8, excluded=Excluded({}))[0].digest
+
+
+def test_an_unknown_task_to_exclude_has_a_near_match() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown task to exclude 'stsbb': did you mean 'stsb'\?"):
+        read_excluded(["stsbb"])
+
+
+def test_a_corpus_that_is_excluded_says_how_many_texts_were(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.txt", n=6)
+    with pytest.raises(TaskError, match=r"holds no text of at least 8 tokens, once 6 are excluded; give another file"):
+        read(CorpusPart(str(path)), excluded=read_excluded([str(path)]))

@@ -179,3 +179,11 @@ def test_info_nce_is_what_a_hand_computes() -> None:
     second = -1.0 / 0.5 + np.log(np.exp([1.6, 2.0, 0.0, 0.0]).sum())
     with_negatives = info_nce(anchors, positives, negatives, temperature=0.5)
     assert float(with_negatives) == pytest.approx((first + second) / 2, abs=1e-6)
+
+
+def test_info_nce_is_of_float32_whatever_computes_the_states() -> None:
+    generator = torch.Generator().manual_seed(0)
+    anchors, positives = (torch.randn(16, 64, generator=generator) for _ in range(2))
+    expected = info_nce(anchors, positives, temperature=0.05)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(info_nce(anchors, positives, temperature=0.05), expected)
