@@ -108,34 +108,78 @@ def test_the_readme_shows_committed_results() -> None:
     assert [row for row in found if row not in page] == []
 
 
-def test_the_page_says_what_an_adapter_changed() -> None:
-    rows = [row for row in read_results("adapted-smollm2")["abilities"] if row["system"] == "wiki-0"]
-    gains = {(row["ability"], row["plan"]): row["difference"] for row in rows}
-    value, low, high = gains["infilling-perplexity", "causal"]
-    page = _unwrapped("docs/results.md")
-    assert f"perplexity of spans fell by {-value:.1f} ({-high:.1f} to {-low:.1f}) too" in page
-    [(value, low, high)] = [row["over_own_causal"] for row in rows if "over_own_causal" in row]
-    assert f"both sides add {-value:.1f} ({-high:.1f} to {-low:.1f}) to it" in page
-    value, low, high = (100 * part for part in gains["rep-4", "causal"])
-    assert f"Rep-4 rose by {value:.1f} ({low:.1f} to {high:.1f})" in page
+def abilities(decoder: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    rows = read_results(f"adapted-{decoder}")["abilities"]
+    return {(row["system"], row["ability"], row["plan"]): row for row in rows}
 
 
-def test_the_page_says_what_an_adapter_changed_for_probes() -> None:
-    tasks = read_results("adapted-smollm2")["tasks"]
-    rows = {(name, row["run"]): row for name, found in tasks.items() for row in found}
-    assert {found[0]["run"] for found in tasks.values()} == {"nosink"}, (
-        "the best plan without training is the reference"
+def probes(decoder: str) -> dict[tuple[str, str], dict[str, Any]]:
+    tasks = {name: rows for name, rows in read_results(f"adapted-{decoder}")["tasks"].items() if rows}
+    firsts = {found[0]["run"] for found in tasks.values()}
+    assert firsts == {"nosink"}, "the best plan without training is the reference"
+    heads = {name: name.split()[-1] if name.startswith("stsb") else name for name in tasks}
+    return {(row["run"], heads[name]): row for name, rows in tasks.items() for row in rows}
+
+
+def gain(row: dict[str, Any]) -> str:
+    value, low, high = (100 * row[key] for key in ("difference", "low", "high"))
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+
+
+def fall(ends: list[float], times: float = 1) -> str:
+    value, low, high = (-times * end for end in ends)
+    return f"{value:.1f} ({high:.1f} to {low:.1f})"
+
+
+def test_the_page_says_what_adapters_changed() -> None:
+    page, found, spans = _unwrapped("docs/results.md"), abilities("smollm2"), "infilling-perplexity"
+    both = [found[f"wiki-{seed}", spans, "hybrid"]["value"] for seed in range(3)]
+    one = found["causal", spans, "causal"]["value"]
+    assert f"{min(both):.1f} to {max(both):.1f} over three seeds against {one:.1f} (MAGNET" in page
+    assert f"perplexity of spans fell by {fall(found['wiki-0', spans, 'causal']['difference'])} too" in page
+    assert f"both sides add {fall(found['wiki-0', spans, 'hybrid']['over_own_causal'])} to it" in page
+    rises = [100 * found[f"wiki-{seed}", "rep-4", "causal"]["difference"][0] for seed in range(3)]
+    assert f"Rep-4 rose by {min(rises):.0f} to {max(rises):.0f} points." in page
+    assert f"Without `msg` SmolLM2 stays at {found['mntp', spans, 'hybrid']['value']:.1f} with both sides." in page
+    repeated = 100 * found["mtp", "rep-4", "causal"]["value"]
+    assert f"({found['mtp', spans, 'causal']['value']:.1f} and {repeated:.1f})" in page
+    cost = found["all", spans, "hybrid"]["value"] - found["mntp-msg", spans, "hybrid"]["value"]
+    assert f"`sscl` costs spans {cost:.1f} and brings pairs" in page
+    found = abilities("gemma")
+    one, other = found["causal", spans, "causal"]["value"], found["wiki-0", spans, "hybrid"]["value"]
+    assert f"Gemma had {one:.1f} with one side and has {other:.1f} with both: it gains nothing" in page
+    assert f"its Rep-4 fell by {fall(found['wiki-0', 'rep-4', 'causal']['difference'], 100)}." in page
+
+
+def test_the_page_says_what_adapters_changed_for_probes() -> None:
+    page, found = _unwrapped("docs/results.md"), probes("smollm2")
+    cosines, head = found["all", "layer-cosine"], found["all", "siamese-cosine"]
+    assert f"cosines {gain(cosines)}, the siamese head {gain(head)}; without `sscl`" in page
+    assert min(cosines["low"], head["low"]) > 0
+    without, tied = found["mntp-msg", "layer-cosine"], found["mntp-msg", "siamese-cosine"]
+    assert f"cosines lose {-100 * without['difference']:.1f} and the head is tied" in page
+    assert without["high"] < 0 and tied["low"] < 0 < tied["high"]
+    sources = cosines["by_source"]
+    above, sure = (sum(ends[place] > 0 for ends in sources.values()) for place in (0, 1))
+    assert len(sources) == 6
+    assert f"cosines gain on {above} of six, for certain on {sure}, and lose" in page
+    assert f"lose {fall(sources['headlines'], 100)} on headlines" in page
+    speech = [100 * found[f"wiki-{seed}", "ud-ewt token-classifier"]["difference"] for seed in range(3)]
+    gemma = probes("gemma")
+    assert (
+        f"**Parts of speech gain** {min(speech):.1f} to {max(speech):.1f} points over three seeds, and "
+        f"{gain(gemma['wiki-0', 'ud-ewt token-classifier'])} on Gemma."
+    ) in page
+    assert f"**Entities** gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
+    two = " and ".join(
+        f"{100 * found[run, 'wnut17 token-classifier']['difference']:.1f}" for run in ("wiki-0", "wiki-2")
     )
-    adapted = {name: rows[name, "wiki-0"] for name in tasks}
-    tied = [name for name, row in adapted.items() if row["low"] < 0 < row["high"]]
-    assert tied == ["stsb siamese-cosine", "wnut17 token-classifier"]
-    words, cosines = adapted["ud-ewt token-classifier"], adapted["stsb layer-cosine"]
-    page = _unwrapped("docs/results.md")
-    assert f"parts of speech gain {100 * words['difference']:.1f} points, and cosines" in page
-    assert f"and cosines lose {-100 * cosines['difference']:.1f}." in page
-    assert words["low"] > 0 > cosines["high"]
-    broken = [row for (_, run), row in rows.items() if run == "bidirectional"]
-    assert all(row["high"] < 0 for row in broken)
+    seeds = [100 * value for value in read_results("adapted-smollm2")["also"]["wnut17 nosink, seeds 0 to 2"]]
+    first = 100 * found["nosink", "wnut17 token-classifier"]["test"]
+    assert f"adapters of two seeds gain {two}" in page
+    assert f"has {min(seeds):.1f} to {max(seeds):.1f} with three seeds on a CPU, and {first:.1f} in the table" in page
+    for rows in (found, gemma):
+        assert all(row["high"] < 0 for (run, _), row in rows.items() if run == "bidirectional")
 
 
 def test_merges_are_measured_at_every_ratio() -> None:
