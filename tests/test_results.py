@@ -167,10 +167,10 @@ def test_the_page_says_what_adapters_changed_for_probes() -> None:
     speech = [100 * found[f"wiki-{seed}", "ud-ewt token-classifier"]["difference"] for seed in range(3)]
     gemma = probes("gemma")
     assert (
-        f"**Parts of speech gain** {min(speech):.1f} to {max(speech):.1f} points over three seeds, and "
+        f"Parts of speech gain {min(speech):.1f} to {max(speech):.1f} points over three seeds, and "
         f"{gain(gemma['wiki-0', 'ud-ewt token-classifier'])} on Gemma."
     ) in page
-    assert f"**Entities** gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
+    assert f"Entities gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
     two = " and ".join(
         f"{100 * found[run, 'wnut17 token-classifier']['difference']:.1f}" for run in ("wiki-0", "wiki-2")
     )
