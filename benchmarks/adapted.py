@@ -22,14 +22,14 @@ from typing import Any
 from benchmarks.machine import describe_machine
 from extract.decoders.decoder import choose_device
 from probes.adaptation.abilities import compare_abilities
-from probes.adaptation.adapt import RECORD
+from probes.adaptation.adapt import RECORD, WEIGHTS
 from probes.adaptation.adapt_config import OBJECTIVES
 from probes.cli.arguments import read_command
 from probes.cli.commands import find_command
 from probes.cli.main import main as icecore
 from probes.metrics.bootstrap import Difference
 from probes.report.scores import without_nan
-from probes.runs.compare import compare
+from probes.runs.compare import compare, read_runs
 
 DECODER = "smollm2-135m-instruct"
 SHAPES = {
@@ -92,7 +92,7 @@ def measure(study: Path, system: str, parts: list[str], decoder: str) -> None:
     """Make the adapter of a system, measure what it can do, and probe it; what is there is found."""
     adapter = study / "adapters" / system
     is_adapted = system in ADAPTERS
-    if is_adapted and not (adapter / RECORD).exists():
+    if is_adapted and not (adapter / WEIGHTS).exists():  # written last
         where = ["--decoder.name", decoder, "--name", system, "--adapters", str(adapter.parent)]
         _icecore("adapt", *ADAPTERS[system], *where)
     folder = study / "infilling" / system
@@ -116,7 +116,7 @@ def measure_at_once(study: Path, systems: list[str], parts: list[str], decoder: 
         command = [sys.executable, "-m", "benchmarks.adapted", str(study), system, "--decoder", decoder]
         with (logs / f"{system}-{part or 'adapter'}.log").open("a", encoding="utf-8") as log:
             subprocess.run([*command, f"--parts={part}"], stdout=log, stderr=subprocess.STDOUT, check=True)
-        print(system, part or "adapter", flush=True)
+        sys.stdout.write(f"{system} {part or 'adapter'}\n")
 
     with ThreadPoolExecutor(n_processes) as pool:
         adapters = {pool.submit(one, system, ""): system for system in systems if system in ADAPTERS}
@@ -153,16 +153,26 @@ def _is_there(study: Path, system: str) -> bool:
 
 
 def _adapter(study: Path, name: str) -> dict[str, Any]:
-    """Describe an adapter by its settings and, where it is kept, its record."""
+    """Describe an adapter by its record, or where it was not kept by the settings of the study."""
+    path = study / "adapters" / name / RECORD
+    if path.exists():
+        record = json.loads(path.read_text(encoding="utf-8"))
+        keys = (
+            "plan",
+            "objectives",
+            "steps",
+            "dropped",
+            "best_step",
+            "held_out",
+            "tokens",
+            "tokens_per_second",
+            "seconds",
+        )
+        asked = {key: record["config"][key] for key in ("seed", "phases", "lora", "training")}
+        return {**asked, **{key: record[key] for key in keys}, "versions": record["versions"]}
     config = read_command(find_command("adapt"), ADAPTERS[name]).config
     settings = {key: asdict(config)[key] for key in ("plan", "seed", "phases", "lora", "training")}
-    settings |= {"objectives": [name for name in OBJECTIVES if name in config.used], "steps": config.steps}
-    path = study / "adapters" / name / RECORD
-    if not path.exists():
-        return settings
-    record = json.loads(path.read_text(encoding="utf-8"))
-    keys = ("dropped", "best_step", "held_out", "tokens", "tokens_per_second", "seconds", "versions")
-    return settings | {key: record[key] for key in keys}
+    return settings | {"objectives": [name for name in OBJECTIVES if name in config.used], "steps": config.steps}
 
 
 def _abilities(study: Path) -> list[dict[str, Any]]:
@@ -187,19 +197,30 @@ def _ends(gain: Difference) -> list[float]:
 
 
 def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:
+    """Compare runs with the first, those on the same kind of device: a trained head differs from one to another."""
     folders = {system: study / "runs" / f"{system}-{task}" for system in SYSTEMS}
     there = {system: path for system, path in folders.items() if (path / "scores.json").exists()}
-    if len(there) < 2:
+    if not there:
         return []
+    runs = dict(zip(there, read_runs(list(there.values()), head), strict=True))
+    device = {system: str(run.folder.values["device"]) for system, run in runs.items()}
+    alike = [system for system in there if device[system] == device[next(iter(there))]]
     by = "source" if task == "stsb" else ""
-    compared = compare(list(there.values()), head=head, by=by)
-    rows = compared.table.to_dict("records")
-    for k, (system, row, run) in enumerate(zip(there, rows, compared.runs, strict=True)):
-        test = run.result.summary["test"][compared.metric]
-        row |= {"run": system, "layer": run.result.chosen.get("layer"), "interval": [test.low, test.high]}
-        if by and k:
-            row["by_source"] = {part.value: _ends(part.differences[k - 1]) for part in compared.parts}
-    return [without_nan(row) for row in rows]
+    gains: dict[str, dict[str, Any]] = {}
+    if len(alike) > 1:
+        compared = compare([there[system] for system in alike], head=head, by=by)
+        gains = dict(zip(alike, compared.table.to_dict("records"), strict=True))
+        for k, system in enumerate(alike[1:] if by else ()):
+            gains[system]["by_source"] = {part.value: _ends(part.differences[k]) for part in compared.parts}
+    rows = []
+    for system, run in runs.items():
+        metric = run.result.metric
+        means = {split: run.result.mean(split) for split in ("validation", "test")}
+        test = run.result.summary["test"][metric]
+        row = {"plan": run.plan, "head": head, "metric": metric, **means, "difference": None, "low": None, "high": None}
+        about = {"layer": run.result.chosen.get("layer"), "interval": [test.low, test.high], "device": device[system]}
+        rows.append(without_nan({**row, **gains.get(system, {}), "run": system, **about}))
+    return rows
 
 
 def main() -> None:
@@ -212,6 +233,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if _stem(asked.decoder) not in SHAPES:
+        parser.error(f"{asked.decoder!r} is no decoder of the study; allowed: {', '.join(SHAPES)}, or its .gguf file.")
     for system in asked.systems:
         if system not in SYSTEMS:
             parser.error(f"{system!r} is no system; allowed: {', '.join(SYSTEMS)}.")

@@ -33,6 +33,8 @@ PROBED = {
     "conll2000 token-classifier": "CoNLL-2000 chunks, span F1",
 }
 """Probes of adapters to their columns."""
+LEVEL = 0.05
+"""Of a corrected p-value, below which a difference is bold."""
 NUMBER = r"([+-]?[\d.]+)"
 READOUT = re.compile(
     rf"A readout of all layers has {NUMBER}, one of (\w+) alone {NUMBER} \({NUMBER}, {NUMBER} to {NUMBER}\)"
@@ -167,11 +169,12 @@ def adapted_probe_rows(file: str) -> Iterator[str]:
 def _score(row: dict[str, Any]) -> str:
     """Write a test score with the paired difference from the reference, bold where it is certain; or its interval."""
     score, (low, high) = f"{100 * row['test']:.1f}", (100 * end for end in row["interval"])
+    score += " †" * (row["device"] == "cpu")
     if row["low"] is None:
         return f"{score} ({low:.1f} to {high:.1f})"
     gap, low, high = (100 * row[name] for name in ("difference", "low", "high"))
     text = f"{gap:+.1f}"
-    return f"{score}, {f'**{text}**' if low * high > 0 else text} ({low:.1f} to {high:.1f})"
+    return f"{score}, {f'**{text}**' if row['p_value'] < LEVEL else text} ({low:.1f} to {high:.1f})"
 
 
 def tables() -> dict[str, str]:

@@ -407,7 +407,7 @@ class Adaptation(lightning.LightningModule):
     def end_step(self, step: int) -> dict[str, float]:
         """Note the losses of a step whose parts are all computed; `HeadError` where one is not finite."""
         values, self._sums = {"step": float(step), **self._sums}, {}
-        for name, loss in values.items():
+        for name, loss in sorted(values.items(), key=lambda item: item[0] == "loss"):
             if not math.isfinite(loss):
                 raise HeadError(
                     f"the loss {name} of step {step} is {loss:g}, and what follows would be too; lower "
@@ -545,6 +545,7 @@ def train(
     if unfinished.find() is None:
         with torch.autocast(device.type, torch.bfloat16, enabled=is_half):  # as all further looks
             look_once(module, data)
+        write_losses(folder, config, module.steps, module.looks)
 
     def look(epoch: int, *_: object) -> Look:
         del epoch
@@ -723,6 +724,8 @@ def adapt(
     decoder, plan = language.decoder, parse_plan(config.plan)
     _require_one_device(decoder)
     objectives = Objectives(config, language)
+    if "msg" in config.used:
+        require_no_leak(plan, len(decoder.blocks))
     excluded = read_excluded(config.exclude)
     texts = _read_texts(config, decoder, excluded, say)
     identity = _identity(config, decoder, texts)
@@ -737,8 +740,6 @@ def adapt(
         )
     if objectives.masks:
         say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
-    if "msg" in config.used:
-        require_no_leak(plan, len(decoder.blocks))
     folder.mkdir(parents=True, exist_ok=True)
     with plan_in_force(decoder, plan):
         check_influence(decoder, plan)
@@ -814,9 +815,8 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
 
 
 PROCEDURE = 3
-"""Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase; 2, which stands for
-3 without contrast, looked at views without dropout, drew their texts whatever the weights of corpora, and scored them
-in half precision."""
+"""Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase; 2 looked at views
+without dropout, drew rows of contrast whatever the weights of corpora, and scored them in half precision."""
 
 
 def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, Any]:
@@ -824,7 +824,7 @@ def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, 
     about = decoder.description
     rows = {name: None if part is None else part.digest for name, part in vars(texts).items()}
     return {
-        "procedure": PROCEDURE if "sscl" in config.used else 2,
+        "procedure": PROCEDURE,
         "config": {
             key: value for key, value in plain_config(config).items() if key not in ("decoder", "corpus", "name")
         },

@@ -405,7 +405,7 @@ class Contrast:
             )
         repeat = 2 if pooling.startswith("echo") else 1
         template = InputTemplate(
-            instruction=options.instruction, eos=options.eos, max_tokens=options.length, repeat=repeat
+            instruction=options.instruction, eos=options.eos, max_tokens=repeat * options.length, repeat=repeat
         )
         self._encode = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
         self._pool = find_pooling(pooling)
@@ -479,7 +479,7 @@ def read_excluded(names: Sequence[str]) -> Excluded:
             for split, rows in task.splits.items():
                 texts = (text for column in task.text_columns for text in rows[column])
                 sources[f"{name} {split}"] = frozenset(map(plain_form, texts))
-        elif not Path(name).suffix and not Path(name).exists():
+        elif not Path(name).suffix and not find_file(name).exists():
             raise unknown_name("task to exclude", name, [*TASKS, "a file of texts"])
         else:
             forms = frozenset(plain_form(text) for texts in _paragraphs(name, "text") for text in texts)
@@ -561,9 +561,9 @@ def read_rows(
                 n_tokens += sum(map(len, rows))
         name = part.corpus or Path(part.files).name
         if len(documents) == before:
-            dropped = f", once {sum(excluded.dropped.values()):,} are excluded" if excluded.dropped else ""
+            left = " that is not excluded" if excluded.dropped else ""
             raise TaskError(
-                f"the corpus {name!r} holds no text of at least {SHORTEST_ROW} tokens{dropped}; give another file."
+                f"the corpus {name!r} holds no text of at least {SHORTEST_ROW} tokens{left}; give another file."
             )
         report(f"{name}: {len(documents) - before:,} texts, {n_tokens:,} tokens")
     order = sorted(range(len(documents)), key=lambda i: documents[i][0])

@@ -57,7 +57,7 @@ def _compare_abilities(args: CompareArgs) -> int:
 
 def _write_comparison(comparison: Comparison, folder: Path, args: CompareArgs) -> None:
     """Write a comparison as tables, a figure and a page, unless they are there and nothing of them has changed."""
-    asked = (args.head, args.split, args.by, args.resamples, list(args.figures))
+    asked = (args.head, args.split, args.resamples, list(args.figures), comparison.part_table.to_csv())
     options = (*asked, *(run.label for run in comparison.runs))
     source = digest_source([run.folder.path for run in comparison.runs], *options)
     page = folder / PAGE

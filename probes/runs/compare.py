@@ -366,6 +366,7 @@ class Comparison:
             of the first run and that of the run.
         by: The column of the task by which rows are grouped; empty where they are not.
         parts: The same for the rows of each value of that column.
+        n_left_out: Values of that column with too few units, or without a score.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -376,6 +377,7 @@ class Comparison:
     settings: tuple[Mapping[str, tuple[object, object]], ...]
     by: str = ""
     parts: tuple[ComparedPart, ...] = ()
+    n_left_out: int = 0
 
     @property
     def table(self) -> pd.DataFrame:
@@ -402,15 +404,14 @@ class Comparison:
 
     @property
     def part_table(self) -> pd.DataFrame:
-        """A row per value and run: units, the score as a fraction, and the difference to the first run."""
+        """A row per value of the column and run: units, score as a fraction, and the difference to the first run."""
         nothing = Difference(0.0, float("nan"), float("nan"), 0)
         rows = [
-            {self.by: part.value, "run": run.label, "units": part.n_units, "score": score}
-            | {"difference": gain.value, "low": gain.low, "high": gain.high}
+            (self.by, part.value, run.label, part.n_units, score, gain.value, gain.low, gain.high)
             for part in self.parts
             for run, score, gain in zip(self.runs, part.scores, (nothing, *part.differences), strict=True)
         ]
-        return pd.DataFrame(rows, columns=[self.by, "run", "units", "score", "difference", "low", "high"])
+        return pd.DataFrame(rows, columns=["by", "value", "run", "units", "score", "difference", "low", "high"])
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -473,23 +474,29 @@ class Comparison:
             _same_latents(first, run, settings) or _verdict(run.label, first.label, gain, self.metric, p_value, n_tests)
             for run, gain, p_value, settings in gains
         ]
-        return sentences + [self._part_verdict(k) for k in range(len(self.differences)) if self.parts]
+        return sentences + ([self._part_verdict(k) for k in range(n_tests)] if self.parts else [])
 
     def _part_verdict(self, k: int) -> str:
         """Say on how many values of the column a further run has more than the first, and on which it has less."""
         gains = {part.value: part.differences[k] for part in self.parts}
-        above, below = ([value for value, gap in gains.items() if sign * gap.value > 0] for sign in (1, -1))
-        sure_above = sum(gains[value].low > 0 for value in above)
-        sure_below = [value for value in below if gains[value].high < 0]
-        losses = f"; it has less for certain on {', '.join(sure_below)}" if sure_below else ""
+        above = sum(gap.value > 0 for gap in gains.values())
+        sure = {value: gap for value, gap in gains.items() if gap.n_units >= FEW_UNITS and gap.low * gap.high > 0}
+        more, less = ([value for value, gap in sure.items() if (gap.low > 0) is is_more] for is_more in (True, False))
+        told = [f"for certain on {', '.join(more) or 'none'}", *[f"less for certain on {', '.join(less)}"] * bool(less)]
         return (
-            f"By {self.by}, {self.runs[k + 1].label} has more than {self.runs[0].label} on {len(above)} of "
-            f"{len(gains)} values, for certain on {sure_above}{losses} (intervals not corrected for their number)"
+            f"By {self.by}, {self.runs[k + 1].label} has more than {self.runs[0].label} on {above} of {len(gains)} "
+            f"values, {', and '.join(told)} (intervals not corrected for their number)"
         )
 
     def notes(self) -> list[str]:
         """Say for every further run which settings differ from the first run's, with a warning for more than one."""
-        return [_note(run.label, settings) for run, settings in zip(self.runs[1:], self.settings, strict=True)]
+        notes = [_note(run.label, settings) for run, settings in zip(self.runs[1:], self.settings, strict=True)]
+        if self.n_left_out:
+            notes.append(
+                f"{self.n_left_out:,} value{'s' * (self.n_left_out > 1)} of {self.by} left out: fewer than "
+                f"{MIN_SPLIT_ROWS} units, or no score."
+            )
+        return notes
 
     def to_screen(self) -> ScreenTable:
         """Lay the comparison out for a terminal of 80 characters."""
@@ -599,8 +606,9 @@ def compare(runs: Runs, *, head: str = "", split: str = "", by: str = "", n_resa
         n_resamples: Resamples of the paired bootstrap, which draws what the intervals of the runs do.
 
     Raises:
-        HeadError: Fewer than two runs, other than runs, or runs on other rows or metrics; says which.
-        TaskError: The task of the first run cannot be read again.
+        HeadError: Fewer than two runs, other than runs, or runs on other rows or metrics; with `by` a task that has
+            other rows now, or no value with enough of them; says which.
+        TaskError: With `by`, the task of the first run cannot be read again.
         UnknownNameError: A head or split that a run does not have, or a column that the task does not.
 
     Example:
@@ -611,7 +619,7 @@ def compare(runs: Runs, *, head: str = "", split: str = "", by: str = "", n_resa
         raise HeadError(f"a comparison takes two run folders or more, not {len(folders)}.")
     compared = read_runs(folders, head)
     rows = read_rows(compared, split)
-    parts = _compare_parts(compared[0].folder, rows, by, Resampling(n_resamples)) if by else ()
+    parts, n_left_out = _compare_parts(compared[0].folder, rows, by, Resampling(n_resamples)) if by else ((), 0)
     values, resampled = rows.scores(Resampling(n_resamples))
     gains = [difference(values, resampled, k, 0, n_units=rows.rows.n_units) for k in range(1, len(compared))]
     p_values = correct_p_values(
@@ -619,11 +627,13 @@ def compare(runs: Runs, *, head: str = "", split: str = "", by: str = "", n_resa
     )
     settings = tuple(_settings_that_differ(compared[0], run) for run in compared[1:])
     tests = tuple(gains), tuple(p_values.tolist())
-    return Comparison(tuple(compared), rows.split, rows.metric, *tests, settings, by, parts)
+    return Comparison(tuple(compared), rows.split, rows.metric, *tests, settings, by, parts, n_left_out)
 
 
-def _compare_parts(run: RunFolder, rows: ComparedRows, by: str, resampling: Resampling) -> tuple[ComparedPart, ...]:
-    """Compare on the rows of every value of a column, in the order first seen; those with few rows are left out."""
+def _compare_parts(
+    run: RunFolder, rows: ComparedRows, by: str, resampling: Resampling
+) -> tuple[tuple[ComparedPart, ...], int]:
+    """Compare on the rows of every value of a column, in the order first seen; count the values that are left out."""
     from probes.runs.run_config import load_run_task  # reads data
 
     task = load_run_task(run.config)
@@ -642,11 +652,15 @@ def _compare_parts(run: RunFolder, rows: ComparedRows, by: str, resampling: Resa
         if part.rows.n_units < MIN_SPLIT_ROWS:
             continue
         scores, resampled = part.scores(resampling)
+        if not np.isfinite(scores).all():
+            continue
         gains = [difference(scores, resampled, k, 0, n_units=part.rows.n_units) for k in range(1, len(scores))]
         parts.append(ComparedPart(value, tuple(scores.tolist()), tuple(gains)))
     if not parts:
-        raise HeadError(f"no value of {by!r} has {MIN_SPLIT_ROWS} rows of {rows.split}; choose another column.")
-    return tuple(parts)
+        raise HeadError(
+            f"no value of {by!r} has {MIN_SPLIT_ROWS} units of {rows.split} and a score; choose another column."
+        )
+    return tuple(parts), len(places) - len(parts)
 
 
 def note_on_settings(first: RunFolder, second: RunFolder, head: str) -> str:

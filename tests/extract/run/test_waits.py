@@ -25,6 +25,7 @@ from extract.run.extraction import Extraction, Workers, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
+from extract.wiring.batch_proof import BatchProof
 from extract.wiring.states import pool_batch
 from tests.extract.pretended import spread
 from tests.extract.recorder import Recorder
@@ -271,8 +272,9 @@ def test_a_gpu_gives_what_the_cpu_does_and_is_not_waited_for(
             watching("warn", pump)(*args)
         seen.extend(each for each in caught if "synchroniz" in str(each.message))
 
-    for proof in ("prove_batches", "require_frozen"):  # proofs wait for what they compare
-        monkeypatch.setattr(extraction.Session, proof, watching("default", getattr(extraction.Session, proof)))
+    comparing = [(BatchProof, "_compute_again"), (BatchProof, "_require_equal"), (extraction.Session, "require_frozen")]
+    for owner, name in comparing:  # proofs wait for what they compare
+        monkeypatch.setattr(owner, name, watching("default", getattr(owner, name)))
     monkeypatch.setattr(extraction.Session, "_pump", strict)
     found = extract_latents(decoder, texts, spec=spec, folder=tmp_path / "gpu")
     # What transformers asks when it builds its masks is known; `error` in place of `warn` would stop there.

@@ -635,8 +635,13 @@ READ = [*POOLINGS.keys() - REBA, "token:1", "last:2", "role:text"]
 def test_contrast_takes_every_other_pooling(tmp_path: Path, pooling: str) -> None:
     options = SscOptions(files=str(write_triples(tmp_path / "t.jsonl")), pooling=pooling, layers=("block_02",))
     contrast = Contrast(pair_language().decoder, options)
-    loss = contrast.loss(contrast.gather([("a1 b1", "b1 a1 b1"), ("a2 b2", "b2 b2 a2")]))
+    batch = contrast.gather([("a1 b1", "b1 a1 b1"), ("a2 b2", "b2 b2 a2")])
+    loss = contrast.loss(batch)
     assert 0.0 < float(loss.detach()) < 5.0
+    plain = Contrast(contrast.decoder, replace(options, pooling="mean")).gather(
+        [("a1 b1", "b1 a1 b1"), ("a2 b2", "b2")]
+    )
+    assert (batch.n_tokens > plain.n_tokens + 5) is pooling.startswith("echo")  # written twice
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_and_is_named(tmp_path: Path) -> None:

@@ -204,7 +204,15 @@ def test_an_unknown_task_to_exclude_has_a_near_match() -> None:
         read_excluded(["stsbb"])
 
 
-def test_a_corpus_that_is_excluded_says_how_many_texts_were(tmp_path: Path) -> None:
+def test_a_folder_of_the_data_can_be_excluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "judged").mkdir()
+    write_lines(tmp_path / "judged" / "a.txt", n=3)
+    monkeypatch.setenv("ICECORE_DATA", str(tmp_path))
+    monkeypatch.chdir("/")
+    assert len(read_excluded(["judged"]).sources["judged"]) == 3
+
+
+def test_a_corpus_that_is_excluded_is_a_sentence(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.txt", n=6)
-    with pytest.raises(TaskError, match=r"holds no text of at least 8 tokens, once 6 are excluded; give another file"):
+    with pytest.raises(TaskError, match=r"holds no text of at least 8 tokens that is not excluded; give another file"):
         read(CorpusPart(str(path)), excluded=read_excluded([str(path)]))

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ import yaml
 
 from extract.errors import HeadError, UnknownNameError
 from probes.cli.main import main
-from probes.metrics.bootstrap import Resampling, difference, paired_scores
+from probes.metrics.bootstrap import Difference, Resampling, difference, paired_scores
 from probes.metrics.prediction_metrics import count_tag_spans, score_spans
 from probes.report.predictions import SCORED
-from probes.runs.compare import compare
+from probes.runs.compare import ComparedPart, Comparison, compare
 from tests.probes.finished_run import Finished
 
 pytestmark = pytest.mark.long
@@ -247,7 +248,9 @@ def test_rows_of_every_value_are_compared_apart(
         assert gain.low <= gain.value <= gain.high
     [_, sentence] = found.verdicts()
     n_above = sum(part.differences[0].value > 0 for part in found.parts)
-    assert sentence.startswith(f"By source, backward-1 has more than causal on {n_above} of 2 values, for certain on ")
+    said = f"By source, backward-1 has more than causal on {n_above} of 2 values, for certain on none (intervals"
+    assert sentence.startswith(said)  # of so few rows nothing is
+    assert found.notes()[-1] == "1 value of source left out: fewer than 8 units, or no score."
     out = tmp_path / "out"
     assert main(["compare", *map(str, two_with_sources), "--by", "source", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
@@ -255,13 +258,13 @@ def test_rows_of_every_value_are_compared_apart(
     assert max(len(line) for line in shown.splitlines() if line.startswith("  ")) <= 80
     assert "| source | run | units | the first | score |" in (out / "comparison.md").read_text(encoding="utf-8")
     with (out / "parts.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["source"] for row in csv.DictReader(file)] == ["news", "news", "film", "film"]
+        assert [row["value"] for row in csv.DictReader(file)] == ["news", "news", "film", "film"]
 
 
 def test_groups_need_a_column_with_rows_that_are_those_of_the_run(two_with_sources: tuple[Path, Path]) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown column of tiny-pairs 'sorce': did you mean 'source'"):
         compare(two_with_sources, by="sorce")
-    with pytest.raises(HeadError, match=r"no value of 'sentence1' has 8 rows of test; choose another column"):
+    with pytest.raises(HeadError, match=r"no value of 'sentence1' has 8 units of test and a score; choose another"):
         compare(two_with_sources, by="sentence1")
     table = two_with_sources[0].parents[1] / "pairs.tsv"
     before = table.read_text(encoding="utf-8")
@@ -271,3 +274,15 @@ def test_groups_need_a_column_with_rows_that_are_those_of_the_run(two_with_sourc
             compare(two_with_sources, by="source")
     finally:
         table.write_text(before, encoding="utf-8")
+
+
+def test_a_group_of_many_rows_can_be_certain() -> None:
+    sure, few, lost = (Difference(0.2, 0.1, 0.3, 40), Difference(0.2, 0.1, 0.3, 20), Difference(-0.2, -0.3, -0.1, 40))
+    parts = tuple(ComparedPart(name, (0.5, 0.7), (gap,)) for name, gap in (("a", sure), ("b", few), ("c", lost)))
+    runs: Any = (SimpleNamespace(label="one"), SimpleNamespace(label="two"))
+    comparison = Comparison(runs, "test", "pearson", (sure,), (0.01,), ({},), "source", parts)
+    assert comparison._part_verdict(0) == (
+        "By source, two has more than one on 2 of 3 values, for certain on a, and less for certain on c (intervals not "
+        "corrected for their number)"
+    )
+    assert list(comparison.part_table["value"]) == ["a", "a", "b", "b", "c", "c"]
