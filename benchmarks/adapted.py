@@ -101,7 +101,11 @@ def measure(study: Path, system: str, parts: list[str], decoder: str) -> None:
     _, layers = SHAPES[_stem(decoder)]
     adapted = ["--decoder.adapter", str(adapter)] if is_adapted else []
     for task, (run, _) in TASKS.items():
-        if task in parts and (Path(os.environ.get("ICECORE_DATA", "")) / task).is_dir():
+        if task not in parts:
+            continue
+        if not (Path(os.environ.get("ICECORE_DATA", "nowhere")) / task).is_dir():
+            print(f"{task} is left out: it is not in $ICECORE_DATA", flush=True)
+        else:
             where = ["--name", f"{system}-{task}", "--runs", str(study / "runs"), "--caches", str(study / "caches")]
             under = ["--decoder.name", decoder, "--extraction.plan", plan_of(system, decoder), *adapted]
             _icecore("run", *run, *where, *under, *["--extraction.layers", layers] * (task in WORDS))
@@ -157,19 +161,10 @@ def _adapter(study: Path, name: str) -> dict[str, Any]:
     path = study / "adapters" / name / RECORD
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
-        keys = (
-            "plan",
-            "objectives",
-            "steps",
-            "dropped",
-            "best_step",
-            "held_out",
-            "tokens",
-            "tokens_per_second",
-            "seconds",
-        )
+        made = ("plan", "objectives", "steps", "dropped", "best_step", "held_out")
+        cost = ("tokens", "tokens_per_second", "seconds", "versions")
         asked = {key: record["config"][key] for key in ("seed", "phases", "lora", "training")}
-        return {**asked, **{key: record[key] for key in keys}, "versions": record["versions"]}
+        return {**asked, **{key: record[key] for key in (*made, *cost)}}
     config = read_command(find_command("adapt"), ADAPTERS[name]).config
     settings = {key: asdict(config)[key] for key in ("plan", "seed", "phases", "lora", "training")}
     return settings | {"objectives": [name for name in OBJECTIVES if name in config.used], "steps": config.steps}

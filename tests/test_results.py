@@ -118,7 +118,7 @@ def abilities(decoder: str) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 def probes(decoder: str) -> dict[tuple[str, str], dict[str, Any]]:
     tasks = {name: rows for name, rows in read_results(f"adapted-{decoder}")["tasks"].items() if rows}
-    firsts = {found[0]["run"] for found in tasks.values()}
+    firsts = {rows[0]["run"] for rows in tasks.values()}
     assert firsts == {"nosink"}, "the best plan without training is the reference"
     heads = {name: name.split()[-1] if name.startswith("stsb") else name for name in tasks}
     return {(row["run"], heads[name]): row for name, rows in tasks.items() for row in rows}
@@ -135,32 +135,32 @@ def fall(ends: list[float], times: float = 1) -> str:
 
 
 def test_the_page_says_what_adapters_changed() -> None:
-    page, found, spans = _unwrapped("docs/results.md"), abilities("smollm2"), "infilling-perplexity"
-    both = [found[f"wiki-{seed}", spans, "hybrid"]["value"] for seed in range(3)]
-    one = found["causal", spans, "causal"]["value"]
+    page, rows, spans = _unwrapped("docs/results.md"), abilities("smollm2"), "infilling-perplexity"
+    both = [rows[f"wiki-{seed}", spans, "hybrid"]["value"] for seed in range(3)]
+    one = rows["causal", spans, "causal"]["value"]
     assert f"{min(both):.1f} to {max(both):.1f} over three seeds against {one:.1f} (MAGNET" in page
-    assert f"perplexity of spans fell by {fall(found['wiki-0', spans, 'causal']['difference'])} too" in page
-    adds = [-found[f"wiki-{seed}", spans, "hybrid"]["over_own_causal"][0] for seed in range(3)]
+    assert f"perplexity of spans fell by {fall(rows['wiki-0', spans, 'causal']['difference'])} too" in page
+    adds = [-rows[f"wiki-{seed}", spans, "hybrid"]["over_own_causal"][0] for seed in range(3)]
     assert f"both sides add {min(adds):.1f} to {max(adds):.1f} to it" in page
-    rises = [100 * found[f"wiki-{seed}", "rep-4", "causal"]["difference"][0] for seed in range(3)]
+    rises = [100 * rows[f"wiki-{seed}", "rep-4", "causal"]["difference"][0] for seed in range(3)]
     assert f"Rep-4 rose by {min(rises):.0f} to {max(rises):.0f} points." in page
-    assert f"Without `msg` SmolLM2 reaches only {found['mntp', spans, 'hybrid']['value']:.1f} with both sides." in page
-    repeated = 100 * found["mtp", "rep-4", "causal"]["value"]
-    assert f"({found['mtp', spans, 'causal']['value']:.1f} and {repeated:.1f})" in page
-    both, one = (found["all", spans, plan]["value"] - found["mntp-msg", spans, plan]["value"] for plan in PLANS)
+    assert f"Without `msg` SmolLM2 reaches only {rows['mntp', spans, 'hybrid']['value']:.1f} with both sides." in page
+    repeated = 100 * rows["mtp", "rep-4", "causal"]["value"]
+    assert f"({rows['mtp', spans, 'causal']['value']:.1f} and {repeated:.1f})" in page
+    both, one = (rows["all", spans, plan]["value"] - rows["mntp-msg", spans, plan]["value"] for plan in PLANS)
     assert f"`sscl` costs {both:.1f} with both sides and {one:.1f} with one." in page
-    found = abilities("gemma")
-    one, other = found["causal", spans, "causal"]["value"], found["wiki-0", spans, "hybrid"]["value"]
+    rows = abilities("gemma")
+    one, other = rows["causal", spans, "causal"]["value"], rows["wiki-0", spans, "hybrid"]["value"]
     assert f"Gemma had {one:.1f} with one side and has {other:.1f} with both: it gains nothing" in page
-    assert f"its Rep-4 fell by {fall(found['wiki-0', 'rep-4', 'causal']['difference'], 100)}." in page
+    assert f"its Rep-4 fell by {fall(rows['wiki-0', 'rep-4', 'causal']['difference'], 100)}." in page
 
 
 def test_the_page_says_what_adapters_changed_for_probes() -> None:
-    page, found = _unwrapped("docs/results.md"), probes("smollm2")
-    cosines, head = found["all", "layer-cosine"], found["all", "siamese-cosine"]
+    page, rows = _unwrapped("docs/results.md"), probes("smollm2")
+    cosines, head = rows["all", "layer-cosine"], rows["all", "siamese-cosine"]
     assert f"cosines {gain(cosines)}, the siamese head {gain(head)}. By source" in page
     assert max(cosines["p_value"], head["p_value"]) < 0.05
-    without, tied = found["mntp-msg", "layer-cosine"], found["mntp-msg", "siamese-cosine"]
+    without, tied = rows["mntp-msg", "layer-cosine"], rows["mntp-msg", "siamese-cosine"]
     assert f"cosines, which lose {-100 * without['difference']:.1f} on SmolLM2" in page
     assert without["high"] < 0
     assert tied["p_value"] > 0.05
@@ -171,7 +171,7 @@ def test_the_page_says_what_adapters_changed_for_probes() -> None:
     assert len(sure) == 1
     assert f"lose {fall(sources['headlines'], 100)} on headlines" in page
     gemma, speech = probes("gemma"), "ud-ewt token-classifier"
-    words = f"gain {gain(found['wiki-0', speech])} on SmolLM2 and {gain(gemma['wiki-0', speech])} on Gemma"
+    words = f"gain {gain(rows['wiki-0', speech])} on SmolLM2 and {gain(gemma['wiki-0', speech])} on Gemma"
     assert f"Parts of speech {words}." in page
     assert f"Entities gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
     assert all(row["p_value"] < 0.05 for (run, name), row in gemma.items() if run in ("bidirectional", "wiki-0"))

@@ -252,7 +252,7 @@ class Objectives:
     @property
     def masks(self) -> dict[str, str]:
         """The token that stands for hidden ones, by the name of the objective."""
-        tokenizer: Any = self.language.decoder.tokenizer
+        tokenizer = self.language.decoder.tokenizer
         hiding = [objective for objective in self.marking if isinstance(objective, MaskedTokens)]
         return {objective.name: str(tokenizer.convert_ids_to_tokens(objective.mask_id)) for objective in hiding}
 

@@ -685,10 +685,11 @@ def read_text_rows(
             f"{options.batch}, and 2. Give more rows, or lower objectives.sscl.batch."
         )
     weights = np.ones(1) if options.files else np.array([part.weight for part in corpus])
-    if len({part_of[row] for row in trained}) < len(weights):
+    if empty := {*range(len(weights))} - {part_of[row] for row in trained}:
+        part = corpus[min(empty)]
         raise TaskError(
-            f"sscl has nothing to train on of a corpus once {held_out} rows are held out; give more texts, or lower "
-            "training.held_out."
+            f"sscl has nothing of its own to train on of the corpus {part.corpus or Path(part.files).name!r} once "
+            f"{held_out} rows are held out; give more texts, or lower training.held_out."
         )
     shares = weights / weights.sum()
 

@@ -519,7 +519,7 @@ class Comparison:
     def parts_to_screen(self) -> ScreenTable:
         """Lay the groups of rows out for a terminal of 80 characters; one further run needs no column of its own."""
         titles, rows = self._part_rows()
-        kept = [place for place, title in enumerate(titles) if title != "run" or len(self.runs) > 2]
+        kept = [place for place in range(len(titles)) if place != 1 or len(self.runs) > 2]
         table = ScreenTable(title=f"{metric_label(self.metric)} x 100 by {self.by}", box=SIMPLE, padding=(0, 1))
         for place in kept:
             table.add_column(titles[place], justify="left" if place < 2 else "right", overflow="fold")

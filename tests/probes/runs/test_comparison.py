@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,8 +232,8 @@ def two_with_sources(finished: Finished, tmp_path_factory: pytest.TempPathFactor
 def test_rows_of_every_value_are_compared_apart(
     two_with_sources: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = compare(two_with_sources, head="layer-cosine", by="source", n_resamples=200)
-    assert [part.value for part in found.parts] == ["news", "film"]  # `rare` has too few rows
+    comparison = compare(two_with_sources, head="layer-cosine", by="source", n_resamples=200)
+    assert [part.value for part in comparison.parts] == ["news", "film"]  # `rare` has too few rows
     predicted = []
     for folder in two_with_sources:
         with (folder / SCORED).open(encoding="utf-8", newline="") as file:
@@ -240,17 +241,17 @@ def test_rows_of_every_value_are_compared_apart(
         predicted.append([float(row["layer-cosine:1"]) for row in test])
     with (two_with_sources[0] / "predictions.csv").open(encoding="utf-8", newline="") as file:
         gold = [float(row["gold"]) for row in csv.DictReader(file) if row["split"] == "test"]
-    for part, kept in zip(found.parts, (slice(0, 29, 2), slice(1, 29, 2)), strict=True):
+    for part, kept in zip(comparison.parts, (slice(0, 29, 2), slice(1, 29, 2)), strict=True):
         scores = [np.corrcoef(gold[kept], system[kept])[0, 1] for system in predicted]
         assert part.scores == pytest.approx(scores, abs=1e-6)
         [gain] = part.differences
         assert gain.value == pytest.approx(scores[1] - scores[0], abs=1e-6)
         assert gain.low <= gain.value <= gain.high
-    [_, sentence] = found.verdicts()
-    n_above = sum(part.differences[0].value > 0 for part in found.parts)
+    [_, sentence] = comparison.verdicts()
+    n_above = sum(part.differences[0].value > 0 for part in comparison.parts)
     said = f"By source, backward-1 has more than causal on {n_above} of 2 values, for certain on none (intervals"
     assert sentence.startswith(said)  # of so few rows nothing is
-    assert found.notes()[-1] == "1 value of source left out: fewer than 8 units, or no score."
+    assert comparison.notes()[-1] == "1 value of source left out: fewer than 8 units, or no score."
     out = tmp_path / "out"
     assert main(["compare", *map(str, two_with_sources), "--by", "source", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
@@ -286,3 +287,7 @@ def test_a_group_of_many_rows_can_be_certain() -> None:
         "corrected for their number)"
     )
     assert list(comparison.part_table["value"]) == ["a", "a", "b", "b", "c", "c"]
+    assert len(comparison.parts_to_screen().columns) == 6
+    more: Any = (*runs, SimpleNamespace(label="three"))
+    three = replace(comparison, runs=more, parts=())
+    assert [column.header for column in three.parts_to_screen().columns][:2] == ["source", "run"]
