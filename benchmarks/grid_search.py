@@ -20,10 +20,10 @@ from benchmarks.machine import describe_machine
 from extract.errors import ConfigError
 from probes.data.task import Task
 from probes.runs.config_file import as_config
-from probes.runs.grid import Grid, grid_of
+from probes.runs.grid import Grid, grid_of, load_tasks
 from probes.runs.grid_search import Search, Trial, search_points
 from probes.runs.sweep_caches import Grown, PointCaches
-from probes.runs.sweep_run import SearchedGrid, load_tasks, slots_of
+from probes.runs.sweep_run import SearchedGrid, slots_of
 from probes.runs.watcher import Watcher
 
 DECODER = "smollm2-135m-instruct"

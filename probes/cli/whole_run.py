@@ -59,12 +59,12 @@ def sweep_command(args: SweepArgs) -> int:
         args.config.check_heads()
         sys.stdout.write("".join(f"{point.plan.text if grid.is_of_plans else point.label}\n" for point in grid.points))
         return 0
-    if grid.is_of_plans and not (strategy or args.reference or grid.choose_by != "rows"):
-        finished = find_finished(args.config, [point.plan.text for point in grid.points], test=args.test)
-        if finished is not None:
-            watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
-            _show_plans(finished.path, read_plans(finished.values))
-            return 0
+    search = {"search": strategy, "budget": budget} if strategy else {}
+    finished = find_finished(args.config, grid, test=args.test, removes=args.remove_decoders, **search)
+    if finished is not None:
+        watcher.say(f"{finished.path} is finished, and nothing that decides it has changed: nothing is computed")
+        _show_plans(finished.path, read_plans(finished.values))
+        return 0
     with stop_signals(leave_at_once):
         from probes.runs.sweep_run import run_grid, search_grid
 

@@ -22,9 +22,9 @@ from extract.decoders.decoder_spec import DecoderSpec, MergePart, read_recorded_
 from extract.decoders.fetch import list_decoder_files
 from extract.errors import CacheError, ConfigError, HeadError, IcecoreError, first_line, looked_in, printable
 from extract.files import digest_json, read_file, refuse_links, write_file
-from extract.inputs.template import InputTemplate
+from extract.inputs.template import DEFAULTS, InputTemplate
 from extract.poolings.pooling_table import RebaOptions
-from extract.records import Values, as_given, load_yaml, to_plain
+from extract.records import Values, as_given, given, load_yaml, to_plain
 from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.manifest import Manifest, Plain, describe_views, differences, flatten
 from probes.data.task import ROW, Task
@@ -46,6 +46,7 @@ from probes.report.scores import (
     read_run,
     seal_scores,
 )
+from probes.runs.grid import Grid, load_tasks
 from probes.runs.run_config import (
     ConfigPaths,
     PretrainingSpec,
@@ -109,8 +110,13 @@ def open_folder(
     return folder
 
 
-def name_sweep(config: RunConfig, what: str, settings: Mapping[str, object]) -> tuple[str, Plain]:
-    """Name the folder of a `sweep` or a `search`, and add the settings that the configuration does not hold."""
+def name_sweep(config: RunConfig, grid: Grid, **search: object) -> tuple[str, Plain]:
+    """Name the folder of a sweep, or of a `search`, and add the settings that the configuration does not hold."""
+    what = SEARCH if search else SWEEP
+    settings, template = grid.settings(**search), config.extraction.template
+    typed = {key: getattr(template, key) for key in given(template) if getattr(template, key) == DEFAULTS[key]}
+    if typed and isinstance(section := settings.get("sweep"), dict):  # which no template of a point decides
+        section["typed"] = typed
     return f"{config.name.removesuffix(f'-{what}')}-{what}", {**config.to_dict(), **settings}
 
 
@@ -456,9 +462,10 @@ def _tuples(values: Values) -> Plain:
 
 # --- The stamp of a finished run: digests of what decided it, and the state of its files; loads no torch ---
 #
-# `icecore run` finds a finished run by its stamp instead of computing it again. Whatever is not known without computing
-# (code of the user's own, a decoder at the hub, pretraining, latents that were handed over) leaves no stamp, and any
-# difference counts as a change: then the run goes the whole way, where every part decides by itself what is reused.
+# `icecore run` and `icecore sweep` find what is finished by its stamp instead of computing it again. Whatever is not
+# known without computing (code of the user's own, a decoder at the hub, pretraining, latents that were handed over)
+# leaves no stamp, and any difference counts as a change: then the run goes the whole way, where every part decides by
+# itself what is reused. A checkpoint that a sweep fetched and removed again is known by its revision.
 
 
 STAMP, SWEEP, SEARCH = "stamp.json", "sweep", "search"
@@ -484,34 +491,41 @@ class Inputs:
     """State of the files of the decoder and of its adapters."""
 
 
-def describe_inputs(config: RunConfig, *beside: str) -> Inputs | None:
-    """Digest what decides a run, or a sweep with what is set beside its configuration; None where it is not known."""
-    files = _decoder_files(config.decoder)
-    if files is None or registry.ADDED or config.pretraining.corpus:
+def describe_inputs(
+    config: RunConfig, grid: Grid | None = None, *, test: str = "", removes: bool = False, **search: object
+) -> Inputs | None:
+    """Digest what decides a run, or a sweep or search over the points of a grid; None where it is not known.
+
+    With `removes`, decoders at the hub that name a revision are known by it.
+    """
+    configs = [point.config for point in grid.points] if grid else [config]
+    decoders = {digest_json(to_plain(one.decoder)): one.decoder for one in configs}
+    files = [_decoder_files(decoder, removes=removes) for decoder in decoders.values()]
+    if any(listed is None for listed in files) or registry.ADDED or any(one.pretraining.corpus for one in configs):
         return None
-    templates = [view.template.to_dict() for view in config.extraction.readings.values()]
-    settings = {**config.to_dict(), "template": templates if config.views else templates[0]}
+    settings = {**name_sweep(config, grid, **search)[1], "test": test} if grid else config.to_dict()
+    templates = [view.template.to_dict() for one in configs for view in one.extraction.readings.values()]
+    settings["template"] = [json.loads(text) for text in dict.fromkeys(json.dumps(part) for part in templates)]
     for key in ("caches", "runs", "name"):  # where it goes; the state of what is there is compared by itself
         del settings[key]
-    settings |= {"beside": list(beside)} if beside else {}
     devices = [*sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))), *map(os.environ.get, DEVICE_VARIABLES)]
     return Inputs(
         config=digest_json(without_absolute_paths(to_plain(settings))),
         code=digest_code(),
         packages=digest_json(list(package_versions())),
         machine=digest_json([sys.platform, platform.machine(), *devices]),
-        decoder=digest_json(_states(files, Path("/"))),
+        decoder=digest_json(_states((path for listed in files for path in listed or ()), Path("/"))),
     )
 
 
 def write_stamp(
-    folder: Path, inputs: Inputs, *, task: Task, caches: Sequence["LatentCache"], cache_id: str | None = None
+    folder: Path, inputs: Inputs, *, tasks: Iterable[Task], caches: Sequence["LatentCache"], cache_id: str | None = None
 ) -> None:
     """Write the stamp of a run that has just ended; its folder is that of the cache `cache_id`, or of the first."""
     values = {
         "schema": SCHEMA,
         "inputs": asdict(inputs),
-        "rows": _digest_rows(task),
+        "rows": _digest_rows(tasks),
         "cache": caches[0].manifest.id if cache_id is None else cache_id,
         "caches": _states((path for cache in caches for path in cache.files), folder),
         "files": _states(_files_of(folder), folder),
@@ -519,14 +533,16 @@ def write_stamp(
     write_file(folder / STAMP, json.dumps(values, indent=1) + "\n")
 
 
-def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "") -> RunFolder | None:
-    """Find the folder of a finished run of a configuration, or of a sweep over plans, of which nothing has changed."""
+def find_finished(
+    config: RunConfig, grid: Grid | None = None, *, test: str = "", removes: bool = False, **search: object
+) -> RunFolder | None:
+    """Find the folder of a finished run of a configuration, or of a sweep or search, of which nothing has changed."""
     try:
         paths = sorted(path for path in Path(config.runs).iterdir() if path.name.startswith(config.name))
     except OSError:
         return None
     stamps = [(path, stamp) for path in paths if (stamp := _read_stamp(path / STAMP))]
-    inputs = describe_inputs(config, *((SWEEP, test) if plans else ())) if stamps else None
+    inputs = describe_inputs(config, grid, test=test, removes=removes, **search) if stamps else None
     stamps = [
         (folder, stamp)
         for folder, stamp in stamps
@@ -534,16 +550,16 @@ def find_finished(config: RunConfig, plans: Sequence[str] = (), *, test: str = "
     ]
     if not stamps:
         return None
-    task = load_run_task(config)
-    name, settings = name_sweep(config, SWEEP, {"plans": list(plans)}) if plans else (config.name, config.to_dict())
-    if not plans:
-        settings["task"]["options"] = {**config.task.options, **task.inferred_options()}
-    rows = _digest_rows(task)
+    tasks = list(load_tasks(grid).values()) if grid else [load_run_task(config)]
+    name, settings = name_sweep(config, grid, **search) if grid else (config.name, config.to_dict())
+    if not grid:
+        settings["task"]["options"] = {**config.task.options, **tasks[0].inferred_options()}
+    rows = _digest_rows(tasks)
     for folder, stamp in stamps:
         if stamp["rows"] == rows and choose_folder(config.runs, name, settings, stamp["cache"]) == folder:
             run = RunFolder(folder)
             try:
-                run.values if plans else run.scores  # noqa: B018 - read and checked
+                run.values if grid else run.scores  # noqa: B018 - read and checked
             except IcecoreError:
                 return None
             return run
@@ -582,10 +598,12 @@ def _states(files: Iterable[Path], start: Path) -> States:
     return states
 
 
-def _decoder_files(spec: DecoderSpec) -> list[Path] | None:
+def _decoder_files(spec: DecoderSpec, *, removes: bool = False) -> list[Path] | None:
     """List the files of a decoder and of its adapters; None where they are not known."""
     names = [part.name for part in spec.merge] or [spec.name]
     listed = [list_decoder_files(name) for name in names]
+    if removes and spec.revision and not spec.merge and "/" in spec.name and not exists(spec.name):
+        listed = [[]]
     for adapter in (*spec.adapters, *(adapter for part in spec.merge for adapter in part.adapters)):
         folder = Path(adapter).expanduser()
         listed.append(_files_of(folder) or None if folder.is_dir() else None)
@@ -593,7 +611,10 @@ def _decoder_files(spec: DecoderSpec) -> list[Path] | None:
     return None if any(paths is None for paths in listed) else files
 
 
-def _digest_rows(task: Task) -> str:
-    """Digest all that a run reads of its task."""
-    places = [list(rows[ROW]) for rows in task.splits.values() if ROW in rows.column_names]
-    return digest_json(json.loads(json.dumps([task.describe().to_plain(), task.inferred_options(), places])))
+def _digest_rows(tasks: Iterable[Task]) -> str:
+    """Digest all that a run reads of its tasks."""
+    parts = []
+    for task in {id(task): task for task in tasks}.values():
+        places = [list(rows[ROW]) for rows in task.splits.values() if ROW in rows.column_names]
+        parts.append([task.describe().to_plain(), task.inferred_options(), places])
+    return digest_json(json.loads(json.dumps(parts)))

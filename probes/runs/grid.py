@@ -14,14 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from extract.decoders.decoder_spec import DecoderSpec, short_name
+from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, short_name
 from extract.errors import ConfigError, DecoderError, IcecoreError, UsageError, first_line, unknown_name
+from extract.files import digest_json
 from extract.masks.mask_plan import CAUSAL, MaskPlan
 from extract.records import given, to_plain
 from extract.registry import PLACE, allow_code
+from probes.data.task import Task
+from probes.fitting.fit_options import find_protocol
 from probes.report.scores import label_of
 from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
-from probes.runs.run_config import RunConfig
+from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.task_kinds import KINDS
 
 PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
@@ -144,6 +147,21 @@ class Grid:
         listed = {} if points == whole else {"points": points}
         chosen = {"reference": dict(self.reference), "choose_on": self.choose_on, **by}
         return {"sweep": {"over": over, **listed, **chosen, **search}}
+
+
+def load_tasks(grid: Grid) -> dict[str, Task]:
+    """Load the task of every point by its label, each task once."""
+    loaded: dict[str, Task] = {}
+    tasks = {}
+    for point in grid.points:
+        config = point.config
+        changes = bool(find_protocol(config.protocol).cut)  # which may read the tokenizer
+        beside = [plain_decoder(config.decoder), config.extraction.template.settings()] if changes else []
+        key = digest_json([to_plain(config.task), config.protocol, beside])
+        if key not in loaded:
+            loaded[key] = load_run_task(config)
+        tasks[point.label] = loaded[key]
+    return tasks
 
 
 def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:

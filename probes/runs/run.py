@@ -348,7 +348,7 @@ def _run(
     )
     write_run(folder, scores, task, kind.report, formats=config.figures)
     if inputs is not None:
-        write_stamp(folder, inputs, task=task, caches=[cache, *([documents] if documents else [])])
+        write_stamp(folder, inputs, tasks=[task], caches=[cache, *([documents] if documents else [])])
     finished = RunFolder(folder)
     vars(finished)["scores"] = scores  # with the predictions, which the file lacks
     run_result = LoadedRun(finished, decoder=decoder)

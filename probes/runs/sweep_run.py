@@ -12,21 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from extract.decoders.decoder import read_n_blocks
-from extract.decoders.decoder_spec import plain_decoder
 from extract.decoders.fetch import is_fetched, remove_fetched
 from extract.errors import CodeError, ConfigError, IcecoreError, first_line, unknown_name
-from extract.files import digest_json
-from extract.inputs.template import DEFAULTS
-from extract.records import given, to_plain
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
 from probes.data.task import MIN_SPLIT_ROWS, Task
-from probes.fitting.fit_options import find_protocol
 from probes.report.scores import PlansScores, SearchCost, SearchTrial
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
-from probes.runs.folder import SEARCH, SWEEP, describe_inputs, name_sweep, open_folder, write_stamp
-from probes.runs.grid import BUDGET, Grid, Point, grid_of, read_search
+from probes.runs.folder import Inputs, describe_inputs, name_sweep, open_folder, write_stamp
+from probes.runs.grid import BUDGET, Grid, Point, grid_of, load_tasks, read_search
 from probes.runs.grid_search import (
     FEWEST_ROWS,
     STRATEGIES,
@@ -42,7 +37,7 @@ from probes.runs.grid_search import (
     search_points,
 )
 from probes.runs.run import RunResult, check_heads
-from probes.runs.run_config import RunConfig, describe_sources, load_run_task
+from probes.runs.run_config import RunConfig, describe_sources
 from probes.runs.sweep_caches import Grown, PointCaches, find_families, keeps_rows, obtain_point_caches
 from probes.runs.sweep_points import (
     Sweep,
@@ -129,19 +124,23 @@ def run_grid(
     """
     if test not in TEST_READS:
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the points that test is read for.")
-    is_plain = grid.is_of_plans and grid.choose_by == "rows" and grid.has_default_reference
-    inputs = describe_inputs(config, SWEEP, test) if is_plain else None
+    inputs = describe_inputs(config, grid, test=test, removes=removes_decoders)
     tasks = _load_checked(grid, test)
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     caches = obtain_point_caches(grid, tasks, watcher=watcher, removes=removes_decoders)
     folder = open_sweep_folder(config, grid)
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on)
     scores = sweep.run(reads_all=test == "all", command=command)
-    first = tasks[grid.points[0].label]
-    write_plans(folder, scores, KINDS[first.kind].report, formats=config.figures)
-    if inputs is not None and not caches.failed:  # what failed is tried again
-        write_stamp(folder, inputs, task=first, caches=list(caches.of.values()), cache_id="")
-    return RunResult(folder, scores)
+    return _finish(sweep, scores, inputs)
+
+
+def _finish(sweep: Sweep, scores: PlansScores, inputs: Inputs | None) -> RunResult[PlansScores]:
+    """Write the report of a sweep or search, and its stamp unless a point failed, which is tried again."""
+    task, caches = sweep.tasks[sweep.grid.points[0].label], sweep.caches
+    write_plans(sweep.folder, scores, KINDS[task.kind].report, formats=sweep.config.figures)
+    if inputs is not None and not caches.failed:
+        write_stamp(sweep.folder, inputs, tasks=sweep.tasks.values(), caches=list(caches.of.values()), cache_id="")
+    return RunResult(sweep.folder, scores)
 
 
 def _load_checked(grid: Grid, test: str) -> dict[str, Task]:
@@ -193,6 +192,7 @@ def search_grid(
         )
     if grid.choose_by == "sources":
         raise ConfigError("choose_by is 'sources', which few rows of a search cannot tell; leave one of the two out.")
+    inputs = describe_inputs(config, grid, test=test, removes=removes_decoders, search=strategy, budget=budget)
     tasks, grown = _load_checked(grid, test), Grown()
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
@@ -212,10 +212,9 @@ def search_grid(
     cost = describe_search(search, space, strategy=strategy, budget=budget, by=searched.by)
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
     scores = sweep.run(reads_all=False, command=command)
-    write_plans(folder, scores, KINDS[tasks[grid.points[0].label].kind].report, formats=config.figures)
     for spec in grown.fetched:
         watcher.say(remove_fetched(spec.name, spec.revision))
-    return RunResult(folder, scores)
+    return _finish(sweep, scores, inputs)
 
 
 @dataclass
@@ -378,27 +377,8 @@ def describe_search(search: Search, space: SearchSpace, *, strategy: str, budget
 
 def open_sweep_folder(config: RunConfig, grid: Grid, **search: object) -> Path:
     """Open the folder of a sweep or search, whose config.yaml holds the grid beside the configuration."""
-    settings, template = grid.settings(**search), config.extraction.template
-    typed = {key: getattr(template, key) for key in given(template) if getattr(template, key) == DEFAULTS[key]}
-    if typed and isinstance(section := settings.get("sweep"), dict):  # which no template of a point decides
-        section["typed"] = typed
-    name, values = name_sweep(config, SEARCH if search else SWEEP, settings)
-    return open_folder(config.runs, name, values, sources=describe_sources(config))
-
-
-def load_tasks(grid: Grid) -> dict[str, Task]:
-    """Load the task of every point by its label, each task once."""
-    loaded: dict[str, Task] = {}
-    tasks = {}
-    for point in grid.points:
-        config = point.config
-        changes = bool(find_protocol(config.protocol).cut)  # which may read the tokenizer
-        beside = [plain_decoder(config.decoder), config.extraction.template.settings()] if changes else []
-        key = digest_json([to_plain(config.task), config.protocol, beside])
-        if key not in loaded:
-            loaded[key] = load_run_task(config)
-        tasks[point.label] = loaded[key]
-    return tasks
+    name, settings = name_sweep(config, grid, **search)
+    return open_folder(config.runs, name, settings, sources=describe_sources(config))
 
 
 def find_choice_task(grid: Grid, tasks: Mapping[str, Task]) -> str:

@@ -14,11 +14,13 @@ import pytest
 import yaml
 
 from extract import registry
+from extract.masks.mask_plan import parse_plan
 from probes.cli.main import main
 from probes.report.predictions import digest_code
 from probes.runs import folder as run_stamp
 from probes.runs.config_file import read_config
 from probes.runs.folder import STAMP, describe_inputs, find_finished
+from probes.runs.grid import grid_of, plan_grid
 from tests.probes.worded_classes import write_worded_classes
 
 SAME = "nothing is computed"
@@ -220,8 +222,60 @@ def test_a_finished_sweep_is_found_without_torch_and_another_one_is_computed(the
     assert {path: path.stat().st_mtime_ns for path in (there / "runs/r-sweep").rglob("*") if path.is_file()} == before
     assert find() == Path("runs/r")
     config = read_config([], file="config.yaml", checks_heads=False)
-    assert find_finished(config, ["causal", "backward"], test="chosen") is not None
-    assert find_finished(config, ["causal", "backward"], test="all") is None
-    assert find_finished(config, ["causal"], test="chosen") is None
+    plans = plan_grid(config, list(map(parse_plan, ("causal", "backward"))))
+    assert find_finished(config, plans, test="chosen") is not None
+    assert find_finished(config, plans, test="all") is None
+    assert find_finished(config, plan_grid(config, [parse_plan("causal")]), test="chosen") is None
     next((there / "runs/r-sweep").rglob("head.json")).unlink()
-    assert find_finished(config, ["causal", "backward"], test="chosen") is None
+    assert find_finished(config, plans, test="chosen") is None
+
+
+OVER = ("--over", "encoder", "--over", "plan=causal,backward")
+SECTION = {"over": {"encoder": {"plain": {}, "last": {"poolings": ["last"]}}}}
+
+
+def write_encoders(path: Path, section: object = SECTION) -> None:
+    config = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**config, "name": "g", "sweep": section}, sort_keys=False), encoding="utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [[], ["--search", "halving", "--budget", "0.9"]], ids=["sweep", "search"])
+def test_a_finished_grid_of_any_axes_is_found_and_another_one_is_computed(
+    how: list[str], there: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def computes(*options: str) -> bool:
+        assert main(["sweep", "encoders.yaml", *OVER, *how, *options]) == 0
+        return SAME not in capfd.readouterr().err
+
+    write_encoders(there / "encoders.yaml")
+    assert computes()
+    assert not computes()
+    assert computes("--reference", "encoder=last")
+    assert computes("--over", "heads.logistic-probe.Cs=[1.0],[0.1]")
+    write_encoders(there / "encoders.yaml", {"over": {"encoder": {"plain": {}, "last": {"poolings": ["last", "mean"]}}}})
+    assert computes()
+    write_encoders(there / "encoders.yaml")
+    assert not computes()
+    if not how:
+        assert computes("--test", "all")
+    decoder = next((there / "decoder").glob("*.safetensors"))
+    rewrite(decoder)  # the same bytes at another time: it goes the whole way, and says what it finds
+    assert computes()
+
+
+def test_a_checkpoint_that_was_fetched_and_removed_is_known_by_its_revision(there: Path) -> None:
+    config = read_config([], file="config.yaml", checks_heads=False)
+    config = replace(config, decoder=replace(config.decoder, name="somebody/steps"))
+
+    def inputs(*steps: str, removes: bool = True) -> str | None:
+        grid = grid_of(config, [f"decoder.revision={','.join(steps)}"])
+        described = describe_inputs(config, grid, test="chosen", removes=removes)
+        return described and described.config
+
+    first = inputs("step1", "step2")
+    assert first is not None
+    assert inputs("step1", "step2") == first
+    assert inputs("step1", "step3") != first
+    assert inputs("step1", "step2", removes=False) is None, "what stays at the hub's cache may be another one"
+    assert describe_inputs(config, grid_of(config, ["poolings=mean,last"]), removes=True) is None, "it has no revision"

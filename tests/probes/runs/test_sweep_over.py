@@ -30,7 +30,7 @@ from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, 
 from probes.runs import sweep_caches, sweep_points, sweep_run
 from probes.runs.config_file import read_config
 from probes.runs.folder import RunFolder, find_finished
-from probes.runs.grid import grid_of
+from probes.runs.grid import grid_of, plan_grid
 from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
 from probes.runs.results import results
@@ -299,13 +299,13 @@ def test_a_plan_that_fails_costs_itself_alone_and_is_tried_again(
     assert "`plan=bidirectional:1` **failed**" in (result.folder / "summary.md").read_text(encoding="utf-8")
     values = RunFolder(result.folder).values
     assert without_nan(read_plans(values).to_dict()) == {key: values[key] for key in values if key != "sha256"}
-    assert find_finished(named, [plan.text for plan in plans], test="chosen") is None, "the next run computes it"
+    assert find_finished(named, plan_grid(named, plans), test="chosen") is None, "the next run computes it"
     failing.clear()
     again = run_sweep(named, plans)
     assert [row.plan.text for row in again.record.plans] == ["causal", "bidirectional:1", "backward:1"]
     assert again.record.grid is not None
     assert not again.record.grid.failed
-    assert find_finished(named, [plan.text for plan in plans], test="chosen") is not None
+    assert find_finished(named, plan_grid(named, plans), test="chosen") is not None
 
 
 def test_what_is_wrong_at_every_plan_ends_a_sweep_at_once(
