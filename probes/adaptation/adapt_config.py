@@ -198,7 +198,7 @@ class SscOptions:
     temperature: float = 0.1
     """Cosines are divided by it."""
     dropout: float = 0.3
-    """Dropout on what enters an update while views are made, in place of that of `lora`."""
+    """Dropout on what enters an update in the passes of this objective, in place of that of `lora`."""
 
     def __post_init__(self) -> None:
         if self.batch < 2 or not self.temperature > 0 or not 0 <= self.dropout < 1 or self.length < SHORTEST_ROW:

@@ -359,10 +359,12 @@ def figure_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
         ('svg', 'pdf')
     """
     names = formats.strip("[]").split(",") if isinstance(formats, str) else formats
-    names = tuple(dict.fromkeys(str(name).strip().lower() for name in names or [""]))
+    names = tuple(dict.fromkeys(str(name).strip().lower() for name in names))
+    hint = "Give one or several with ',' between them, as in --figures svg,pdf."
+    if not any(names):
+        raise ConfigError(f"figures names no format; allowed: {', '.join(FORMATS)}. {hint}")
     for name in names:
         if name not in FORMATS:
-            hint = "Give one or several with ',' between them, as in --figures svg,pdf."
             raise unknown_name("format of figures", name, FORMATS, hint=hint)
     return names
 

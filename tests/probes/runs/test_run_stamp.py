@@ -253,7 +253,9 @@ def test_a_finished_grid_of_any_axes_is_found_and_another_one_is_computed(
     assert not computes()
     assert computes("--reference", "encoder=last")
     assert computes("--over", "heads.logistic-probe.Cs=[1.0],[0.1]")
-    write_encoders(there / "encoders.yaml", {"over": {"encoder": {"plain": {}, "last": {"poolings": ["last", "mean"]}}}})
+    write_encoders(
+        there / "encoders.yaml", {"over": {"encoder": {"plain": {}, "last": {"poolings": ["last", "mean"]}}}}
+    )
     assert computes()
     write_encoders(there / "encoders.yaml")
     assert not computes()
@@ -264,7 +266,8 @@ def test_a_finished_grid_of_any_axes_is_found_and_another_one_is_computed(
     assert computes()
 
 
-def test_a_checkpoint_that_was_fetched_and_removed_is_known_by_its_revision(there: Path) -> None:
+@pytest.mark.usefixtures("there")
+def test_a_checkpoint_that_was_fetched_and_removed_is_known_by_its_revision() -> None:
     config = read_config([], file="config.yaml", checks_heads=False)
     config = replace(config, decoder=replace(config.decoder, name="somebody/steps"))
 
