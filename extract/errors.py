@@ -1,6 +1,7 @@
 """The errors a user can meet, each one sentence: what was wrong, the value, what is allowed, what to do next."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -89,6 +90,20 @@ class TruncationWarning(UserWarning):
 
 class HeadError(IcecoreError):
     """A head that cannot be fitted, saved or loaded as asked."""
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Turn a panic of a tokenizer, which is no `Exception`, into an `InputError`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InputError(
+            f"the tokenizer cannot be run ({first_line(error)}); use a decoder of people you trust, or repair its "
+            "tokenizer.json."
+        ) from error
 
 
 def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str = "") -> UnknownNameError:

@@ -3,13 +3,14 @@
 import csv
 import errno
 import glob
+import gzip
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES = 16
 """Of the digest of a row; other digests are SHA-256 in hexadecimal digits."""
+PACKED_BYTES, PACKED_TIMES = 1 << 28, 100
+"""What gzip may unpack to, whatever its size, and as a multiple of it: texts take a tenth to a quarter."""
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -75,6 +78,16 @@ def read_file(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a plain file", str(path))
     return path.read_bytes()
+
+
+def unpack(content: bytes) -> bytes:
+    """Unpack gzip, as `gzip.decompress` does; `ValueError` for a little of it that would fill the memory."""
+    most = max(PACKED_BYTES, PACKED_TIMES * len(content))
+    with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+        plain = file.read(most + 1)
+    if len(plain) > most:
+        raise ValueError(f"it holds more than {PACKED_TIMES} times its size")
+    return plain
 
 
 def refuse_links(folder: Path) -> None:

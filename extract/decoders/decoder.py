@@ -1,10 +1,10 @@
 """Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
 
 import inspect
+import json
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING_NAMES,
 )
 
+from extract.decoders.adapters import ADAPTER_CONFIG, merge_adapter
 from extract.decoders.decoder_spec import (
     COMPUTE_DTYPES,
     DecoderSource,
@@ -44,8 +45,8 @@ from extract.decoders.decoder_spec import (
     short_name,
 )
 from extract.decoders.fetch import Located, locate_decoder
-from extract.errors import DecoderError
-from extract.files import digest_module, digest_tokenizer, hooks_of
+from extract.errors import DecoderError, without_panics
+from extract.files import digest_module, digest_tokenizer, hooks_of, read_file
 from extract.records import to_plain
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ CHUNK = 1 << 24
 """Numbers of a tensor that are widened to float64 at a time."""
 RARE = ("merge", "quantization", "bidirectional")
 """Recorded only of decoders that have it: the identities of others stay what they were."""
+MOST_BLOCKS = 10_000
+"""Blocks of the deepest decoder that is read; config.json may come from anybody."""
 WINDOWS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 """Where configurations state their longest row."""
 UNBOUNDED = 1 << 20
@@ -397,7 +400,7 @@ def main_device(spec: DecoderSpec, chosen: torch.device) -> torch.device:
 def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
     """Load without progress bars, and turn any error into a sentence."""
     try:
-        with quiet_loading():
+        with quiet_loading(), without_panics():
             yield
     except DecoderError:
         raise
@@ -433,6 +436,11 @@ def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerB
 
 def _read_config(located: Located, spec: DecoderSpec) -> PreTrainedConfig:
     config: PreTrainedConfig = AutoConfig.from_pretrained(located.path, **_options(located, spec))
+    n_blocks = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
+    if not isinstance(n_blocks, int) or n_blocks > MOST_BLOCKS:
+        raise DecoderError(f"config.json of {spec.name!r} names {n_blocks!r} blocks; allowed: up to {MOST_BLOCKS:,}.")
+    if "/" in str(config._attn_implementation):  # which transformers would fetch from the hub, and run
+        raise DecoderError(f"config.json of {spec.name!r} names code of the hub for attention; take it out.")
     return getattr(config, "thinker_config", config)  # of an omni model, the part that reads and writes text
 
 
@@ -460,11 +468,12 @@ def _read_adapted(
     is_random = located.random_seed is not None
     model = _draw_model(located, spec, device) if is_random else _read(located, spec, device, with_head=with_head)
     for adapter in spec.adapters:
-        model = _merge_adapter(model, adapter)
+        model = merge_adapter(model, adapter, body=_body_path(model))
     return model
 
 
 def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_head: bool = False) -> PreTrainedModel:
+    _require_own_files(located)
     dtype, options, config = _load_dtype(spec, device), _options(located, spec), _read_config(located, spec)
     placing = {} if spec.is_made else placing_options(spec, config, dtype)
     if config.model_type.endswith("_thinker"):
@@ -475,6 +484,21 @@ def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_hea
     )
     _require_whole(model, info, spec, with_head=with_head)
     return model
+
+
+def _require_own_files(located: Located) -> None:
+    """Refuse a folder whose weights are elsewhere: its index may name files beside it alone, and it is no adapter."""
+    folder = Path(located.path)
+    if (folder / ADAPTER_CONFIG).exists():
+        raise DecoderError(
+            f"{located.name!r} holds an adapter, whose decoder is another; give that as decoder.name, and this as "
+            "decoder.adapter."
+        )
+    for path in folder.glob("*.index.json"):
+        names = json.loads(read_file(path))["weight_map"].values()
+        for name in {*names}:
+            if Path(str(name)).name != name or not (folder / name).is_file():
+                raise DecoderError(f"{path.name} of {located.name!r} names {name!r}, which is no file beside it.")
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
@@ -535,67 +559,6 @@ def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> Pr
 def _cast(model: nn.Module, dtype: torch.dtype) -> None:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-
-
-@contextmanager
-def quiet_peft() -> Iterator[None]:
-    """Silence what transformers says of peft's own calls inside the block."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
-        yield
-
-
-def _merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
-    """Merge an adapter into the part of a model that it was saved on; every tensor must fit."""
-    try:
-        from peft import PeftConfig, PeftModel, get_peft_model_state_dict
-        from peft.utils import load_peft_weights
-    except ImportError as error:
-        raise DecoderError(
-            f"adapter {adapter!r} needs the extra package peft; install it with: pip install peft accelerate."
-        ) from error
-    try:
-        keys = set(load_peft_weights(adapter, device="cpu"))
-    except Exception as error:  # the hub, safetensors and pickle raise a dozen types
-        where = "" if Path(adapter).is_dir() else " There is no such folder."
-        raise DecoderError(
-            f"adapter {adapter!r} cannot be read: {_first_line(error)}{where} Give a folder in peft's format, as "
-            "icecore adapt writes it, or a hub id."
-        ) from error
-    part = _adapted_part(model, keys)
-    config = PeftConfig.from_pretrained(adapter)
-    config.inference_mode = True
-    with quiet_peft():
-        tuned = PeftModel(part, config)
-    mapping = getattr(part, "_checkpoint_conversion_mapping", {})
-    try:
-        loaded = tuned.load_adapter(adapter, "default", key_mapping=mapping)
-    except KeyError as error:  # peft looks up modules that were saved whole by their names
-        raise _half_applied(adapter, "lacks", [str(error.args[0])]) from error
-    # peft reports tensors of its own that are missing, but not the model's biases that were trained beside them
-    saved = get_peft_model_state_dict(tuned, save_embedding_layers=False)
-    biases = set() if mapping else {key for key in saved if key.endswith(".bias")} - keys
-    if missing := sorted({*loaded.missing_keys, *biases}):
-        raise _half_applied(adapter, "lacks", missing)
-    if loaded.unexpected_keys:
-        raise _half_applied(adapter, "has, and the decoder does not take,", sorted(loaded.unexpected_keys))
-    merged: PreTrainedModel = tuned.merge_and_unload()
-    return merged if part is model else model
-
-
-def _adapted_part(model: PreTrainedModel, keys: Collection[str]) -> nn.Module:
-    """Return the module that an adapter was saved on: the model, or a module above its body (LLM2Vec)."""
-    names = _body_path(model).split(".")
-    roots = {key.removeprefix("base_model.model.").partition(".")[0] for key in keys}
-    parts = [model, *(model.get_submodule(".".join(names[: depth + 1])) for depth in range(len(names)))]
-    return max(parts, key=lambda part: len(roots & {name for name, _ in part.named_children()}))  # the outermost
-
-
-def _half_applied(adapter: str, verb: str, keys: list[str]) -> DecoderError:
-    return DecoderError(
-        f"adapter {adapter!r} would be applied in part: it {verb} {len(keys)} tensors, such as {keys[0]!r}. "
-        "Give a whole adapter that was made for this decoder, saved on its causal LM or on its body."
-    )
 
 
 def _merge(

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int8
 from numpy.typing import NDArray
 
-from extract.errors import InputError, first_line
+from extract.errors import InputError, first_line, without_panics
 from extract.files import digest_json
 from extract.inputs.joined_text import (
     CHAT,
@@ -288,15 +288,16 @@ class Tokeniser:
         """Tokenise parts of texts, each the whole text or its beginning."""
         normalise = normalise_sentence if self.frame.changes_ends else str
         written = [self.frame.write(normalise(text)) for text in parts]
-        encoded = self.tokenizer(
-            [text.whole for text in written],
-            add_special_tokens=self.template.bos != "none" and not self.frame.is_chat,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-            return_attention_mask=False,
-            truncation=False,
-            verbose=False,
-        )
+        with without_panics():
+            encoded = self.tokenizer(
+                [text.whole for text in written],
+                add_special_tokens=self.template.bos != "none" and not self.frame.is_chat,
+                return_offsets_mapping=True,
+                return_special_tokens_mask=True,
+                return_attention_mask=False,
+                truncation=False,
+                verbose=False,
+            )
         rows = zip(encoded["input_ids"], encoded["special_tokens_mask"], encoded["offset_mapping"], strict=True)
         for i, row in enumerate(rows):
             yield self._finish(written[i], row, text=texts[i], index=first_index + i, n_characters=len(parts[i]))
@@ -618,16 +619,28 @@ CHAT_SECONDS = 10
 """Longest time that a chat template may take; real ones take milliseconds."""
 CHAT_START_SECONDS = 120
 """Longest time that the process may take in total; it is a second where the disk is quick."""
+CHAT_LIMITS = {"bytes": 1 << 30, "letters": 10_000_000}
+"""Memory that a template may use, and characters that it may write."""
 CHAT_PROGRAM = """
 import json, signal, sys
 job = json.load(sys.stdin)
 sys.path[:] = job["path"]
 from transformers.utils.chat_template_utils import render_jinja_template
+try:
+    import resource
+    with open("/proc/self/statm") as file:
+        most = int(file.read().split()[0]) * resource.getpagesize() + job["bytes"]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+except (ImportError, OSError, ValueError):
+    pass  # another system than Linux
 if hasattr(signal, "alarm"):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process within one endless operation too
     signal.alarm(job["seconds"])
 try:
-    answer = {"text": render_jinja_template(**job["arguments"])[0][0]}
+    text = render_jinja_template(**job["arguments"])[0][0]
+    if len(text) > job["letters"]:
+        raise ValueError(f"it writes more than {job['letters']:,} characters")
+    answer = {"text": text}
 except Exception as error:
     line = (str(error).strip().splitlines() or [""])[0]
     answer = {"error": f"{type(error).__name__}: {line[:200]}".removesuffix(": ").rstrip(".")}
@@ -656,7 +669,7 @@ def render_chat(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, s
 
 @lru_cache(maxsize=256)
 def _render(arguments: str, seconds: int) -> str:
-    job = json.dumps({"arguments": json.loads(arguments), "seconds": seconds, "path": sys.path})
+    job = json.dumps({"arguments": json.loads(arguments), "seconds": seconds, "path": sys.path, **CHAT_LIMITS})
     try:
         ended = subprocess.run(
             [sys.executable, "-I", "-c", CHAT_PROGRAM],

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheIncompleteError, first_line
-from extract.files import read_file, write_file
+from extract.files import read_file, unpack, write_file
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts, plain_text
 from extract.store.format import rows_that_count
 from extract.store.reader import StoreReader
@@ -257,7 +257,7 @@ def keep_texts(cache: Path, texts: Sequence[str | JoinedText]) -> None:
     lines = [text if isinstance(text, str) else [text.text, list(map(list, text.spans))] for text in texts]
     content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
     try:
-        if path.is_file() and gzip.decompress(read_file(path)) == content:
+        if path.is_file() and unpack(read_file(path)) == content:
             return
     except UNREADABLE:
         pass  # damaged: written again
@@ -279,7 +279,7 @@ def read_kept(files: "ShardFiles", name: str) -> list[str | JoinedText] | None:
     except CacheError:
         return None
     try:
-        lines = [json.loads(line) for line in gzip.decompress(content).decode().split("\n") if line]
+        lines = [json.loads(line) for line in unpack(content).decode().split("\n") if line]
         return [_text(line) for line in lines]
     except UNREADABLE as error:
         raise CacheError(

@@ -135,7 +135,7 @@ def parse_index(text: str | bytes, *, where: str) -> ShardIndex:
     try:
         value = json.loads(text)
         schema = value["icecore_index"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CacheError(
             f"{where!r} is no index of shards ({type(error).__name__}); give the {INDEX} that an extraction into "
             "shards wrote, or the folder it is in."

@@ -17,6 +17,7 @@ import h5py
 
 SEAL = b"\nicecore structure "
 SEAL_BYTES = 1 << 18
+PIECE_BYTES = 1 << 24
 """Bytes at the end of a file in which the seal is looked for."""
 SECONDS = 30.0
 """Time that HDF5 has to open a file without a seal; a whole one takes less than one second."""
@@ -104,13 +105,15 @@ def _ask_child(path: str, *state: int) -> Structure:
 
 def _digest(path: Path, ranges: list[list[int]], end: int) -> str:
     """Return the SHA-256 of ranges of a file, which must lie before `end`, and of where they are."""
-    digest = hashlib.sha256(json.dumps([ranges, end]).encode())
+    digest, last = hashlib.sha256(json.dumps([ranges, end]).encode()), 0
     with path.open("rb") as file:
         for start, stop in ranges:
-            if not 0 <= start <= stop <= end:
-                raise ValueError(f"range {start}-{stop} is outside the file")
+            if not last <= start <= stop <= end:
+                raise ValueError(f"range {start}-{stop} is outside the file, or was read before")
             file.seek(start)
-            digest.update(file.read(stop - start))
+            for left in range(stop - start, 0, -PIECE_BYTES):
+                digest.update(file.read(min(left, PIECE_BYTES)))
+            last = stop
     return digest.hexdigest()
 
 

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.pytorch_utils import Conv1D
 
-from extract.decoders.decoder import Decoder, describe_offload, quiet_peft
+from extract.decoders.adapters import quiet_peft
+from extract.decoders.decoder import Decoder, describe_offload
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, first_line
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
 from extract.masks.mask_plan import parse_plan
@@ -778,7 +779,7 @@ def find_adapted(folder: Path) -> Adapted | None:
         if record["schema"] != SCHEMA or type(record["fit_id"]) is not str:
             raise ValueError("its schema is another")
         return Adapted(folder, record, was_there=True)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise ConfigError(
             f"{str(folder / RECORD)!r} is no record of an adaptation ({error}); remove it, or choose another name."
         ) from error

@@ -56,7 +56,10 @@ def sweep_command(args: SweepArgs) -> int:
     grid = choose_grid(args)
     strategy, budget = read_search(args.config, args.search, args.budget)
     if args.dry_run:
+        from probes.runs.sweep_run import load_checked
+
         args.config.check_heads()
+        load_checked(grid.check_heads(), args.test, strategy, budget)
         sys.stdout.write("".join(f"{point.plan.text if grid.is_of_plans else point.label}\n" for point in grid.points))
         return 0
     search = {"search": strategy, "budget": budget} if strategy else {}

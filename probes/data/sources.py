@@ -437,17 +437,18 @@ FILES = {"validation": ("wiki.valid.tokens",), "test": ("wiki.test.tokens",), "t
 """Names of the file of each split."""
 UNREAD = re.compile(r"<(?:unk|formula)>")
 """What WikiText has in place of rare words and of formulas: no decoder's text."""
-HEADING = re.compile(r"(?:= )+(?P<title>.*?)(?: =)+")
 JOINS_BOTH = {"@-@": "-", "@,@": ",", "@.@": "."}
 _NUMBERS = re.compile(r"(\d) : (?=\d)")
 JOINS_LEFT = frozenset([*",.;:!?)]}%\u2019\u201d\u00b0", "...", ".."])
 JOINS_RIGHT = frozenset("([{$\u00a3\u00a5\u20ac#\u201c\u2018")
-SENTENCE_END = re.compile("([.!?]+[\"'\u201d\u2019)\\]]*)\\s+(?=[\"'\u201c\u2018(\\[<]*[A-Z0-9<])")
+SENTENCE_END = re.compile("(?<![.!?])([.!?]+[\"'\u201d\u2019)\\]]*)\\s+(?=[\"'\u201c\u2018(\\[<]*[A-Z0-9<])")
 NO_END = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|St|No|Nos|vs|Jr|Sr|Prof|Gen|Col|Maj|Lt|Capt|Cmdr|Sgt|Adm|Rev|Hon|Mt|Ft|Vol|pp|cf|ca|c|e\.g|i\.e)"
     r"|\b[A-Z])\.$"
 )
 """How a piece ends that is no sentence: an abbreviation that a name or number follows, or an initial."""
+LONGEST_END = 40
+"""Characters at the end of a piece that are looked at: more than any abbreviation and what is before it."""
 
 
 @dataclass(frozen=True)
@@ -482,10 +483,9 @@ def parse_articles(text: str) -> list[Article]:
     lines = ["", *(line.strip() for line in text.split("\n")), ""]
     articles: list[tuple[str, list[str]]] = []
     for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
-        heading = HEADING.fullmatch(line)
-        if heading and not before and not after:
+        if line.startswith("= ") and line.endswith(" =") and not before and not after:
             if not line.startswith("= ="):
-                articles.append((detokenise(heading["title"]), []))
+                articles.append((detokenise(line.removeprefix("= ").removesuffix(" =")), []))
         elif UNREAD.sub("", line).strip() and articles:
             articles[-1][1].append(detokenise(line))
     return [Article(title, tuple(paragraphs)) for title, paragraphs in articles]
@@ -528,7 +528,7 @@ def split_sentences(text: str) -> list[str]:
     for line in text.split("\n"):
         start = 0
         for match in SENTENCE_END.finditer(line):
-            if not NO_END.search(line[start : match.end(1)]):
+            if not NO_END.search(line[max(start, match.end(1) - LONGEST_END) : match.end(1)]):
                 sentences.append(line[start : match.end(1)].strip())
                 start = match.end()
         sentences.append(line[start:].strip())

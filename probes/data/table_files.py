@@ -1,7 +1,6 @@
 """Rows of local files with their line numbers, and checks that name file, line and column of a value."""
 
 import csv
-import gzip
 import io
 import json
 import logging
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, UnknownNameError, first_line, looked_in, require_name, unknown_name
+from extract.files import unpack
 from probes.data.splits import SPLITS, canonical_split, files_by_split
 
 PACKED = ".gz"
@@ -43,8 +43,8 @@ def read_bytes(path: Path) -> bytes:
     if path.suffix.lower() != PACKED:
         return data
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
+        return unpack(data)
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         cause = str(error).rstrip(".")
         raise TaskError(
             f"{path} cannot be unpacked as gzip ({cause}): download it again, or unpack it yourself."

@@ -523,6 +523,8 @@ class GridScores:
     """Of the choices and the reference, where rows name their source."""
     choose_by: str = "rows"
     """What counted alike where points were chosen: every row, or every source of rows (`sources`)."""
+    by_source: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """With `sources`, by head and label of a point: its mean score over the sources of validation, which decided."""
 
 
 @dataclass(frozen=True)

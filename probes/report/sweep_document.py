@@ -1,5 +1,6 @@
 """The report of a sweep over axes: which point is best and whether that is certain, every score, what was chosen."""
 
+import math
 from collections.abc import Iterator
 
 from probes.data.task_table import task_title
@@ -213,7 +214,7 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
     split = next((gap.split for gap in gaps.values()), "validation")
     costs = dict(_relative_tokens(scores))
     for slot in scores.chosen:
-        rows = []
+        rows, by_source = [], scores.grid.by_source.get(slot, {}) if scores.grid else {}
         for row in scores.plans:
             result = slots_of(scores, row)[slot]
             gap = gaps.get((label_of(point_of(row)), slot))
@@ -222,6 +223,7 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
                     *(point_of(row)[axis] for axis in axes),
                     *([costs[row.label]] if costs else []),
                     describe_point(result.chosen) or NOTHING,
+                    *([percent(by_source.get(row.label, math.nan))] if by_source else []),
                     *([] if is_of_plans else [percent(result.selection_score), percent(result.mean("test"))]),
                     _gap_text(gap) if gap else NOTHING,
                     f"{gap.p_corrected:.3f}" if gap else NOTHING,
@@ -229,7 +231,8 @@ def every_point(scores: PlansScores) -> Iterator[Block]:
             )
         title = f"Over `{reference}`" if is_of_plans else "On all rows" if scores.search else "Every point"
         yield Heading(f"{title}: {slot}")
-        columns = (*axes, *["tokens"] * bool(costs), "chosen", *["validation", "test"] * (not is_of_plans))
+        decided = ["mean over sources"] * bool(by_source)
+        columns = (*axes, *["tokens"] * bool(costs), "chosen", *decided, *["validation", "test"] * (not is_of_plans))
         yield Table((*columns, f"over the reference, {split}", "p, corrected"), rows)
     if gaps:
         family = "for all other points of a task"

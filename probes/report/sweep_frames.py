@@ -67,7 +67,8 @@ def points_frame(scores: PlansScores) -> pd.DataFrame:
     """List every number of a sweep: a column per axis, then `COLUMNS`.
 
     `record` says what a row is: `score`, the mean over seeds of a metric on a split, with its interval; `seed`, the
-    score of one seed; `curve`, the score of one layer; `baseline`, named in `curve`. `slot` is the head's name in
+    score of one seed; `curve`, the score of one layer; `baseline`, named in `curve`; `sources`, the mean over sources
+    of validation where that decided. `slot` is the head's name in
     `chosen`, which differs from `head` where heads are an axis. `is_chosen` marks the point that was chosen for it on
     validation, `is_reference` the point that others are compared with, both on every task. `gap` and what follows it
     are in the `score` rows of the split that points were compared on: what the point has above the reference, the
@@ -101,6 +102,9 @@ def _rows_of(scores: PlansScores, row: PlanScores) -> Iterator[dict[str, object]
             depth = depths.get(str(number.get("layer")))
             compared = _compared(gaps, slot, number) if number.get("metric") == result.metric else {}
             yield {**where, **head, "depth": depth, **number, **compared, **point}
+        if grid and (mean := grid.by_source.get(slot, {}).get(row.label)) is not None:
+            decided = {"record": "sources", "split": "validation", "metric": result.metric, "value": mean}
+            yield {**where, **head, **decided, **point}
 
 
 def _but_task(scores: PlansScores, point: Mapping[str, str]) -> dict[str, str]:

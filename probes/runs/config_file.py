@@ -420,6 +420,11 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     known = [*names_of_code(config.extraction), *filter(PLACE.fullmatch, config.heads)]
     with allow_code(known):  # of a record that was read before
         record: RunConfig = from_plain(RunConfig, {**values, **hidden, "has_checked_heads": config.has_checked_heads})
+    if record.decoder.trust_remote_code and not config.decoder.trust_remote_code:
+        raise ConfigError(
+            f"{TRUST} is true in {source}; allowed: on the command line alone, for all that it names. If you trust the "
+            f"authors of {record.decoder.name!r}, add: --{TRUST} true."
+        )
     return record
 
 

@@ -6,6 +6,7 @@ A point is a whole configuration: that of the sweep with the keys of its values,
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -27,7 +28,7 @@ from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
 from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.task_kinds import KINDS
 
-PLAN, PLAN_KEY, RATIO = "plan", "extraction.plan", "ratio"
+PLAN, PLAN_KEY, RATIO, HEADS = "plan", "extraction.plan", "ratio", "heads."
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
@@ -131,7 +132,7 @@ class Grid:
 
     def check_heads(self) -> "Grid":
         """Return the same grid, the values of heads' options checked at every point."""
-        return replace(self, points=tuple(replace(point, config=point.config.check_heads()) for point in self.points))
+        return replace(self, points=tuple(map(_with_checked_heads, self.points)))
 
     def settings(self, **search: object) -> dict[str, object]:
         """Return what the configuration does not hold, for config.yaml of the folder of a sweep or search."""
@@ -293,40 +294,65 @@ def read_axes(config: RunConfig, over: Sequence[str] = ()) -> tuple[Axis, ...]:
 
     A typed axis takes some of the named values of the file, as `encoder=plain,echo`; without `=` all of them.
     """
-    listed = _mapping(config.sweep.get("over", {}), "sweep.over")
-    listed |= {
-        key: config.sweep[name] for key, name in ((PLAN_KEY, "plans"), (RATIO, "ratios")) if name in config.sweep
-    }
-    named = {axis.name: axis for axis in (_read_axis(str(name), values, config) for name, values in listed.items())}
+    listed = [*_mapping(config.sweep.get("over", {}), "sweep.over").items()]
+    listed += [
+        (key, config.sweep[name]) for key, name in ((PLAN_KEY, "plans"), (RATIO, "ratios")) if name in config.sweep
+    ]
+    axes = _distinct([(str(name), _read_axis(str(name), values, config)) for name, values in listed])
+    named = {axis.name: axis for axis in axes}
     if not over:
-        return tuple(named.values())
-    axes = [_read_typed(text, named, config) for text in over]
-    repeated = [axis.name for axis in axes if [other.name for other in axes].count(axis.name) > 1]
-    if repeated:
-        raise ConfigError(f"--over {repeated[0]} is given twice; give all its values at once.")
+        return axes
+    return _distinct([_read_typed(text, named, config) for text in over])
+
+
+def _distinct(read: Sequence[tuple[str, Axis]]) -> tuple[Axis, ...]:
+    """Name axes apart, of which options of one name in several heads have the names of their heads too."""
+    names = Counter(axis.name for _, axis in read)
+    axes = [
+        replace(axis, name=name.removeprefix(HEADS)) if names[axis.name] > 1 and name.startswith(HEADS) else axis
+        for name, axis in read
+    ]
+    for name, number in Counter(axis.name for axis in axes).items():
+        if number > 1:
+            raise ConfigError(f"the axis {name!r} is given twice; give all its values at once.")
     return tuple(axes)
 
 
-def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> Axis:
+def _find_axis(name: str, named: Mapping[str, Axis]) -> Axis | None:
+    """Find an axis by its name, or by its key: a head's option may have the name of another head's."""
+    axis = next((named[each] for each in (name, name.removeprefix(HEADS), _short(name)) if each in named), None)
+    is_other = (
+        axis is not None and _is_key(name) and any(_key(name) not in settings for settings in axis.values.values())
+    )
+    return None if is_other else axis
+
+
+def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> tuple[str, Axis]:
     name, equals, values = text.partition("=")
     name = name.strip()
-    axis = named.get(_short(name))
+    axis = _find_axis(name, named)
     if not equals:
-        return axis or _read_preset(name, config, named)
+        return name, axis or _read_preset(name, config, named)
     words = split_values(values)
     if axis is None and name != RATIO and not _is_key(name):
         axis = _read_preset(name, config, named)
     if axis is None:
-        return _read_axis(name, words, config)
+        return name, _read_axis(name, words, config)
     missing = [word for word in words if word not in axis.values]
     if missing and not _is_key(name):
-        raise unknown_name(f"value of the axis {name!r}", missing[0], axis.values)
+        hint = (
+            ""
+            if name in named
+            else f"Name others in the section `sweep` of the config, as over: {{{axis.name}: {{{missing[0]}: KEYS}}}}."
+        )
+        raise unknown_name(f"value of the axis {name!r}", missing[0], axis.values, hint=hint)
     chosen = {word: axis.values[word] if word in axis.values else {_key(name): word} for word in words}
-    return Axis(axis.name, chosen)
+    return name, Axis(axis.name, chosen)
 
 
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
-    if name not in PRESETS:
+    preset = next((preset for listed, preset in PRESETS.items() if name in (listed, preset[0])), None)
+    if preset is None:
         hint = (
             "Give the values of a key, as --over extraction.plan=causal,backward or --over "
             "heads.layer-cosine.transform=none,abtt, or name an axis of the config."
@@ -335,7 +361,7 @@ def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axi
         keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
         near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)
         raise unknown_name("axis", name, [*named, *PRESETS, *near], hint=hint)
-    axis, read = PRESETS[name]
+    axis, read = preset
     return Axis(axis, read(config))
 
 
@@ -373,6 +399,8 @@ def _read_axis(name: str, values: object, config: RunConfig) -> Axis:
     if isinstance(values, str):
         values = split_values(values)
     if isinstance(values, Mapping):
+        if "" in values:
+            raise ConfigError(f"a value of the axis {name!r} has no name; give it one.")
         settings = {
             str(label): {_key(name): value}
             if _is_key(name) and not _sets_key(value, _key(name))  # as it is recorded
@@ -526,7 +554,7 @@ def make_grid(
     else:
         named = [dict(zip(by_name, values, strict=True)) for values in product(*(axis.values for axis in axes))]
     spanned = tuple(_point(config, by_name, values) for values in named)
-    _refuse_equal_points(spanned)
+    _refuse_equal_points(by_name, spanned)
     default = {axis.name: CAUSAL if CAUSAL in axis.values else next(iter(axis.values)) for axis in axes}
     target = default | read_point(reference, by_name)
     if target not in named:
@@ -569,19 +597,27 @@ def _refuse_shared_keys(axes: Sequence[Axis]) -> None:
                 raise ConfigError(f"the axes {one!r} and {other!r} both set {max(key, rival, key=len)}; make them one.")
 
 
-def _refuse_equal_points(points: Sequence[Point]) -> None:
-    """Refuse points that read the same, where every view sets for itself what they differ in."""
+def _refuse_equal_points(axes: Mapping[str, Axis], points: Sequence[Point]) -> None:
+    """Refuse points that read the same, unless shares of the depth are what differs in them."""
     seen: dict[str, Point] = {}
     for point in points:
-        if (views := point.config.views) and not point.why_not:  # without its decoder a plan lacks its shares
-            read = {name: to_plain(view) for name, view in point.config.extraction.readings.items()}
-            whole = {**point.config.to_dict(), "extraction": read}
-            first = seen.setdefault(json.dumps(whole, sort_keys=True, default=str), point)
-            if first is not point:
-                raise ConfigError(
-                    f"the points {first.label} and {point.label} read the same, as the views {', '.join(views)} set "
-                    "for themselves what they differ in; sweep over a key of one, as --over views.VIEW.plan=PLAN,PLAN."
-                )
+        if point.why_not or any(names_shares(axes[name].values[value]) for name, value in point.values.items()):
+            continue
+        views, whole = point.config.views, point.config.to_dict()
+        if views:
+            whole["extraction"] = {name: to_plain(view) for name, view in point.config.extraction.readings.items()}
+        first = seen.setdefault(json.dumps(whole, sort_keys=True, default=str), point)
+        if first is point:
+            continue
+        if first.label == point.label:
+            raise ConfigError(f"the point {point.label} is given twice; give it once.")
+        why = "; leave one out."
+        if views:
+            why = (
+                f", as the views {', '.join(views)} set for themselves what they differ in; sweep over a key of one, "
+                "as --over views.VIEW.plan=PLAN,PLAN."
+            )
+        raise ConfigError(f"the points {first.label} and {point.label} read the same{why}")
 
 
 def _flat_keys(settings: Mapping[str, object]) -> Iterator[str]:
@@ -615,6 +651,13 @@ def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str
             return Point(values, with_settings(config, _but_shares(settings), SOURCE), first_line(error))
     except IcecoreError as error:
         raise ConfigError(f"the point {label_of(values)} of the sweep: {error}") from error
+
+
+def _with_checked_heads(point: Point) -> Point:
+    try:
+        return replace(point, config=point.config.check_heads())
+    except IcecoreError as error:
+        raise ConfigError(f"the point {point.label} of the sweep: {error}") from error
 
 
 def set_point(config: RunConfig, settings: Settings) -> RunConfig:
@@ -669,7 +712,8 @@ def grid_of(
     by_name = {axis.name: axis for axis in axes}
     of_file = config.sweep.get("reference", "")
     if isinstance(of_file, Mapping):  # typed axes may be others
-        of_file = {_short(str(key)): str(value) for key, value in of_file.items() if _short(str(key)) in by_name}
+        named = [(_find_axis(str(key), by_name), str(value)) for key, value in of_file.items()]
+        of_file = {axis.name: value for axis, value in named if axis is not None}
     target = reference or (of_file if isinstance(of_file, dict) else str(of_file))
     chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
     by = choose_by or str(config.sweep.get("choose_by", "rows"))
@@ -683,22 +727,22 @@ def _read_points(
     if not (isinstance(listed, list) and all(isinstance(point, Mapping) for point in listed)):
         raise ConfigError(f"sweep.points is {str(listed)[:60]!r}; allowed: a list of points, as [{{plan: causal}}].")
     names = list(dict.fromkeys(str(name) for point in listed for name in point))
-    axes: dict[str, Axis] = {}
-    points = [dict[str, str]() for _ in listed]
+    read, chosen = list[tuple[str, Axis]](), list[list[str]]()
     for name in names:
         if any(name not in point for point in listed):
             raise ConfigError(f"a point of sweep.points has no {name!r}; give every point a value of every axis.")
         values = [point[name] for point in listed]
-        axis = named.get(_short(name))
+        axis = _find_axis(name, named)
         if axis is None:
             unique = list({json.dumps(value): value for value in values}.values())
             axis = _read_axis(name, unique, config)
             labels = dict(zip(map(json.dumps, unique), axis.values, strict=True))
         else:
             labels = {json.dumps(label): label for label in axis.values}
-        for point, value in zip(points, values, strict=True):
+        for value in values:
             if json.dumps(value) not in labels:
                 raise unknown_name(f"value of the axis {name!r}", value, axis.values)
-            point[axis.name] = labels[json.dumps(value)]
-        axes[axis.name] = axis
-    return tuple(axes.values()), [*points]
+        read.append((name, axis))
+        chosen.append([labels[json.dumps(value)] for value in values])
+    axes = _distinct(read)
+    return axes, [dict(zip([axis.name for axis in axes], values, strict=True)) for values in zip(*chosen, strict=True)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from extract import registry as gate
 from extract.decoders.decoder import Decoder, load_decoder
-from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, as_decoder_spec
+from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, as_decoder_spec, read_recorded_decoder
 from extract.errors import (
     CacheIdentityError,
     DecoderError,
@@ -29,14 +29,14 @@ from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import DEFAULTS, InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.poolings.pooling_table import select_poolings, select_word_poolings, split_poolings
-from extract.records import with_values
+from extract.records import to_plain, with_values
 from extract.registry import import_own, require_own, require_recorded
 from extract.run.embed import embed_readings
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
-from probes.heads.head_table import TaskKind
+from probes.heads.head_table import TaskKind, find_head
 from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Transform, no_transform
@@ -296,9 +296,12 @@ def read_run_folder(run: str | Path | RunFolder) -> RunFolder:
     """Read and check all that predictions need of a run folder, and import the custom code that it recorded."""
     folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
     values = folder.values
+    if values["what"] != "run":
+        raise HeadError(
+            f"folder {str(folder.path)!r} is a {values['what']}, which has heads at many points; allowed: a folder "
+            "made by `icecore run`. Run the chosen point, or `icecore export sentence-transformers` this one."
+        )
     try:
-        if values["what"] != "run":
-            raise ValueError(f"it is a {values['what']}, which fits heads for each plan")
         if values.get("config_sha256") != digest_bytes(read_file(folder.path / CONFIG)):
             raise ValueError(f"{CONFIG} {CHANGED}")
         _import_code(folder)
@@ -813,7 +816,8 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
     if PLAN_KEY in settings:
         settings[PLAN_KEY] = place.plan  # which has shares of the depth as numbers
     at = set_point(config, settings)
-    return at.extraction, at.decoder, at.check_heads().digest_fit(run.values["task"]["digest"])
+    decoder = read_recorded_decoder(to_plain(at.decoder))  # a stranger's point must not choose where it is held
+    return at.extraction, decoder, at.check_heads().digest_fit(run.values["task"]["digest"])
 
 
 def _find_head(
@@ -822,6 +826,8 @@ def _find_head(
     """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
+    if not find_head(result.name):  # so that no name leads out of the folder
+        raise ValueError(f"it names a head {result.name!r}, which this version does not know")
     at = f"*-{fitted}" if fitted else "*"
     paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
     heads = [load_head(path.parent) for path in paths]

@@ -9,7 +9,7 @@ from typing import TypeVar
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
 from extract.decoders.fetch import is_fetched, remove_fetched
-from extract.errors import CacheIncompleteError, IcecoreError, first_line
+from extract.errors import CacheIncompleteError, ConfigError, IcecoreError, first_line
 from extract.files import digest_json
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import MaskPlan
@@ -51,6 +51,12 @@ class PointCaches:
         for label in labels:
             self.of.pop(label, None)
         watcher.say(f"{', '.join(labels)} failed, and the sweep goes on: {why}")
+
+    def fail_or_raise(self, points: Sequence[Point], error: Exception, grid: Grid, watcher: Watcher) -> None:
+        """Go on without some points after an error; raise it where no other is left."""
+        if len(self.failed) + len(points) == len(grid.points):
+            raise error
+        self.fail([point.label for point in points], first_line(error), watcher)
 
 
 def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]:
@@ -119,21 +125,23 @@ def obtain_point_caches(
     caches = PointCaches()
     for label, why in grid.unread.items():
         caches.fail([label], why, watcher)
-    for name, families in find_families(grid, tasks):
+    decoders = list(find_families(grid, tasks))
+    for name, families in decoders:
         spec = families[0][0].config.decoder
         was_there = is_fetched(spec.name, spec.revision) if removes else True
         loaded = grown.loaded.pop(name, None) if grown else None
         if grown:
             grown.loaded.clear()  # frees its memory before the next one
-        for family in families:
-            try:
-                loaded = loaded or load_decoder(spec, report=watcher.say)
-                task = tasks[family[0].label]
-                _extract(loaded, family, task, caches, watcher, is_of_plans=grid.is_of_plans, grown=grown)
-            except (IcecoreError, OSError, RuntimeError) as error:
-                if len(caches.failed) + len(family) == len(grid.points):
-                    raise  # nothing is left
-                caches.fail([point.label for point in family], first_line(error), watcher)
+        try:
+            loaded = loaded or load_decoder(spec, report=watcher.say)
+        except (IcecoreError, OSError, RuntimeError) as error:
+            caches.fail_or_raise([point for family in families for point in family], error, grid, watcher)
+        if loaded is not None:
+            misfits = find_misfits(families, len(loaded.blocks), is_only=len(decoders) == 1)
+            for label, why in misfits.items():
+                caches.fail([label], why, watcher)
+            fitting = [[point for point in family if point.label not in misfits] for family in families]
+            _extract_families(loaded, list(filter(None, fitting)), grid, tasks, caches, watcher, grown)
         if grown and loaded is not None:
             grown.loaded[name] = loaded
         loaded = None  # frees its memory before the next one
@@ -143,6 +151,39 @@ def obtain_point_caches(
             else:
                 watcher.say(remove_fetched(spec.name, spec.revision))
     return caches
+
+
+def _extract_families(
+    decoder: Decoder,
+    families: Sequence[Sequence[Point]],
+    grid: Grid,
+    tasks: Mapping[str, Task],
+    caches: PointCaches,
+    watcher: Watcher,
+    grown: Grown | None,
+) -> None:
+    """Find or extract the caches of the points of a decoder, and add them; what fails costs its own family alone."""
+    for points in families:
+        task = tasks[points[0].label]
+        try:
+            _extract(decoder, points, task, caches, watcher, is_of_plans=grid.is_of_plans, grown=grown)
+        except (IcecoreError, OSError, RuntimeError) as error:
+            caches.fail_or_raise(points, error, grid, watcher)
+
+
+def find_misfits(families: Sequence[Sequence[Point]], n_blocks: int, *, is_only: bool) -> dict[str, str]:
+    """Say by label why plans or layers do not fit a decoder; of the only one it is a mistake (`ConfigError`)."""
+    misfits: dict[str, str] = {}
+    for point in (point for family in families for point in family):
+        try:
+            for spec in point.config.extraction.readings.values():
+                spec.mask_plan.kinds(n_blocks)
+                select_layers(spec.layers, n_blocks)
+        except IcecoreError as error:
+            if is_only:
+                raise ConfigError(f"the point {point.label} of the sweep: {error}") from error
+            misfits[point.label] = first_line(error)
+    return misfits
 
 
 def _is_alone(spec: ExtractionSpec) -> bool:

@@ -214,7 +214,14 @@ class Sweep:
             tuple(transfers),
             tuple(curve for name, point in chosen.items() for curve in self._source_curves(name, point, reference)),
             self.grid.choose_by,
+            {name: self._by_source(name) for name in self.slots} if self.grid.choose_by == "sources" else {},
         )
+
+    def _by_source(self, name: str) -> dict[str, float]:
+        """Return the mean over sources by which points were chosen for a head, by label; no point without one."""
+        points = [parts[self.chosen_on or next(iter(parts))] for parts in self.parts.values()]
+        worths = zip(points, self.worths(name).tolist(), strict=True)
+        return {point.label: worth for point, worth in worths if math.isfinite(worth)}
 
     def fit_all(
         self, config_at: Callable[[Point], RunConfig], tasks: Mapping[str, Task], *, needs_score: bool = False

@@ -38,7 +38,7 @@ from probes.runs.grid_search import (
 )
 from probes.runs.run import RunResult, check_heads
 from probes.runs.run_config import RunConfig, describe_sources
-from probes.runs.sweep_caches import Grown, PointCaches, find_families, keeps_rows, obtain_point_caches
+from probes.runs.sweep_caches import Grown, PointCaches, find_families, find_misfits, keeps_rows, obtain_point_caches
 from probes.runs.sweep_points import (
     Sweep,
     refuse_random_decoder,
@@ -122,10 +122,8 @@ def run_grid(
     Unless `test` is `all`, test is set aside until every point is fitted and chosen. With `removes_decoders`, decoders
     that had to be fetched are removed again once they were run. What is cached or fitted stays after an error.
     """
-    if test not in TEST_READS:
-        raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the points that test is read for.")
     inputs = describe_inputs(config, grid, test=test, removes=removes_decoders)
-    tasks = _load_checked(grid, test)
+    tasks = load_checked(grid, test)
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     caches = obtain_point_caches(grid, tasks, watcher=watcher, removes=removes_decoders)
     folder = open_sweep_folder(config, grid)
@@ -143,19 +141,23 @@ def _finish(sweep: Sweep, scores: PlansScores, inputs: Inputs | None) -> RunResu
     return RunResult(sweep.folder, scores)
 
 
-def _load_checked(grid: Grid, test: str) -> dict[str, Task]:
-    """Load the tasks of points, and refuse what no sweep can work with."""
+def load_checked(grid: Grid, test: str, strategy: str = "", budget: float = BUDGET) -> dict[str, Task]:
+    """Load the tasks of points, and refuse what no sweep, or no search with a strategy, can work with."""
+    if test not in TEST_READS:
+        raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the points that test is read for.")
+    if strategy:
+        _require_search(grid, test, strategy, budget)
     tasks = load_tasks(grid)
     for point in grid.points:
         if test == "chosen":
             require_unread_test(point.config)
         refuse_random_decoder(point.config)
         check_heads(point.config, tasks[point.label], chooses_plan=True)
+    on = find_choice_task(grid, tasks)
     if grid.choose_by != "sources":
         return tasks
     if grid.task_axis and not grid.choose_on:
         raise ConfigError("choose_by is 'sources', but tasks are an axis; name the one to choose on with --choose-on.")
-    on = find_choice_task(grid, tasks)
     for point in grid.points:
         task = tasks[point.label]
         if point.values.get(grid.task_axis, "") == on and not rows_by_source(task, "validation"):
@@ -164,6 +166,18 @@ def _load_checked(grid: Grid, test: str) -> dict[str, Task]:
                 f"{MIN_SPLIT_ROWS} rows each; leave --choose-by out, or name a column as task.options.source."
             )
     return tasks
+
+
+def _require_search(grid: Grid, test: str, strategy: str, budget: float) -> None:
+    """Refuse what no search can work with."""
+    require_search(strategy, budget)
+    if test != "chosen":
+        raise ConfigError(
+            f"test is {test!r}, but a search reads test for what it found and for the reference; leave test or the "
+            "search out."
+        )
+    if grid.choose_by == "sources":
+        raise ConfigError("choose_by is 'sources', which few rows of a search cannot tell; leave one of the two out.")
 
 
 def search_grid(
@@ -184,16 +198,8 @@ def search_grid(
     test, which are read in the end, come on top. What is cached or fitted stays after an error, and the same call goes
     on from there.
     """
-    require_search(strategy, budget)
-    if test != "chosen":
-        raise ConfigError(
-            f"test is {test!r}, but a search reads test for what it found and for the reference; leave test or the "
-            "search out."
-        )
-    if grid.choose_by == "sources":
-        raise ConfigError("choose_by is 'sources', which few rows of a search cannot tell; leave one of the two out.")
     inputs = describe_inputs(config, grid, test=test, removes=removes_decoders, search=strategy, budget=budget)
-    tasks, grown = _load_checked(grid, test), Grown()
+    tasks, grown = load_checked(grid, test, strategy, budget), Grown()
     slots, chosen_on = slots_of(grid), find_choice_task(grid, tasks)
     searched = SearchedGrid(config, grid, tasks, chosen_on, slots, watcher, grown, removes_decoders)
     space = searched.space
@@ -291,7 +297,8 @@ class SearchedGrid:
         counts = {key: count_texts(task, fewest) for key, task in tasks.items()}
         families = list[Family]()
         self.failed |= scored.unread
-        for _, listed in find_families(scored, judged):
+        decoders = list(find_families(scored, judged))
+        for _, listed in decoders:
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
             if self.removes and not is_fetched(spec.name, spec.revision):
                 self.grown.fetched.append(spec)
@@ -302,12 +309,16 @@ class SearchedGrid:
                     raise  # nothing is left
                 self.failed |= dict.fromkeys((point.label for point in points), first_line(error))
                 continue
+            misfits = find_misfits(listed, n_blocks, is_only=len(decoders) == 1)
+            self.failed |= misfits
             for family in listed:
                 if self.grid.is_of_plans:
                     sweep_cost([point.plan for point in family], n_blocks)  # refuses those with tails
                 first, task = family[0].config.extraction, judged[family[0].label]
-                routes = {self.scored[point.label]: route_of(point.plan, n_blocks) for point in family}
-                families.append(Family(routes, counts[id(task)], keeps_rows(first, task), len(first.members)))
+                fitting = [point for point in family if point.label not in misfits]
+                routes = {self.scored[point.label]: route_of(point.plan, n_blocks) for point in fitting}
+                if routes:
+                    families.append(Family(routes, counts[id(task)], keeps_rows(first, task), len(first.members)))
         plans = {name: points[""].plan for name, points in self.alive.items()} if self.grid.is_of_plans else {}
         return SearchSpace(
             tuple(self.alive),
@@ -389,10 +400,16 @@ def find_choice_task(grid: Grid, tasks: Mapping[str, Task]) -> str:
     if not axis:
         raise ConfigError(f"choose_on is {target!r}, but tasks are no axis of the sweep; add --over task=NAME,NAME.")
     names = {point.values[axis]: tasks[point.label].name for point in grid.points}
-    named = next((value for value, name in names.items() if target in (value, name)), None)
-    if named is None:
+    named = [value for value, name in names.items() if target == name]
+    if target in names:
+        return target
+    if len(named) > 1:
+        raise ConfigError(
+            f"choose_on is {target!r}, which {' and '.join(named)} are; allowed: one of {', '.join(names)}."
+        )
+    if not named:
         raise unknown_name("task to choose on", target, names)
-    return named
+    return named[0]
 
 
 def slots_of(grid: Grid) -> dict[str, int]:

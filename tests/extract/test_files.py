@@ -1,6 +1,7 @@
 """Files are written whole or not at all, and never through links."""
 
 import errno
+import gzip
 import os
 import subprocess
 import sys
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from extract import files
 from extract.errors import ConfigError, DiskFullError
-from extract.files import read_file, refuse_links, remove_file, write_file
+from extract.files import read_file, refuse_links, remove_file, unpack, write_file
 
 
 def fail(number: int) -> object:
@@ -129,3 +131,14 @@ def test_only_plain_files_are_read(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"not a plain file|directory"):
             read_file(tmp_path / name)
     remove_file(tmp_path / "gone")
+
+
+def test_a_little_gzip_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Ice and iron are in this text, and snow.\n" * 2_000
+    assert unpack(gzip.compress(text.encode())) == text.encode()
+    assert unpack(gzip.compress(b"a") + gzip.compress(b"b")) == b"ab"
+    monkeypatch.setattr(files, "PACKED_BYTES", 1_000)
+    bomb = gzip.compress(bytes(1 << 22))
+    assert len(bomb) * files.PACKED_TIMES < 1 << 22
+    with pytest.raises(ValueError, match="it holds more than 100 times its size"):
+        unpack(bomb)

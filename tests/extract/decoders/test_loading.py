@@ -1,5 +1,7 @@
 """Loading from a local folder, in the asked dtype, or a sentence."""
 
+import json
+import os
 import pickle
 import shutil
 import warnings
@@ -21,8 +23,10 @@ from extract.decoders.decoder_spec import (
     plain_decoder,
     read_plain_decoder,
 )
-from extract.errors import DecoderError, UnknownNameError
+from extract.errors import DecoderError, IcecoreError, UnknownNameError
 from extract.masks.mask_plan import parse_plan
+from extract.run.embed import embed_texts
+from extract.run.extraction_spec import ExtractionSpec
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import pool_batch
@@ -401,3 +405,91 @@ def test_a_list_of_adapters_is_written_as_one_and_a_single_one_as_a_text() -> No
     for wrong in ("a,", ["a", 1], 5):
         with pytest.raises(DecoderError, match=r"decoder\.adapter is .*; allowed: an adapter, or a list of them"):
             read_plain_decoder({"name": "tiny", "adapter": wrong})
+
+
+@of_peft
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"peft_type": "MULTITASK_PROMPT_TUNING", "prompt_tuning_init_state_dict_path": "x.pt"}, "is of the type"),
+        ({"layer_replication": [[0, 2]] * 100_000}, "sets 'layer_replication', which is not read"),
+        ({"alora_invocation_tokens": [1]}, "sets 'alora_invocation_tokens', which is not read"),
+        ({"init_lora_weights": "pissa_niter_100000000"}, "began as 'pissa_niter_100000000', which changes the decoder"),
+        ({"rank_pattern": {"([a-z_.0-9]+)+!": 4}}, "has rank_pattern or alpha_pattern with more than names in it"),
+        ({"r": 10**9}, "has a rank of 1000000000, and no tensor of it is that large"),
+        ({"rank_pattern": {"q_proj": 10**9}}, "has a rank of 1000000000, and no tensor of it is that large"),
+    ],
+)
+def test_an_adapter_of_anybody_neither_hangs_nor_fills_the_memory(
+    folder: Path, adapter: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    """Each of these patterns and numbers would keep peft busy for hours, or have it read a file of their choice."""
+    copy = Path(shutil.copytree(adapter, tmp_path / "theirs"))
+    settings = json.loads((copy / "adapter_config.json").read_text(encoding="utf-8"))
+    (copy / "adapter_config.json").write_text(json.dumps({**settings, **changes}), encoding="utf-8")
+    with pytest.raises(DecoderError, match=f"{sentence}.*; allowed: LoRA, as peft writes it"):
+        load_decoder(DecoderSpec(str(folder), adapter=str(copy), device="cpu"))
+
+
+@of_peft
+def test_a_pattern_of_modules_stands_for_those_with_tensors(folder: Path, adapter: Path, tmp_path: Path) -> None:
+    """A pattern is not matched, which may take for ever: the names of the tensors say the same."""
+    digests = []
+    for number, targets in enumerate((["q_proj", "up_proj"], r".*\.(q_proj|up_proj)", "([a-z_.0-9]+)+!")):
+        copy = Path(shutil.copytree(adapter, tmp_path / str(number)))
+        settings = json.loads((copy / "adapter_config.json").read_text(encoding="utf-8"))
+        settings |= {"target_modules": targets}
+        (copy / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        spec = DecoderSpec(str(folder), adapter=str(copy), device="cpu")
+        digests.append(load_decoder(spec).description.weight_digest)
+    assert len(set(digests)) == 1
+
+
+@of_peft
+def test_weights_of_elsewhere_are_refused(folder: Path, adapter: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "indexed"))
+    (tmp_path / "mine.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
+    (copy / "model.safetensors").unlink()
+    keys = dict.fromkeys(load_file(tmp_path / "mine.safetensors"), "../mine.safetensors")
+    for name in ("../mine.safetensors", str(tmp_path / "mine.safetensors"), "none.safetensors"):
+        index = {"metadata": {}, "weight_map": dict.fromkeys(keys, name)}
+        (copy / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        with pytest.raises(DecoderError, match=r"names .*, which is no file beside it"):
+            load_decoder(str(copy))
+    both = Path(shutil.copytree(folder, tmp_path / "both"))
+    shutil.copy(adapter / "adapter_config.json", both)
+    with pytest.raises(DecoderError, match=r"holds an adapter, whose decoder is another; give that as decoder\.name"):
+        load_decoder(str(both))
+    pipe = Path(shutil.copytree(adapter, tmp_path / "pipe"))
+    (pipe / "adapter_model.safetensors").unlink()
+    os.mkfifo(pipe / "adapter_model.safetensors")
+    with pytest.raises(DecoderError, match=r"cannot be read: adapter_model.safetensors is no plain file\."):
+        load_decoder(DecoderSpec(str(folder), adapter=str(pipe)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_hidden_layers": 10**8}, "names 100000000 blocks; allowed: up to 10,000"),
+        ({"attn_implementation": "evil/kernel"}, "names code of the hub for attention|kernels"),
+    ],
+)
+def test_a_configuration_of_anybody_ends_in_a_sentence(
+    folder: Path, tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "theirs"))
+    settings = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps({**settings, **changes}), encoding="utf-8")
+    with pytest.raises(DecoderError, match=sentence):
+        load_decoder(str(copy))
+
+
+def test_a_panic_of_a_tokenizer_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    """Its library is written in Rust, and ends such a pattern in what is no `Exception`."""
+    copy = Path(shutil.copytree(folder, tmp_path / "theirs"))
+    settings = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    split = {"type": "Split", "pattern": {"Regex": "(a|a|aa)+$"}, "behavior": "Isolated", "invert": False}
+    settings["pre_tokenizer"] = split
+    (copy / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(IcecoreError, match="the tokenizer cannot be run"):
+        embed_texts(load_decoder(str(copy)), ["a" * 60 + "b"], spec=ExtractionSpec())

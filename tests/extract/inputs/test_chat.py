@@ -36,3 +36,18 @@ def test_a_template_that_never_ends_ends_in_one_sentence(template: str, monkeypa
     tokenizer.chat_template = template
     with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="did not end within 1 seconds"):
         pool.submit(render_chat, tokenizer, MESSAGES, begins_answer=False).result()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ 'a' * 20000000 }}", "it writes more than 10,000,000 characters"),
+        ("{{ 'a' * 6000000000 }}", "MemoryError"),
+    ],
+)
+def test_a_template_that_would_fill_the_memory_ends_in_one_sentence(template: str, why: str) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=f"cannot be written: .*{why}"):
+        render_chat(tokenizer, MESSAGES, begins_answer=False)

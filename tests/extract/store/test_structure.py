@@ -1,5 +1,6 @@
 """A damaged structure of a file is noticed without HDF5, which may never return from one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -111,3 +112,15 @@ def test_a_mean_names_the_files_of_all_its_parts(tmp_path: Path) -> None:
     mean = MeanCache(parts)
     assert mean.files == (tmp_path / "a.h5", tmp_path / "b.h5")
     assert mean.n_bytes == sum(path.stat().st_size for path in mean.files)
+
+
+@pytest.mark.parametrize("ranges", [[[0, 100], [0, 100]], [[50, 100], [0, 20]], [[100, 50]]])
+def test_a_seal_names_no_byte_twice(tmp_path: Path, ranges: list[list[int]]) -> None:
+    """Thousands of times a whole file would be hashed for days."""
+    write_cache(tmp_path / "a.h5", TEXTS)
+    content = (tmp_path / "a.h5").read_bytes()
+    end = content.rindex(structure.SEAL)
+    seal = {"ranges": ranges, "sha256": ""}
+    (tmp_path / "a.h5").write_bytes(content[:end] + structure.SEAL + json.dumps(seal).encode())
+    with pytest.raises(CacheError, match="is outside the file, or was read before"):
+        LatentCache(tmp_path / "a.h5")

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.decoders.decoder import load_decoder, quiet_peft
+from extract.decoders.adapters import quiet_peft
+from extract.decoders.decoder import load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, UnknownNameError
 from extract.files import digest_module, write_file

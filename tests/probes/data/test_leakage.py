@@ -105,6 +105,7 @@ def test_two_equal_rows_are_repeated_but_do_not_conflict() -> None:
         ("a b.", "A b", True, False),
         ("?", "!", True, True),
         ("", "", False, False),
+        ("." * 200_000 + "a", "b", False, False),  # a pattern would try every dot
     ],
 )
 def test_final_punctuation(a: str, b: str, differs: bool, only: bool) -> None:

@@ -90,3 +90,13 @@ def test_other_names_and_files_are_refused(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "wiki.test.tokens").write_text("no title\n", encoding="utf-8")
     with pytest.raises(TaskError, match="holds no article"):
         read_wikitext("test", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["." * 100_000 + "a", "A. " * 50_000, '. "' * 50_000, "." + " " * 100_000 + "a"])
+def test_sentences_of_a_hostile_text_take_no_longer_than_it_is(text: str) -> None:
+    """Each took hours or minutes; the limit of a test ends it where it does again."""
+    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+
+
+def test_headings_of_a_hostile_text_take_no_longer_than_it_is() -> None:
+    assert [article.title for article in parse_articles("\n".join(["", "= A =", "", "= " * 50_000 + "x", ""]))] == ["A"]

@@ -1,5 +1,7 @@
 """From the answer to an encoder: what a run or sweep chose, as vectors in Python and in a folder for others."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,21 @@ import torch
 import yaml
 from sklearn.base import clone
 
-from extract.errors import HeadError, UnknownNameError
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
 from probes.data.task_table import load_task
 from probes.latents.text_latents import Transform
+from probes.report.scores import seal_scores
 from probes.runs import predict
 from probes.runs.config_file import as_config
 from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, relative_cost
 from probes.runs.probe import Encoder
 from probes.runs.run import run
+from probes.runs.sweep_run import sweep
 from tests.probes.runs.plan_sweeps import run_sweep
 
 SAMPLE = load_task("sts-sample").splits["test"].select(range(20))
@@ -228,3 +233,64 @@ def test_the_cost_is_the_best_of_trials_after_a_warm_up(viewed: LoadedRun, monke
     both = {"plain": ExtractionSpec(), "echo": ExtractionSpec(template=InputTemplate(repeat=6))}
     assert relative_cost(viewed.scorer().decoder, both) == 3
     assert [readings is both for readings in asked] == [False] * 4 + [True] * 4
+
+
+@pytest.fixture(scope="module")
+def gridded(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    """A sweep over named sets of keys."""
+    base = tmp_path_factory.mktemp("gridded")
+    over = {"how": {"plain": {}, "last": {"poolings": ["last"]}}}
+    return sweep(configure(base, decoder_folder), over).folder
+
+
+def forge(folder: Path, place: Path, keys: dict[str, Any]) -> Path:
+    """Copy a sweep with more keys at the values of its axis."""
+    copy = Path(shutil.copytree(folder, place))
+    settings = yaml.safe_load((copy / "config.yaml").read_text(encoding="utf-8"))
+    for value in settings["sweep"]["over"]["how"].values():
+        value.update(keys)
+    (copy / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return copy
+
+
+def test_a_sweep_of_anybody_cannot_have_code_of_a_checkpoint_run(
+    gridded: Path, decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also not its configuration, run again: the points of a grid are held to what the command line says."""
+    evil, mark = tmp_path / "evil", tmp_path / "was_run"
+    shutil.copytree(decoder_folder, evil)
+    config = json.loads((evil / "config.json").read_text(encoding="utf-8"))
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}
+    (evil / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (evil / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Evil:\n    pass\n", encoding="utf-8")
+    keys = {"decoder.name": str(evil), "decoder.trust_remote_code": True}
+    copy = forge(gridded, tmp_path / "runs" / "theirs", keys)
+    with pytest.raises(ConfigError, match=r"decoder\.trust_remote_code is true in sweep; allowed: on the command line"):
+        ChosenEncoder.of(copy)
+    export = ["export", "sentence-transformers", str(copy), str(tmp_path / "out")]
+    for argv in (export, ["sweep", f"{copy}/config.yaml"]):
+        assert main(argv) == 1
+        assert "trust_remote_code is true in sweep" in capsys.readouterr().err
+    over = {"how": {"a": {"decoder": {"name": str(evil), "trust_remote_code": True}}, "b": {}}}
+    with pytest.raises(ConfigError, match=r"trust_remote_code is true in sweep"):
+        sweep(configure(tmp_path, decoder_folder), over)
+    assert not mark.exists()
+
+
+def test_a_sweep_of_anybody_does_not_choose_where_a_decoder_is_held(gridded: Path, tmp_path: Path) -> None:
+    keys = {"decoder.device_map": {"": "disk"}, "decoder.offload_folder": str(tmp_path / "chosen")}
+    decoder = ChosenEncoder.of(forge(gridded, tmp_path / "theirs", keys)).decoder
+    assert (decoder.device_map, decoder.offload_folder) == ("auto", DecoderSpec().offload_folder)
+
+
+def test_no_name_of_a_head_leads_out_of_a_sweep(gridded: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(gridded, tmp_path / "theirs"))
+    [head, *_] = sorted(copy.glob("heads/*/layer-cosine"))
+    outside = tmp_path / "outside"
+    shutil.copytree(head, outside)
+    for path in copy.glob("heads/*/layer-cosine"):
+        shutil.rmtree(path)
+    record = json.loads((copy / "scores.json").read_text(encoding="utf-8").replace("layer-cosine", "../../../outside"))
+    (copy / "scores.json").write_text(json.dumps({**record, "sha256": seal_scores(record)}), encoding="utf-8")
+    with pytest.raises(HeadError, match=r"names a head '\.\./\.\./\.\./outside', which this version does not know"):
+        ChosenEncoder.of(copy)

@@ -270,7 +270,22 @@ def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: 
         (["extraction.plam=causal"], {}, "unknown axis 'extraction.plam': did you mean 'extraction.plan'?"),
         (["poolngs=mean"], {}, "unknown axis 'poolngs': did you mean 'poolings'?"),
         (["plan=causal,causal"], {}, "the value 'causal' of an axis is given twice"),
-        (["plan=causal", "extraction.plan=backward"], {}, "--over plan is given twice"),
+        (["plan=causal", "extraction.plan=backward"], {}, "the axis 'plan' is given twice; give all its values"),
+        ([], {"over": {"plan": ["causal"], "extraction.plan": ["backward"]}}, "the axis 'plan' is given twice"),
+        ([], {"over": {"plan": ["causal"]}, "plans": ["backward"]}, "the axis 'plan' is given twice"),
+        ([], {"over": {"e": {"": {}, "a": {"plan": "backward"}}}}, "a value of the axis 'e' has no name"),
+        (
+            [],
+            {"over": {"e": {"a": {}, "b": {"plan": "causal"}}}},
+            "the points e=a and e=b read the same; leave one out",
+        ),
+        (
+            [],
+            {"points": [{"plan": "causal"}, {"plan": "causal"}]},
+            "the point plan=causal is given twice; give it once",
+        ),
+        (["encoder=plain"], {}, "Allowed: mean, mean-standardised"),
+        (["encoder=plain"], {}, "Name others in the section `sweep` of the config, as over: {encoder: {plain: KEYS}}."),
         (["poolings=mean,echo-mean"], {}, "the point poolings=echo-mean of the sweep: "),
         (["plan=causal,sideways"], {}, "the point plan=sideways of the sweep: unknown mask plan"),
         (["encoder=plane"], {"over": {"encoder": ENCODER}}, "unknown value of the axis 'encoder' 'plane'"),
@@ -312,3 +327,37 @@ def test_a_reference_that_is_no_combination_is_refused() -> None:
     points = [{"plan": "causal", "poolings": "mean"}, {"plan": "backward", "poolings": "last"}]
     with pytest.raises(ConfigError, match="the reference 'plan=causal, poolings=last' is no point of the sweep"):
         make_grid(config(), axes, points=points, reference="last")
+
+
+def test_one_option_of_several_heads_is_an_axis_of_each() -> None:
+    """Typed, in a file, as listed points, and as a sweep records itself."""
+    heads: dict[str, object] = {"cosine-mlp": {}, "cosine-linear": {}}
+    first, second = "heads.cosine-mlp.max_epochs", "heads.cosine-linear.max_epochs"
+    short = ("cosine-mlp.max_epochs", "cosine-linear.max_epochs")
+
+    def read(typed: list[str], **section: object) -> list[tuple[int, int]]:
+        grid = grid_of(config(heads=heads, sweep=section), typed)
+        assert grid.axes == short
+        rerun = grid_of(config(heads=heads, **grid.settings()), [])
+        assert [point.config.heads for point in rerun.points] == [point.config.heads for point in grid.points]
+        return [tuple((point.config.heads[name] or {})["max_epochs"] for name in heads) for point in grid.points]
+
+    whole = [(1, 3), (1, 4), (2, 3), (2, 4)]
+    assert read([f"{first}=1,2", f"{second}=3,4"]) == whole
+    assert read([], over={first: [1, 2], second: [3, 4]}) == whole
+    assert read([f"{first}=1", f"{second}=3,5"], over={first: [1, 2], second: [3, 4]}) == [(1, 3), (1, 5)]
+    assert read([], points=[{first: 1, second: 3}, {first: 2, second: 4}]) == [(1, 3), (2, 4)]
+    one = config(heads=heads, sweep={"over": {first: [1, 2]}})
+    assert grid_of(one, [f"{second}=1,3"]).points[1].config.heads == {
+        "cosine-mlp": {},
+        "cosine-linear": {"max_epochs": 3},
+    }
+    section = {"over": {first: [1, 2], second: [3, 4]}, "reference": {first: 2}}
+    assert grid_of(config(heads=heads, sweep=section)).reference == dict(zip(short, "23", strict=True))
+
+
+def test_an_axis_that_comes_with_the_library_goes_by_its_own_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extract.decoders.decoder.read_n_blocks", lambda _: 30)
+    names = [point.values for point in grid_of(config(), ["encoder=mean,echo-mean"]).points]
+    assert names == [{"encoder": "mean"}, {"encoder": "echo-mean"}]
+    assert grid_of(config(), ["encoder"]).settings() == grid_of(config(), ["encoders"]).settings()

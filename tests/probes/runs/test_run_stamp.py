@@ -274,7 +274,7 @@ def test_a_checkpoint_that_was_fetched_and_removed_is_known_by_its_revision() ->
     def inputs(*steps: str, removes: bool = True) -> str | None:
         grid = grid_of(config, [f"decoder.revision={','.join(steps)}"])
         described = describe_inputs(config, grid, test="chosen", removes=removes)
-        return described and described.config
+        return described.config if described else None
 
     first = inputs("step1", "step2")
     assert first is not None
