@@ -83,6 +83,8 @@ def merge_adapter(model: PreTrainedModel, adapter: str, *, body: str) -> PreTrai
     try:
         settings = json.loads(read_file(_adapter_file(adapter)))
         tensors = load_peft_weights(adapter, device="cpu")
+    except DecoderError:
+        raise
     except Exception as error:  # the hub, safetensors and pickle raise a dozen types
         where = "" if Path(adapter).is_dir() else " There is no such folder."
         raise DecoderError(
@@ -121,7 +123,7 @@ def _adapter_file(adapter: str) -> Path:
         return Path(hf_hub_download(adapter, ADAPTER_CONFIG))
     for path in folder.glob("adapter_*"):
         if not path.is_file():
-            raise DecoderError(f"{path.name} is no plain file")
+            raise DecoderError(f"{path.name} of adapter {adapter!r} is no plain file; give a folder in peft's format.")
     return folder / ADAPTER_CONFIG
 
 

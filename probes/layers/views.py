@@ -246,10 +246,15 @@ LAYER_ROWS: dict[str, Callable[..., LayerRows]] = {
 def reduce_layer(
     train: Float32[np.ndarray, "N F"], scored: Float32[np.ndarray, "M F"], components: int
 ) -> tuple[Float32[np.ndarray, "N d"], Float32[np.ndarray, "M d"]]:
-    """Keep the first principal components in train of the features of a layer, standardised by train, none constant."""
+    """Keep the first principal components in train of the features of a layer, standardised by train, none constant.
+
+    A layer in which all are, as the first under `last` with a template that ends all texts alike, becomes one of zeros.
+    """
     if not (np.isfinite(train).all() and np.isfinite(scored).all()):
         raise HeadError("a latent is NaN or infinite, so no probe can be fitted; extract again, with dtype float32.")
     varies = np.ptp(train, axis=0) > 0
+    if not varies.any():
+        return np.zeros((len(train), 1), np.float32), np.zeros((len(scored), 1), np.float32)
     train, scored = train[:, varies], scored[:, varies]
     mean, scale = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     train, scored = (((part - mean) / scale).astype(np.float32) for part in (train, scored))
@@ -552,6 +557,12 @@ def _side_by_side(one: Features, other: Features) -> Features:
     return np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)
 
 
+def _stack(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Stack the features of layers, of which those of few get columns of zeros."""
+    width = max(part.shape[1] for part in parts)
+    return np.stack([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
+
+
 class _Classes:
     """Codes of classes."""
 
@@ -566,7 +577,7 @@ class _Classes:
     def losses(self, parts: Sequence[Features]) -> tuple[Float[np.ndarray, "L M"], list[float]]:
         """Return the bits of every row, and the penalty chosen for each layer."""
         gold, inner = self.rows.train.gold, _inner(self.rows.train.units)
-        train, scored = (np.stack(side) for side in zip(*parts, strict=True))
+        train, scored = map(_stack, zip(*parts, strict=True))
         trial = self._probabilities(train[:, inner], gold[inner], train[:, ~inner], CS)
         best = np.array([[_bits(shares, gold[~inner]).mean() for shares in layer] for layer in trial]).argmin(1)
         final = self._probabilities(train, gold, scored, CS)
@@ -579,7 +590,7 @@ class _Classes:
         """Send the gold of train in portions that double: the first by equal odds, each further by a probe of those."""
         n = len(self.rows.train.gold)
         order = np.random.default_rng(0).permutation(n)
-        gold, features = self.rows.train.gold[order], np.stack(parts)[:, order]
+        gold, features = self.rows.train.gold[order], _stack(parts)[:, order]
         ends = [n]
         while ends[0] // 2 >= FEWEST:
             ends.insert(0, ends[0] // 2)

@@ -124,6 +124,8 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     task = grid.task_axis
     gaps = [gap for gap in gaps if not task or gap.point[task] == choice.point[task]]
     tied = sum(not gap.p_corrected < LEVEL for gap in gaps)
+    if len(gaps) == 1:
+        return f"On {gaps[0].split}, the other point is {'not ' * (not tied)}statistically tied with it."
     return f"On {gaps[0].split}, {tied} of the {len(gaps)} other points are statistically tied with it." if gaps else ""
 
 

@@ -236,7 +236,8 @@ def _extract(
         return
     if is_of_plans:
         watcher.say(
-            f"{len(plans)} plans over {len(texts):,} texts: {passes} block passes per batch instead of {apart} "
+            f"{len(plans)} plan{'s' * (len(plans) > 1)} over {len(texts):,} texts: {passes} block passes per batch "
+            f"instead of {apart} "
             f"({passes / apart:.2f} of separate extractions)"
         )
     held: dict[str, LatentCache | None] = {}

@@ -17,10 +17,11 @@ def planted_rows(
     copies: Sequence[int] = (),
     seed: int = 0,
     shares: Sequence[float] = (),
+    constant: Sequence[int] = (),
 ) -> LayerRows:
     """Plant gold in layers: `signals` is how strongly each holds it; layers of `copies` are the first of them again.
 
-    `shares` are those of the classes, which are equal when empty.
+    `shares` are those of the classes, which are equal when empty. Layers of `constant` are alike in every row.
     """
     rng = np.random.default_rng(seed)
     gold = rng.integers(0, n_classes, 2 * n) if n_classes else rng.normal(size=2 * n)
@@ -32,6 +33,7 @@ def planted_rows(
         layer[:, : shown.shape[1]] += (signal * shown).astype(np.float32)
     for copy in copies:
         latents[copy] = latents[copies[0]]
+    latents[list(constant)] = 0.3
 
     def rows_of_split(part: slice) -> ProbeRows:
         return ProbeRows(lambda k: latents[k, part][None], lambda k: latents[k, part], gold[part], np.arange(n))

@@ -123,6 +123,18 @@ def test_bits_are_found_where_they_are_planted(n_classes: int) -> None:
         assert found.code[0] == pytest.approx(found.uniform, rel=0.15)  # nothing to learn, nothing saved
 
 
+@pytest.mark.parametrize("n_classes", [0, 3])
+def test_a_layer_that_is_alike_in_every_row_tells_nothing(n_classes: int) -> None:
+    """As the first layer of the pooling `last`, under a template that ends every text alike."""
+    rows = planted_rows([0.0, 2.0, 1.5], n_classes=n_classes, constant=(0,))
+    found = measure_information(rows, 1, components=4)
+    assert abs((found.prior - found.alone)[0].mean()) < 0.03
+    assert abs((found.alone[1] - found.beside[0]).mean()) < 0.01
+    readout = Readout.of(rows, components=4)
+    assert pick_layers(readout.error, readout.penalty, 3)[0] == 1
+    assert np.isfinite(readout.outputs([0, 1])).all()
+
+
 def test_information_of_a_linear_gaussian_is_its_closed_form() -> None:
     """Of y and x = y + noise of variance 1 each, half of the variance stays: half a bit."""
     found = measure_information(planted_rows([1.0], n=6000, width=1), 0, components=1)

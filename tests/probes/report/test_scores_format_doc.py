@@ -29,6 +29,7 @@ KEYS = (
     (r"baselines\.[^.]+", "baselines.BASELINE"),
     (r"leads\.[^.]+", "leads.HEAD"),
     (r"^over_cosine\.[^.]+", "over_cosine.HEAD"),
+    (r"by_source\.[^.]+", "by_source.HEAD"),
     (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
     (r"(size_against|quarters)\.[a-z_]+", r"\1.SIDE"),
     (r"decoding\.SPLIT\..+", "decoding.SPLIT.WAY"),
@@ -104,7 +105,10 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
         replace(make_plans(OVER_K), failed=failed),
         make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost=None),
     ]
-    everything: list[Any] = [*runs, *plans, make_grid(), make_pretraining()]
+    grid = make_grid()
+    assert grid.grid is not None
+    grid = replace(grid, grid=replace(grid.grid, by_source={"head": {grid.plans[0].label: 0.5}}))
+    everything: list[Any] = [*runs, *plans, grid, make_pretraining()]
     return [without_nan(each.to_dict()) for each in everything]
 
 

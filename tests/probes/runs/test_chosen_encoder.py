@@ -278,7 +278,11 @@ def test_a_sweep_of_anybody_cannot_have_code_of_a_checkpoint_run(
 
 
 def test_a_sweep_of_anybody_does_not_choose_where_a_decoder_is_held(gridded: Path, tmp_path: Path) -> None:
-    keys = {"decoder.device_map": {"": "disk"}, "decoder.offload_folder": str(tmp_path / "chosen")}
+    keys = {
+        "decoder.device": "auto",
+        "decoder.device_map": {"": "disk"},
+        "decoder.offload_folder": str(tmp_path / "chosen"),
+    }
     decoder = ChosenEncoder.of(forge(gridded, tmp_path / "theirs", keys)).decoder
     assert (decoder.device_map, decoder.offload_folder) == ("auto", DecoderSpec().offload_folder)
 

@@ -703,6 +703,13 @@ def test_a_point_is_chosen_by_sources_that_count_alike(config: RunConfig, over_t
     [choice] = result.record.chosen.values()
     assert f"encoder={choice.point['encoder']}" == max(means, key=lambda label: means[label])
     assert RunFolder(result.folder).settings["sweep"]["choose_by"] == "sources"
+    frame = points_frame(read_plans(RunFolder(result.folder).values))
+    decided = frame[frame["record"] == "sources"].set_index("point")["value"]
+    finite = {label: mean for label, mean in means.items() if np.isfinite(mean)}
+    assert decided.to_dict() == pytest.approx(finite)  # what decided is on record, and in the report
+    summary = (result.folder / "summary.md").read_text(encoding="utf-8")
+    assert "| mean over sources | validation |" in summary
+    assert f"| {100 * max(finite.values()):.1f} |" in summary
     with pytest.raises(
         ConfigError, match="choose_by is 'sources', but validation rows of task 'sts-sample' do not name"
     ):
@@ -713,3 +720,79 @@ def test_a_point_is_chosen_by_sources_that_count_alike(config: RunConfig, over_t
         sweep(mine, {"encoder": encoders}, choose_by="sources", search="halving")
     with pytest.raises(UnknownNameError, match="unknown choose_by 'source': did you mean 'sources'"):
         sweep(mine, {"encoder": encoders}, choose_by="source")
+
+
+# What does not fit, and what is refused before anything is computed.
+
+
+@pytest.mark.parametrize("key", ["plan", "layers"])
+def test_a_point_that_fits_one_decoder_and_not_another_costs_itself_alone(
+    key: str, config: RunConfig, decoder_folder: Path, tmp_path: Path
+) -> None:
+    shallow = save_decoder(tmp_path / "shallow", num_hidden_layers=2)
+    n_blocks = len(load_decoder(str(decoder_folder)).blocks)
+    deep = {"plan": f"backward:{n_blocks}", "layers": f"block_{n_blocks:02d}"}[key]
+    over = {"decoder.name": [str(decoder_folder), str(shallow)], key: ["causal" if key == "plan" else "all", deep]}
+    result = sweep(replace(config, runs=str(tmp_path / "runs")), over)
+    assert result.record.grid is not None
+    [failure] = result.record.grid.failed
+    assert dict(failure.point) == {"decoder.name": "shallow", key: deep}
+    assert ("but the decoder has 2" if key == "plan" else "unknown layer") in failure.why
+    assert len(result.record.plans) == 3
+
+
+@pytest.mark.parametrize("search", ["", "halving"])
+def test_a_point_that_does_not_fit_the_only_decoder_is_refused_by_name(
+    search: str, config: RunConfig, tmp_path: Path
+) -> None:
+    named = replace(config, runs=str(tmp_path), caches=str(tmp_path / "caches"))
+    for key, values, why in (
+        ("plan", ["causal", "backward:99"], "the point .*plan=backward:99.* of the sweep: .*needs 99 blocks"),
+        ("layers", ["all", "block_99"], "the point .*layers=block_99.* of the sweep: unknown layer"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            sweep(named, {key: values, "poolings": ["mean", "last"]}, search=search, budget=0.9 if search else None)
+    assert not list(tmp_path.rglob("*.h5"))
+
+
+def test_a_task_to_choose_on_that_several_values_are_is_refused(config: RunConfig) -> None:
+    tasks = {"a": {"task": {"name": "sts-sample", "pairs": 16}}, "b": {"task": {"name": "sts-sample", "pairs": 20}}}
+    with pytest.raises(ConfigError, match="choose_on is 'sts-sample', which a and b are; allowed: one of a, b"):
+        sweep(config, {"task": tasks}, choose_on="sts-sample")
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--over", "poolings=mean,last", "--choose-on", "nope"], "choose_on is 'nope', but tasks are no axis"),
+        (["--over", "poolings=mean,last", "--search", "halving", "--budget", "5"], "the search budget is 5"),
+        (
+            ["--over", "heads.layer-cosine.transform=none,bogus"],
+            "the point transform=bogus of the sweep: unknown transform 'bogus'",
+        ),
+    ],
+)
+def test_a_dry_run_refuses_what_the_sweep_would(
+    argv: list[str], sentence: str, decoder_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = [
+        "sweep",
+        "--decoder.name",
+        str(decoder_folder),
+        "--task.name",
+        "sts-sample",
+        "--heads",
+        "{layer-cosine: {}}",
+    ]
+    assert main([*whole, *argv, "--dry-run"]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_sweep_predicts_nothing_and_says_what_does(
+    swept: RunResult[PlansScores], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2\nIce.,Snow.\n", encoding="utf-8")
+    assert main(["predict", str(swept.folder), str(tmp_path / "pairs.csv")]) == 1
+    said = capsys.readouterr().err
+    assert "is a sweep, which has heads at many points; allowed: a folder made by `icecore run`." in said
+    assert "ValueError" not in said
