@@ -4,6 +4,7 @@
     python -m benchmarks.adapted STUDY --out benchmarks/results/adapted-smollm2.json  # gather what is there
     python -m benchmarks.adapted STUDY --decoder gemma-3-270m-q4_k_m.gguf ...  # the same of another decoder
     python -m benchmarks.adapted STUDY SYSTEM ... --at-once 16  # in so many processes, on a GPU or many cores
+    python -m benchmarks.adapted STUDY --beside benchmarks/results/adapted-smollm2.json  # probes of another device
 
 A system is the decoder under a plan, or one of its adapters under `bidirectional`. STUDY holds `adapters/`,
 `infilling/SYSTEM`, `runs/SYSTEM-TASK` and caches. The reference of all differences is the best plan without training.
@@ -148,8 +149,18 @@ def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
         "plans": {system: plan_of(system, decoder) for system in PLANS},
         "adapters": {name: _adapter(study, name) for name in ADAPTERS if _is_there(study, name)},
         "abilities": _abilities(study),
-        "tasks": {f"{task} {head}": _probes(study, task, head) for task, (_, heads) in TASKS.items() for head in heads},
+        "tasks": _tasks(study),
     }
+
+
+def gather_beside(study: Path, file: Path) -> dict[str, Any]:
+    """Add probes of the same adapters on another device to what was gathered; a head differs from one to another."""
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return results | {"beside": {"machine": describe_machine(choose_device("auto")), "tasks": _tasks(study)}}
+
+
+def _tasks(study: Path) -> dict[str, Any]:
+    return {f"{task} {head}": _probes(study, task, head) for task, (_, heads) in TASKS.items() for head in heads}
 
 
 def _is_there(study: Path, system: str) -> bool:
@@ -192,20 +203,21 @@ def _ends(gain: Difference) -> list[float]:
 
 
 def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:
-    """Compare runs with the first, those on the same kind of device: a trained head differs from one to another."""
+    """Compare runs with the first; all are on one device, as a trained head differs from one to another."""
     folders = {system: study / "runs" / f"{system}-{task}" for system in SYSTEMS}
     there = {system: path for system, path in folders.items() if (path / "scores.json").exists()}
     if not there:
         return []
     runs = dict(zip(there, read_runs(list(there.values()), head), strict=True))
     device = {system: str(run.folder.values["device"]) for system, run in runs.items()}
-    alike = [system for system in there if device[system] == device[next(iter(there))]]
+    if len({*device.values()}) > 1:
+        raise SystemExit(f"{study}: runs of {task} are on {' and '.join({*device.values()})}; keep a study for each.")
     by = "source" if task == "stsb" else ""
     gains: dict[str, dict[str, Any]] = {}
-    if len(alike) > 1:
-        compared = compare([there[system] for system in alike], head=head, by=by)
-        gains = dict(zip(alike, compared.table.to_dict("records"), strict=True))
-        for k, system in enumerate(alike[1:] if by else ()):
+    if len(there) > 1:
+        compared = compare(list(there.values()), head=head, by=by)
+        gains = dict(zip(there, compared.table.to_dict("records"), strict=True))
+        for k, system in enumerate([*there][1:] if by else ()):
             gains[system]["by_source"] = {part.value: _ends(part.differences[k]) for part in compared.parts}
     rows = []
     for system, run in runs.items():
@@ -214,6 +226,7 @@ def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:
         test = run.result.summary["test"][metric]
         row = {"plan": run.plan, "head": head, "metric": metric, **means, "difference": None, "low": None, "high": None}
         about = {"layer": run.result.chosen.get("layer"), "interval": [test.low, test.high], "device": device[system]}
+        about |= {"by_seed": list(test.values)} if len(test.values) > 1 else {}
         rows.append(without_nan({**row, **gains.get(system, {}), "run": system, **about}))
     return rows
 
@@ -227,6 +240,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(["infilling", *TASKS]))
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--beside", type=Path, metavar="FILE", help="add the probes of this study to a gathered one")
     asked = parser.parse_args()
     if _stem(asked.decoder) not in SHAPES:
         parser.error(f"{asked.decoder!r} is no decoder of the study; allowed: {', '.join(SHAPES)}, or its .gguf file.")
@@ -241,6 +255,8 @@ def main() -> None:
             measure(asked.study, system, parts, asked.decoder)
     if asked.out:
         asked.out.write_text(json.dumps(gather(asked.study, asked.decoder), indent=1) + "\n", encoding="utf-8")
+    if asked.beside:
+        asked.beside.write_text(json.dumps(gather_beside(asked.study, asked.beside), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -151,11 +151,15 @@ def _name_adapter(adapter: dict[str, Any] | None) -> str:
     return f"{adapter['steps']} steps of {objectives}{seed}"
 
 
-def adapted_probe_rows(file: str) -> Iterator[str]:
-    """Write what probes of a decoder and its adapters score, and how that differs from the best plan untrained."""
+def adapted_probe_rows(file: str, *, is_beside: bool = False) -> Iterator[str]:
+    """Write what probes of a decoder and its adapters score, and how that differs from the best plan untrained.
+
+    `is_beside` is for those of a second device.
+    """
     results = read_results(file)
-    columns = {name: title for name, title in PROBED.items() if results["tasks"].get(name)}
-    cells = {(row["run"], name): row for name in columns for row in results["tasks"][name]}
+    tasks = results["beside"]["tasks"] if is_beside else results["tasks"]
+    columns = {name: title for name, title in PROBED.items() if tasks.get(name)}
+    cells = {(row["run"], name): row for name in columns for row in tasks[name]}
     yield f"| decoder | plan | {' | '.join(columns.values())} |"
     yield "|---" * (2 + len(columns)) + "|"
     for system in [*results["plans"], *results["adapters"]]:
@@ -169,7 +173,6 @@ def adapted_probe_rows(file: str) -> Iterator[str]:
 def _score(row: dict[str, Any]) -> str:
     """Write a test score with the paired difference from the reference, bold where it is certain; or its interval."""
     score, (low, high) = f"{100 * row['test']:.1f}", (100 * end for end in row["interval"])
-    score += " †" * (row["device"] == "cpu")
     if row["low"] is None:
         return f"{score} ({low:.1f} to {high:.1f})"
     gap, low, high = (100 * row[name] for name in ("difference", "low", "high"))
@@ -183,6 +186,7 @@ def tables() -> dict[str, str]:
     for decoder in ("smollm2", "gemma"):
         rows[f"adapted {decoder}"] = adapted_rows(f"adapted-{decoder}")
         rows[f"adapted probes {decoder}"] = adapted_probe_rows(f"adapted-{decoder}")
+    rows["adapted probes smollm2 beside"] = adapted_probe_rows("adapted-smollm2", is_beside=True)
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
     rows["views words"] = word_view_rows()
     return {name: "\n".join(lines) for name, lines in rows.items()}

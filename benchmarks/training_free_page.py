@@ -229,7 +229,15 @@ def read_sweep(folder: Path, before: Mapping[str, Any] | None) -> dict[str, Any]
     program = {name: record[name] for name in ("command", "commit", "versions", "products") if name in record}
     by_source = [transfer for transfer in record["grid"]["transfers"] if transfer["over"] == "sources"]
     about = {"rows_per_split": rows_per_split, "n_test": record["task"]["n_rows"]["test"]}
-    return {**about, "encoders": encoders, "by_source": by_source, **program}
+    baselines = {}
+    for name, baseline in record["baselines"].items():
+        [test] = baseline["summary"]["test"].values()
+        over = {
+            head: {end: round(times * lead[end], 6) for end in ("value", "low", "high")}
+            for head, lead in baseline["leads"].items()
+        }
+        baselines[name] = {"test": round(times * test["mean"] - less, 6), "chosen_over_it": over}
+    return {**about, "encoders": encoders, "baselines": baselines, "by_source": by_source, **program}
 
 
 def add_sweep(folder: Path) -> None:

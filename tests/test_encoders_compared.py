@@ -13,6 +13,7 @@ from benchmarks.training_free_page import (
     ENCODERS,
     HEADS,
     PAGE,
+    SOME,
     TABLE,
     blocks,
     command_of,
@@ -88,6 +89,22 @@ def test_a_sweep_is_taken_in_as_the_page_has_it(task: str, times: int, less: int
     (tmp_path / "scores.json").write_text(json.dumps(sealed_scores(scores.to_dict())), encoding="utf-8")
     with pytest.raises(ValueError, match="has points that failed or were not read on test; run it with --test all"):
         read_sweep(tmp_path, before)
+
+
+def test_the_page_says_what_triples_gain_over_words() -> None:
+    page, some = " ".join(PAGE.read_text(encoding="utf-8").split()), json.loads(SOME.read_text(encoding="utf-8"))
+    smol, gemma = (some[f"{decoder} snli-triples"] for decoder in ("smollm2-135m-instruct", "gemma-3-270m-q4_k_m"))
+    assert {task["n_test"] for task in (smol, gemma)} == {2921}
+    means = [100 * task["encoders"]["mean"]["test"]["mean"] for task in (smol, gemma)]
+    words = 100 * smol["baselines"]["tf-idf"]["test"]
+    assert f"The plain means have {means[0]:.1f} and {means[1]:.1f}, and tf-idf {words:.1f}:" in page
+    tied, ahead = (task["baselines"]["tf-idf"]["chosen_over_it"]["layer-rerank"] for task in (smol, gemma))
+    assert tied["low"] < 0 < tied["high"]
+    value, low, high = (100 * ahead[end] for end in ("value", "low", "high"))
+    assert f"that on Gemma has {value:.1f} points more ({low:.1f} to {high:.1f})" in page
+    echo = some["smollm2-135m-instruct pubmedqa"]["encoders"]["echo, mean"]
+    value, low, high = (100 * echo[end] for end in ("difference", "low", "high"))
+    assert f"echo has {-value:.1f} points less than the mean ({low:.1f} to {high:.1f})" in page
 
 
 @pytest.mark.parametrize(
