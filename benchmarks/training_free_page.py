@@ -230,7 +230,7 @@ def read_sweep(folder: Path, before: Mapping[str, Any] | None) -> dict[str, Any]
     by_source = [transfer for transfer in record["grid"]["transfers"] if transfer["over"] == "sources"]
     about = {"rows_per_split": rows_per_split, "n_test": record["task"]["n_rows"]["test"]}
     baselines = {}
-    for name, baseline in record["baselines"].items():
+    for name, baseline in record.get("baselines", {}).items():
         [test] = baseline["summary"]["test"].values()
         over = {
             head: {end: round(times * lead[end], 6) for end in ("value", "low", "high")}

@@ -395,7 +395,7 @@ def _content(cell: CellType) -> object:
         return None
 
 
-PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+PLACE = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A module and a name in it."""
 
 

@@ -116,10 +116,12 @@ def abilities(decoder: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     return {(row["system"], row["ability"], row["plan"]): row for row in rows}
 
 
-def probes(decoder: str) -> dict[tuple[str, str], dict[str, Any]]:
-    tasks = {name: rows for name, rows in read_results(f"adapted-{decoder}")["tasks"].items() if rows}
-    firsts = {rows[0]["run"] for rows in tasks.values()}
+def probes(decoder: str, *, is_beside: bool = False) -> dict[tuple[str, str], dict[str, Any]]:
+    results = read_results(f"adapted-{decoder}")
+    tasks = {name: rows for name, rows in (results["beside"] if is_beside else results)["tasks"].items() if rows}
+    firsts = {rows[0]["run"] for rows in tasks.values() if any(row["difference"] is not None for row in rows)}
     assert firsts == {"nosink"}, "the best plan without training is the reference"
+    assert all(len({row["device"] for row in rows}) == 1 for rows in tasks.values()), "no other device is compared"
     heads = {name: name.split()[-1] if name.startswith("stsb") else name for name in tasks}
     return {(row["run"], heads[name]): row for name, rows in tasks.items() for row in rows}
 
@@ -171,26 +173,28 @@ def test_the_page_says_what_adapters_changed_for_probes() -> None:
     assert len(sure) == 1
     assert f"lose {fall(sources['headlines'], 100)} on headlines" in page
     gemma, speech = probes("gemma"), "ud-ewt token-classifier"
-    words = f"gain {gain(rows['wiki-0', speech])} on SmolLM2 and {gain(gemma['wiki-0', speech])} on Gemma"
+    cpu = probes("smollm2", is_beside=True)
+    words = f"gain {gain(cpu['wiki-0', speech])} on SmolLM2 and {gain(gemma['wiki-0', speech])} on Gemma"
     assert f"Parts of speech {words}." in page
     assert f"Entities gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
     assert all(row["p_value"] < 0.05 for (run, name), row in gemma.items() if run in ("bidirectional", "wiki-0"))
 
 
 def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
-    page, also = _unwrapped("docs/results.md"), read_results("adapted-smollm2")["also"]
-    rows = {row["run"].removesuffix("-wnut17"): row for row in also["wnut17"]}
-    first = rows["wiki-0"]
+    page, rows, names = _unwrapped("docs/results.md"), probes("smollm2", is_beside=True), "wnut17 token-classifier"
+    first = rows["wiki-0", names]
     assert f"the first adapter has {gain(first)} more, corrected p = {first['p_value']:.3f}, the one" in page
     assert first["p_value"] > 0.05
-    less = [-100 * rows[run]["difference"] for run in ("all", "bidirectional")]
+    less = [-100 * rows[run, names]["difference"] for run in ("all", "bidirectional")]
     assert f"with contrast {less[0]:.1f} less, and `bidirectional` without training {less[1]:.1f} less" in page
-    assert rows["bidirectional"]["p_value"] < 0.05
-    seeds = [100 * value for value in also["wnut17 nosink, seeds 0 to 2"]]
+    seeds = [100 * value for value in rows["nosink", names]["by_seed"]]
     assert f"has {min(seeds):.1f} to {max(seeds):.1f} there with three seeds." in page
-    for task in read_results("adapted-smollm2")["tasks"].values():
-        device = task[0]["device"] if task else ""
-        assert all((row["difference"] is None) is (row["device"] != device) for row in task)
+    broken = [row for (run, _), row in rows.items() if run == "bidirectional"]
+    assert len(broken) == 4
+    assert all(row["p_value"] < 0.05 and row["high"] < 0 for row in broken)
+    cosines, head = rows["wiki-0", "layer-cosine"], rows["wiki-0", "siamese-cosine"]
+    assert cosines["high"] < 0
+    assert head["p_value"] > 0.05
 
 
 def test_merges_are_measured_at_every_ratio() -> None:

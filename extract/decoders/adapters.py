@@ -56,6 +56,7 @@ LORA_UNREAD = (
 """Those of its training, or for which the names of its tensors stand."""
 PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """First weights of an adapter that leave those of the decoder alone."""
+NAMES = re.compile(r"[\w.]+")
 NAME_PATTERN = re.compile(r"(?:[\w.^$-]|\\\.)*")
 """A pattern of names that takes no longer than the names are."""
 
@@ -93,7 +94,8 @@ def merge_adapter(model: PreTrainedModel, adapter: str, *, body: str) -> PreTrai
         ) from error
     keys = set(tensors)
     part = _adapted_part(model, keys, body)
-    largest = max((max(tensor.shape, default=0) for tensor in tensors.values()), default=0)
+    low_rank = [tensor for key, tensor in tensors.items() if ".lora_" in key and tensor.numel()]
+    largest = max((max(tensor.shape, default=0) for tensor in low_rank), default=0)
     modules = {name for name, _ in part.named_modules()}
     config = LoraConfig(**_read_lora(adapter, settings, keys, modules, largest), inference_mode=True)
     with quiet_peft():
@@ -150,15 +152,19 @@ def _read_lora(
     patterns = {**lora.get("rank_pattern", {}), **lora.get("alpha_pattern", {})}
     if any(not NAME_PATTERN.fullmatch(pattern) for pattern in patterns):
         raise refuse("has rank_pattern or alpha_pattern with more than names in it")
+    saved = lora.get("modules_to_save", [])
+    if not isinstance(saved, list) or any(not isinstance(name, str) or not NAMES.fullmatch(name) for name in saved):
+        raise refuse("has modules_to_save with more than names in it")
     ranks = [lora.get("r", 8), *lora.get("rank_pattern", {}).values()]
     if any(type(rank) is not int or not 0 < rank <= largest for rank in ranks):
         raise refuse(f"has a rank of {max(map(str, ranks), key=len)}, and no tensor of it is that large")
     targets = lora.get("target_modules")
-    is_pattern = any(isinstance(lora.get(name), str) for name in ("target_modules", "exclude_modules"))
-    if targets != "all-linear" and (is_pattern or settings.get("layers_to_transform") is not None):
+    is_pattern = isinstance(targets, str) and targets != "all-linear"
+    excludes_pattern = isinstance(lora.get("exclude_modules"), str)
+    if is_pattern or excludes_pattern or settings.get("layers_to_transform") is not None:
+        lora.pop("exclude_modules", None)
         names = {key.removeprefix("base_model.model.").partition(".lora_")[0] for key in keys if ".lora_" in key}
         lora["target_modules"] = sorted(names if names <= {*modules} else {name.rpartition(".")[2] for name in names})
-        lora.pop("exclude_modules", None)
     return lora
 
 

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -32,8 +33,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
 )
+from transformers.utils.peft_utils import find_adapter_config_file
 
-from extract.decoders.adapters import ADAPTER_CONFIG, merge_adapter
+from extract.decoders.adapters import merge_adapter
 from extract.decoders.decoder_spec import (
     COMPUTE_DTYPES,
     DecoderSource,
@@ -44,7 +46,7 @@ from extract.decoders.decoder_spec import (
     list_adapters,
     short_name,
 )
-from extract.decoders.fetch import Located, locate_decoder
+from extract.decoders.fetch import MOST_BLOCKS, Located, locate_decoder
 from extract.errors import DecoderError, without_panics
 from extract.files import digest_module, digest_tokenizer, hooks_of, read_file
 from extract.records import to_plain
@@ -62,8 +64,8 @@ CHUNK = 1 << 24
 """Numbers of a tensor that are widened to float64 at a time."""
 RARE = ("merge", "quantization", "bidirectional")
 """Recorded only of decoders that have it: the identities of others stay what they were."""
-MOST_BLOCKS = 10_000
-"""Blocks of the deepest decoder that is read; config.json may come from anybody."""
+COUNTS_BLOCKS = re.compile("layers|blocks|depth")
+"""Keys of config.json that say how many blocks there are, also in towers for images or sounds."""
 WINDOWS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 """Where configurations state their longest row."""
 UNBOUNDED = 1 << 20
@@ -436,12 +438,31 @@ def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerB
 
 def _read_config(located: Located, spec: DecoderSpec) -> PreTrainedConfig:
     config: PreTrainedConfig = AutoConfig.from_pretrained(located.path, **_options(located, spec))
-    n_blocks = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
-    if not isinstance(n_blocks, int) or n_blocks > MOST_BLOCKS:
-        raise DecoderError(f"config.json of {spec.name!r} names {n_blocks!r} blocks; allowed: up to {MOST_BLOCKS:,}.")
-    if "/" in str(config._attn_implementation):  # which transformers would fetch from the hub, and run
-        raise DecoderError(f"config.json of {spec.name!r} names code of the hub for attention; take it out.")
+    for key, value in _numbers_of(config.to_dict()):
+        if COUNTS_BLOCKS.search(key) and value > MOST_BLOCKS:
+            raise DecoderError(f"config.json of {spec.name!r} has {key} {value:,}; allowed: up to {MOST_BLOCKS:,}.")
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        if "/" in str(getattr(part, "_attn_implementation", "")):  # which transformers would fetch, and run
+            raise DecoderError(f"config.json of {spec.name!r} names code of the hub for attention; take it out.")
+    if getattr(config, "transformers_weights", None):
+        raise DecoderError(f"config.json of {spec.name!r} names its weights as transformers_weights; take it out.")
     return getattr(config, "thinker_config", config)  # of an omni model, the part that reads and writes text
+
+
+def _numbers_of(values: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers_of(value)
+        elif isinstance(value, int):
+            yield str(key), value
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a decoder's folder that another library is about to load, as loading it here would (`DecoderError`)."""
+    located, spec = Located(folder.name, "folder", str(folder), ""), DecoderSpec(str(folder))
+    with _loading(located, spec):
+        _require_own_files(located)
+        _read_config(located, spec)
 
 
 def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
@@ -487,9 +508,9 @@ def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_hea
 
 
 def _require_own_files(located: Located) -> None:
-    """Refuse a folder whose weights are elsewhere: its index may name files beside it alone, and it is no adapter."""
+    """Refuse a checkpoint whose weights are elsewhere: it is no adapter, and its index names files beside it alone."""
     folder = Path(located.path)
-    if (folder / ADAPTER_CONFIG).exists():
+    if find_adapter_config_file(located.path, revision=_options(located, DecoderSpec()).get("revision")):
         raise DecoderError(
             f"{located.name!r} holds an adapter, whose decoder is another; give that as decoder.name, and this as "
             "decoder.adapter."

@@ -13,6 +13,7 @@ import platform
 import queue
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,10 +26,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel, known_decoder, split_random
-from extract.errors import DecoderError, FetchError, first_line, require_name
+from extract.errors import DecoderError, FetchError, first_line, require_name, without_panics
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -369,16 +370,67 @@ def convert_gguf(gguf: Path, folder: Path) -> str:
         magic = file.read(4)
     if magic != b"GGUF":
         raise DecoderError(f"{str(gguf)!r} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+    _check_gguf(gguf)
     # Imported before stderr is replaced: the logging handlers of transformers keep the stderr they first see.
     import transformers.modeling_gguf_pytorch_utils  # noqa: F401
 
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+        with contextlib.redirect_stderr(io.StringIO()), without_panics():  # progress bars
             _convert_model(gguf.resolve(), folder)
             return _convert_tokenizer(gguf.resolve(), folder)
     except Exception as error:  # readers of foreign files may raise anything
         raise DecoderError(f"cannot convert GGUF file {gguf.name!r}: transformers says {first_line(error)}") from error
+
+
+MOST_BLOCKS = 10_000
+"""Blocks of the deepest decoder that is read; its configuration may come from anybody."""
+MOST_ITEMS = 1 << 20
+"""Numbers of an array of a GGUF file, for which its reader makes an object each."""
+GGUF_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Kind of a value in a GGUF file to how it is packed."""
+GGUF_TEXT, GGUF_ARRAY = 8, 9
+
+
+def _check_gguf(path: Path) -> None:
+    """Refuse a GGUF file whose header asks for more blocks or numbers than any decoder has (`DecoderError`).
+
+    The format is that of ggml's docs/gguf.md; whatever else is wrong with a file is left to its readers.
+    """
+    with path.open("rb") as file:
+
+        def unpack(kind: int) -> Any:
+            layout = f"<{GGUF_FORMATS[kind]}"
+            [value] = struct.unpack(layout, file.read(struct.calcsize(layout)))
+            return value
+
+        def skip(kind: int) -> Any:
+            """Read past a value; give it where it is a number."""
+            if kind == GGUF_TEXT:
+                file.seek(unpack(10), os.SEEK_CUR)
+            elif kind == GGUF_ARRAY:
+                inner, n = unpack(4), unpack(10)
+                if n > MOST_ITEMS and inner != GGUF_TEXT:
+                    raise DecoderError(f"GGUF file {path.name!r} has an array of {n:,} values, as no decoder has.")
+                if inner in GGUF_FORMATS:
+                    file.seek(n * struct.calcsize(f"<{GGUF_FORMATS[inner]}"), os.SEEK_CUR)
+                elif inner == GGUF_TEXT:
+                    for _ in range(n):
+                        skip(GGUF_TEXT)
+            else:
+                return unpack(kind)
+            return None
+
+        try:
+            file.seek(4)
+            version, _, n_keys = unpack(4), unpack(10), unpack(10)
+            for _ in range(n_keys if version in (2, 3) else 0):
+                key = file.read(min(unpack(10), 1 << 16))
+                value = skip(unpack(4))
+                if key.endswith(b".block_count") and isinstance(value, int) and value > MOST_BLOCKS:
+                    raise DecoderError(f"GGUF file {path.name!r} names {value:,} blocks; allowed: {MOST_BLOCKS:,}.")
+        except (struct.error, KeyError, OSError, OverflowError):
+            return  # cut off or damaged, which its reader says better
 
 
 def _convert_model(gguf: Path, folder: Path) -> None:

@@ -112,7 +112,7 @@ def read_spans(text: str) -> SpanSource | None:
             try:
                 row = json.loads(line)
                 spans[row["text"]] = [(int(a), int(b)) for a, b in row["spans"]]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise ConfigError(
                     f"line {number} of {text!r} cannot be read ({type(error).__name__}: {error}); allowed: "
                     '{"text": "...", "spans": [[0, 5]]}.'

@@ -146,16 +146,21 @@ def _check_card(folder: Path, root: Path) -> None:
     from huggingface_hub import DatasetCard
 
     card, plain = folder / config.REPOCARD_FILENAME, folder / config.REPOYAML_FILENAME
-    infos = folder / config.DATASETDICT_INFOS_FILENAME
-    _check_files(str(folder), [str(file) for file in (card, plain, infos) if file.is_file()], root)
+    _check_files(str(folder), map(str, folder.rglob("*")), root)
+    if special := [path for path in folder.rglob("*") if not (path.is_file() or path.is_dir())]:
+        raise TaskError(f"dataset {str(folder)!r} holds {special[0].name!r}, which is no plain file; remove it.")
     try:
         declared = [DatasetCard.load(card).data.get("configs")] if card.is_file() else []
         if plain.is_file():
             declared.append((yaml.safe_load(plain.read_text(encoding="utf-8")) or {}).get("configs"))
         entries = [entry for entries in declared for entry in entries or ()]
         paths = [path for entry in entries for path in _paths_in(entry.get("data_files"), entry.get("data_dir"))]
+        separators = [str(entry.get(key, "")) for entry in entries for key in ("sep", "delimiter")]
+        is_plain = all(len(text) < 2 for text in separators) and not any("engine" in entry for entry in entries)
     except Exception:  # `datasets` reads the same files in the same way, and its error is reported
         return
+    if not is_plain:  # a pattern, which may take for ever
+        raise TaskError(f"the card of dataset {str(folder)!r} has a separator of several characters; give one.")
     for path in paths:
         parts = PurePosixPath(path)
         if urlsplit(path).scheme or "::" in path or parts.is_absolute() or ".." in parts.parts:
@@ -191,6 +196,10 @@ def _outside(repository: str, path: str) -> TaskError:
     )
 
 
+BUILDERS = ("csv", "json", "parquet", "text", "arrow")
+"""Readers of `datasets` that read the files of a dataset and nothing beside them."""
+
+
 def _load(
     repository: str,
     commit: str | None,
@@ -211,6 +220,11 @@ def _load(
             builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **name)
             for files in (builder.config.data_files or {}).values():
                 _check_files(repository, files, root)
+            kind = type(builder).__module__.rpartition(".")[2]
+            if root is not None and kind not in BUILDERS:
+                raise TaskError(
+                    f"dataset {repository!r} is of the kind {kind!r}; allowed: files of {', '.join(BUILDERS)}."
+                )
             builder.download_and_prepare()
             loaded = builder.as_dataset()
             return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}

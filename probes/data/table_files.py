@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, UnknownNameError, first_line, looked_in, require_name, unknown_name
-from extract.files import unpack
+from extract.files import PACKED_TIMES, unpack
 from probes.data.splits import SPLITS, canonical_split, files_by_split
 
 PACKED = ".gz"
@@ -69,7 +69,8 @@ def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = Non
     try:
         errors = "surrogateescape" if escapes_bytes else "strict"
         text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors)
-        n_lines, n_bad = text.count("\n") + 1, len(_ESCAPED_LINE.findall(text)) if escapes_bytes else 0
+        lines = text.split("\n") if escapes_bytes else []
+        n_lines, n_bad = len(lines), sum(bool(_ESCAPED.search(line)) for line in lines)
         return text if n_bad <= max(1, MOST_ESCAPED * n_lines) else data.decode("utf-8-sig")
     except LookupError as error:
         raise unknown_name("encoding", encoding, ("utf-8", "utf-16", "cp1252", "latin-1")) from error
@@ -85,10 +86,11 @@ def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = Non
 
 MOST_ESCAPED = 0.1
 """Share of the lines of a file with bytes that are not of its encoding; with more it is in another one."""
+MOST_PARQUET_ROWS = 1_000_000
+"""Rows of a Parquet file of any size: of one that says more, a row takes a hundredth of a byte at least."""
 MOST_BROKEN = 100
 """Rows with an open quote that are passed over in a file."""
 _ESCAPED = re.compile("[\udc80-\udcff]")
-_ESCAPED_LINE = re.compile("[^\n]*[\udc80-\udcff][^\n]*")
 
 
 def escaped_byte(text: str) -> str:
@@ -145,6 +147,8 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
 
     try:
         with pq.ParquetFile(path) as file:
+            if file.metadata.num_rows > max(MOST_PARQUET_ROWS, PACKED_TIMES * path.stat().st_size):
+                raise ValueError(f"{file.metadata.num_rows:,} rows are more than a file of its size holds")
             return tuple(file.schema_arrow.names), file.read().to_pylist()
     except (OSError, ValueError) as error:  # one that Arrow raises is one of them
         raise TaskError(f"{path} cannot be read as Parquet ({first_line(error)}): write it again.") from error
@@ -340,6 +344,8 @@ def parse_json(path: Path, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
+    except (ValueError, RecursionError) as error:  # a number, or a depth, beyond any
+        raise TaskError(f"{path} is not JSON that can be read ({first_line(error)}).") from error
 
 
 @dataclass(frozen=True)

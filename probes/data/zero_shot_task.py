@@ -453,7 +453,7 @@ def read_odd_files(
     return build_task(OddOneOutTask, file_rows._replace(rows=questions), name=name, options=options)
 
 
-QUOTED = re.compile(r"[“\"「『](.+?)[”\"」』]")
+QUOTED = re.compile(r"[“\"「『](.{1,200}?)[”\"」』]")
 """The word that a question asks about."""
 CHOICES = "ABCD"
 

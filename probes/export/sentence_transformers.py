@@ -19,10 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder, load_decoder, quiet_loading
+from extract.decoders.decoder import Decoder, check_folder, load_decoder, quiet_loading
 from extract.decoders.decoder_spec import EMBEDDING, FINAL_NORM, KNOWN_DECODERS, DecoderSpec, select_layers
 from extract.decoders.fetch import working_folder
 from extract.errors import CodeError, ConfigError, HeadError, first_line, unknown_name
+from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.poolings.pooling_table import JOIN, split_poolings
 from extract.registry import later, require_extra
@@ -241,6 +242,12 @@ def save_decoder_files(decoder: Decoder, folder: Path, *, max_tokens: int | None
         decoder.module.save_pretrained(folder)
 
 
+STOCK_SETTINGS = "sentence_bert_config.json"
+STOCK_KEYS = frozenset({"transformer_task", "modality_config", "module_output_name"})
+STOCK_FOLDERS = frozenset({"", "1_Pooling", "2_Normalize"})
+"""What a folder of stock modules has beside its decoder."""
+
+
 def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     """Write a folder of stock modules: Transformer, Pooling and perhaps Normalize."""
     window = decoder.description.window
@@ -254,7 +261,7 @@ def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
         "include_prompt": False,
     }
     files = {
-        "sentence_bert_config.json": {
+        STOCK_SETTINGS: {
             "transformer_task": "feature-extraction",
             "modality_config": {"text": output},
             "module_output_name": "token_embeddings",
@@ -595,9 +602,15 @@ def load_sentence_transformer(
     if recipe.is_stock:
         listed = Path(folder) / "modules.json"
         try:
-            types = [module["type"] for module in json.loads(listed.read_text("utf-8"))]
+            modules = json.loads(read_file(listed))
+            types = [module["type"] for module in modules]
+            settings = json.loads(read_file(Path(folder) / STOCK_SETTINGS))
+            is_own = {str(module["path"]) for module in modules} <= STOCK_FOLDERS and settings.keys() <= STOCK_KEYS
         except UNREADABLE as error:
             raise HeadError(f"{str(listed)!r} cannot be read ({first_line(error)}).") from error
+        if not is_own:  # which may have transformers write files, or fetch code
+            raise CodeError(f"{str(folder)!r} has settings that no export has; export it again.")
+        check_folder(Path(folder))
         for name in types:  # sentence-transformers runs what a folder names
             if name not in MODULES.values():
                 raise CodeError(

@@ -371,6 +371,13 @@ def save_predictions(folder: Path, predictions: LayerPredictions) -> None:
     write_file(path, content.getvalue())
 
 
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, RecursionError, StopIteration),
+    zipfile.BadZipFile,
+)
+"""What reading a damaged file of predictions may raise."""
+
+
 def load_predictions(folder: Path, head: str) -> LayerPredictions | None:
     """Read those of a head back; None where the run has none."""
     path = folder / PREDICTED / f"{head}.npz"
@@ -385,7 +392,7 @@ def load_predictions(folder: Path, head: str) -> LayerPredictions | None:
             arrays = {name: file[name] for name in ("numbers", "codes", "shares") if name in file}
         layers, names = (tuple(map(str, about[name])) for name in ("layers", "names"))
         _check(layers, names, arrays)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, StopIteration, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise HeadError(
             f"{str(path)!r} cannot be read ({first_line(error)}); make it again: icecore layers {folder.name}."
         ) from error

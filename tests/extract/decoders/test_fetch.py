@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import json
+import struct
 import subprocess
 import sys
 import zipfile
@@ -268,3 +269,32 @@ def test_the_real_decoder_has_30_layers_and_knows_paris() -> None:
     with torch.no_grad():
         logits = model(**tokenizer("The capital of France is", return_tensors="pt")).logits
     assert tokenizer.decode(logits[0, -1].argmax()) == " Paris"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("llama.block_count", 10**8, "names 100,000,000 blocks; allowed: 10,000"),
+        ("some.array", [1] * ((1 << 20) + 1), "has an array of 1,048,577 values, as no decoder has"),
+    ],
+)
+def test_a_gguf_file_of_anybody_ends_in_a_sentence(key: str, value: Any, sentence: str, tmp_path: Path) -> None:
+    """A few bytes that would have blocks built, or objects made of numbers, for hours."""
+    path = tmp_path / "theirs.gguf"
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", len(key)) + key.encode()
+    if isinstance(value, list):
+        content = struct.pack("<IIQ", 9, 0, len(value)) + bytes(len(value))
+    else:
+        content = struct.pack("<II", 4, value)
+    path.write_bytes(head + content)
+    with pytest.raises(DecoderError, match=sentence):
+        convert_gguf(path, tmp_path / "made")
+
+
+def test_a_merge_that_no_token_has_is_a_sentence(gguf: Path, tmp_path: Path) -> None:
+    """The library of tokenizers ends it in what is no `Exception`."""
+    content = gguf.read_bytes()
+    assert content.count(b"2 0") == 1
+    (tmp_path / "theirs.gguf").write_bytes(content.replace(b"2 0", b"\xff 0"[:3]))
+    with pytest.raises(DecoderError, match="cannot convert GGUF file"):
+        convert_gguf(tmp_path / "theirs.gguf", tmp_path / "made")

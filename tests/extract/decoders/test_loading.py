@@ -416,6 +416,7 @@ def test_a_list_of_adapters_is_written_as_one_and_a_single_one_as_a_text() -> No
         ({"alora_invocation_tokens": [1]}, "sets 'alora_invocation_tokens', which is not read"),
         ({"init_lora_weights": "pissa_niter_100000000"}, "began as 'pissa_niter_100000000', which changes the decoder"),
         ({"rank_pattern": {"([a-z_.0-9]+)+!": 4}}, "has rank_pattern or alpha_pattern with more than names in it"),
+        ({"modules_to_save": ["([a-z_.0-9]+)+!"]}, "has modules_to_save with more than names in it"),
         ({"r": 10**9}, "has a rank of 1000000000, and no tensor of it is that large"),
         ({"rank_pattern": {"q_proj": 10**9}}, "has a rank of 1000000000, and no tensor of it is that large"),
     ],
@@ -435,10 +436,12 @@ def test_an_adapter_of_anybody_neither_hangs_nor_fills_the_memory(
 def test_a_pattern_of_modules_stands_for_those_with_tensors(folder: Path, adapter: Path, tmp_path: Path) -> None:
     """A pattern is not matched, which may take for ever: the names of the tensors say the same."""
     digests = []
-    for number, targets in enumerate((["q_proj", "up_proj"], r".*\.(q_proj|up_proj)", "([a-z_.0-9]+)+!")):
+    plain = ["q_proj", "up_proj"]
+    patterns = [(plain, None), (r".*\.(q_proj|up_proj)", None), ("([a-z_.0-9]+)+!", None), (plain, "([a-z_.0-9]+)+!")]
+    for number, (targets, excluded) in enumerate([*patterns, ("all-linear", "([a-z_.0-9]+)+!")]):
         copy = Path(shutil.copytree(adapter, tmp_path / str(number)))
         settings = json.loads((copy / "adapter_config.json").read_text(encoding="utf-8"))
-        settings |= {"target_modules": targets}
+        settings |= {"target_modules": targets, "exclude_modules": excluded}
         (copy / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
         spec = DecoderSpec(str(folder), adapter=str(copy), device="cpu")
         digests.append(load_decoder(spec).description.weight_digest)
@@ -470,8 +473,10 @@ def test_weights_of_elsewhere_are_refused(folder: Path, adapter: Path, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"num_hidden_layers": 10**8}, "names 100000000 blocks; allowed: up to 10,000"),
+        ({"num_hidden_layers": 10**8}, "has num_hidden_layers 100,000,000; allowed: up to 10,000"),
+        ({"vision_config": {"depth": 10**8}}, "has depth 100,000,000; allowed: up to 10,000"),
         ({"attn_implementation": "evil/kernel"}, "names code of the hub for attention|kernels"),
+        ({"transformers_weights": "sub/x.safetensors.index.json"}, "names its weights as transformers_weights"),
     ],
 )
 def test_a_configuration_of_anybody_ends_in_a_sentence(
@@ -493,3 +498,13 @@ def test_a_panic_of_a_tokenizer_is_a_sentence(folder: Path, tmp_path: Path) -> N
     (copy / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
     with pytest.raises(IcecoreError, match="the tokenizer cannot be run"):
         embed_texts(load_decoder(str(copy)), ["a" * 60 + "b"], spec=ExtractionSpec())
+
+
+@of_peft
+def test_an_empty_tensor_allows_no_rank(folder: Path, adapter: Path, tmp_path: Path) -> None:
+    """It takes no byte of a file, whatever its other dimension."""
+    name = edited(adapter, tmp_path / "theirs", lambda tensors: {**tensors, "x": torch.zeros(10**9, 0)})
+    settings = json.loads((tmp_path / "theirs/adapter_config.json").read_text(encoding="utf-8"))
+    (tmp_path / "theirs/adapter_config.json").write_text(json.dumps({**settings, "r": 10**6}), encoding="utf-8")
+    with pytest.raises(DecoderError, match="has a rank of 1000000, and no tensor of it is that large"):
+        load_decoder(DecoderSpec(str(folder), adapter=name, device="cpu"))

@@ -1,10 +1,13 @@
 import gzip
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.data.table_files import Sentence
+from probes.data import table_files
+from probes.data.table_files import Sentence, escaped_byte, parse_json, read_parquet_rows, read_text
 from probes.data.word_files import ColumnFormat, read_columns
 
 CONLL2003 = ("word", "pos", "chunk", "ner")
@@ -212,3 +215,27 @@ def test_a_sentence_of_fifty_thousand_words(tmp_path: Path) -> None:
     sentences = read(path, "pos", ("word", "pos"))
     assert len(sentences) == 1
     assert sentences[0].words[-1] == "w49999"
+
+
+def test_a_long_line_of_new_rows_takes_no_longer_than_it_is(tmp_path: Path) -> None:
+    """A pattern of whole lines took an hour for a megabyte."""
+    save(tmp_path / "long.csv", "a" * 2_000_000)
+    assert len(read_text(tmp_path / "long.csv", escapes_bytes=True)) == 2_000_000
+    (tmp_path / "bad.csv").write_bytes(b"caf\xe9\n" + b"plain\n" * 20)
+    assert escaped_byte(read_text(tmp_path / "bad.csv", escapes_bytes=True)) == "0xe9"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, f"[{'1' * 5000}]"])
+def test_json_beyond_any_is_a_sentence(text: str, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="is not JSON that can be read"):
+        parse_json(tmp_path / "deep.json", text)
+
+
+def test_a_parquet_file_of_endless_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"] * 200_000}), path)
+    assert len(read_parquet_rows(path)[1]) == 200_000
+    monkeypatch.setattr(table_files, "MOST_PARQUET_ROWS", 1_000)
+    monkeypatch.setattr(table_files, "PACKED_TIMES", 1)
+    with pytest.raises(TaskError, match="200,000 rows are more than a file of its size holds"):
+        read_parquet_rows(path)

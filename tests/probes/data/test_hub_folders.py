@@ -1,6 +1,7 @@
 """A folder laid out like a dataset of the hub may come from anybody: only its own files are read, and no address."""
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -146,3 +147,34 @@ def test_a_repository_of_the_hub_names_no_file_of_this_machine(monkeypatch: pyte
     monkeypatch.setattr("datasets.load_dataset_builder", lambda *_names, **_options: builder)
     with pytest.raises(TaskError, match="which is not in it"):
         read_hub("someone/mine", None, revision=None, help_text="look again")
+
+
+def test_a_link_that_no_card_names_is_refused_too(folder: Path) -> None:
+    """Some readers of `datasets` open what lies beside the files that they were given."""
+    (folder / "instruction.md").symlink_to(folder.parent / "secret.jsonl")
+    declare(folder, "data_files: good.jsonl")
+    with pytest.raises(TaskError, match=r"names '.*instruction\.md', which is not in it"):
+        texts(folder)
+
+
+def test_readers_of_more_than_files_are_refused(folder: Path) -> None:
+    (folder / "tasks/a").mkdir(parents=True)
+    (folder / "tasks/a/task.toml").write_text("version = '1.0'\n", encoding="utf-8")
+    (folder / "good.jsonl").unlink()
+    declare(folder, "data_files: tasks/a/task.toml")
+    with pytest.raises(TaskError, match=r"is of the kind '[a-z]*'; allowed: files of csv, json, parquet, text, arrow"):
+        texts(folder)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "more.jsonl")
+    with pytest.raises(TaskError, match=r"holds 'more\.jsonl', which is no plain file"):
+        texts(folder)
+
+
+@pytest.mark.parametrize("key", ["sep: '(a|aa)+$'", "delimiter: ab", "engine: python"])
+def test_a_separator_is_no_pattern(folder: Path, key: str) -> None:
+    (folder / "good.jsonl").rename(folder / "good.csv")
+    declare(folder, f"data_files: good.csv\n  {key}")
+    with pytest.raises(TaskError, match="has a separator of several characters; give one"):
+        texts(folder)

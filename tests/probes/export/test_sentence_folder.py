@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extract.decoders.decoder import Decoder
-from extract.errors import ConfigError, HeadError
+from extract.errors import CodeError, ConfigError, DecoderError, HeadError
 from extract.inputs.template import InputTemplate
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
@@ -258,3 +258,37 @@ def test_the_views_of_a_config_are_encoded_as_an_encoder_has_them(
     ):
         assert main([*command, str(tmp_path / "no"), *typed]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("sentence_bert_config.json", {"model_kwargs": {"device_map": "auto", "offload_folder": "elsewhere"}}),
+        ("modules.json", "../elsewhere"),
+    ],
+)
+def test_a_stock_folder_of_anybody_has_no_settings_but_those_of_an_export(
+    file: str, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would have transformers write files where they say, or fetch code."""
+    monkeypatch.chdir(tmp_path)
+    export_sentence_transformer(make_decoder(), ExtractionSpec(), tmp_path / "folder", layer="block_02")
+    path = tmp_path / "folder" / file
+    values = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(values, list):
+        values[1]["path"] = change
+    else:
+        values |= change
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(CodeError, match="has settings that no export has"):
+        load_sentence_transformer(tmp_path / "folder")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_stock_folder_is_read_by_the_rules_of_decoders(tmp_path: Path) -> None:
+    export_sentence_transformer(make_decoder(), ExtractionSpec(), tmp_path / "folder", layer="block_02")
+    path = tmp_path / "folder/config.json"
+    values = {**json.loads(path.read_text(encoding="utf-8")), "transformers_weights": "x.safetensors.index.json"}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(DecoderError, match="names its weights as transformers_weights"):
+        load_sentence_transformer(tmp_path / "folder")
