@@ -379,7 +379,7 @@ def layers_table(findings: HeadFindings, *, title: str) -> Table:
     if alone is None:
         return table
     for k, layer in enumerate(findings.layers):
-        ends = f"{_shown(alone.low[k])} to {_shown(alone.high[k])}" if alone.low else ""
+        ends = f"{_shown(alone.low[k])} to {_shown(alone.high[k])}" if alone.low and np.isfinite(alone.low[k]) else ""
         mark = "use " * (layer == findings.recommended) + "*" * (layer in findings.best_set)
         cells = (_shown(curve.values[k], is_bits=curve.metric == "bits") for curve in curves.values())
         table.add_row(printable(layer), mark, _shown(alone.values[k]), ends, *cells)
