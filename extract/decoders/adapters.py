@@ -57,7 +57,7 @@ LORA_UNREAD = (
 PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """First weights of an adapter that leave those of the decoder alone."""
 NAMES = re.compile(r"[\w.]+")
-NAME_PATTERN = re.compile(r"(?:[\w.^$-]|\\\.)*")
+NAME_PATTERN = re.compile(r"(?:\.\*)?(?:[\w.^$-]|\\\.)*")
 """A pattern of names that takes no longer than the names are."""
 
 
@@ -138,7 +138,10 @@ def _read_lora(
     """
 
     def refuse(what: str) -> DecoderError:
-        return DecoderError(f"adapter {adapter!r} {what}; allowed: LoRA, as peft writes it.")
+        return DecoderError(
+            f"adapter {adapter!r} {what}; allowed: LoRA or DoRA whose settings are names and numbers. Or merge it with "
+            "peft where it is from, and give the merged decoder."
+        )
 
     if not isinstance(settings, dict) or settings.get("peft_type") != "LORA":
         kind = settings.get("peft_type") if isinstance(settings, dict) else settings

@@ -417,6 +417,8 @@ def _check_gguf(path: Path) -> None:
                 elif inner == GGUF_TEXT:
                     for _ in range(n):
                         skip(GGUF_TEXT)
+                else:  # in which more could be hidden
+                    raise DecoderError(f"GGUF file {path.name!r} has an array of arrays, as no decoder has.")
             else:
                 return unpack(kind)
             return None

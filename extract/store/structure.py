@@ -17,8 +17,9 @@ import h5py
 
 SEAL = b"\nicecore structure "
 SEAL_BYTES = 1 << 18
-PIECE_BYTES = 1 << 24
 """Bytes at the end of a file in which the seal is looked for."""
+PIECE_BYTES = 1 << 24
+"""Bytes that are read at a time for the digest."""
 SECONDS = 30.0
 """Time that HDF5 has to open a file without a seal; a whole one takes less than one second."""
 

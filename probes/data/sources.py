@@ -140,7 +140,10 @@ def _root_of(folder: Path) -> Path:
 
 
 def _check_card(folder: Path, root: Path) -> None:
-    """Refuse a card that names an address or a path out of its folder, before `datasets` looks for it."""
+    """Refuse a card that names an address, a path out of its folder or a pattern, before `datasets` looks for it.
+
+    Nor may the folder hold a link that leads out, or a pipe, whether the card names it or not.
+    """
     import yaml
     from datasets import config
     from huggingface_hub import DatasetCard
@@ -155,12 +158,16 @@ def _check_card(folder: Path, root: Path) -> None:
             declared.append((yaml.safe_load(plain.read_text(encoding="utf-8")) or {}).get("configs"))
         entries = [entry for entries in declared for entry in entries or ()]
         paths = [path for entry in entries for path in _paths_in(entry.get("data_files"), entry.get("data_dir"))]
-        separators = [str(entry.get(key, "")) for entry in entries for key in ("sep", "delimiter")]
-        is_plain = all(len(text) < 2 for text in separators) and not any("engine" in entry for entry in entries)
+        separators = [str(entry.get(key) or "") for entry in entries for key in ("sep", "delimiter")]
+        engines = {entry.get("engine") or "c" for entry in entries}
+        is_plain = all(len(text) < 2 or text == "\\t" for text in separators) and engines <= {"c", "pyarrow"}
     except Exception:  # `datasets` reads the same files in the same way, and its error is reported
         return
     if not is_plain:  # a pattern, which may take for ever
-        raise TaskError(f"the card of dataset {str(folder)!r} has a separator of several characters; give one.")
+        raise TaskError(
+            f"the card of dataset {str(folder)!r} has a separator of several characters, or an engine that reads one "
+            "as a pattern; give one character, and no engine."
+        )
     for path in paths:
         parts = PurePosixPath(path)
         if urlsplit(path).scheme or "::" in path or parts.is_absolute() or ".." in parts.parts:
@@ -497,9 +504,9 @@ def parse_articles(text: str) -> list[Article]:
     lines = ["", *(line.strip() for line in text.split("\n")), ""]
     articles: list[tuple[str, list[str]]] = []
     for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
-        if line.startswith("= ") and line.endswith(" =") and not before and not after:
+        if len(line) > 3 and line.startswith("= ") and line.endswith(" =") and not before and not after:
             if not line.startswith("= ="):
-                articles.append((detokenise(line.removeprefix("= ").removesuffix(" =")), []))
+                articles.append((detokenise(line.strip("= ")), []))
         elif UNREAD.sub("", line).strip() and articles:
             articles[-1][1].append(detokenise(line))
     return [Article(title, tuple(paragraphs)) for title, paragraphs in articles]

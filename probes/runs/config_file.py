@@ -423,7 +423,8 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     if record.decoder.trust_remote_code and not config.decoder.trust_remote_code:
         raise ConfigError(
             f"{TRUST} is true in {source}; allowed: on the command line alone, for all that it names. If you trust the "
-            f"authors of {record.decoder.name!r}, add: --{TRUST} true."
+            f"authors of {record.decoder.name!r}, add: --{TRUST} true, or in Python trust_remote_code to the decoder "
+            "of the whole."
         )
     return record
 

@@ -472,6 +472,8 @@ STAMP, SWEEP, SEARCH = "stamp.json", "sweep", "search"
 SCHEMA = 1
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Variables that decide which device `auto` stands for."""
+COMMIT = re.compile("[0-9a-f]{40}|step[-_]?[0-9]+")
+"""A revision that stays what it is: a commit, or a step of a training."""
 States = dict[str, list[int]]
 """Path to size and times of a file, which change when it is written, replaced or copied."""
 
@@ -601,8 +603,12 @@ def _states(files: Iterable[Path], start: Path) -> States:
 def _decoder_files(spec: DecoderSpec, *, removes: bool = False) -> list[Path] | None:
     """List the files of a decoder and of its adapters; None where they are not known."""
     names = [part.name for part in spec.merge] or [spec.name]
-    listed = [list_decoder_files(name) for name in names]
-    if removes and spec.revision and not spec.merge and "/" in spec.name and not exists(spec.name):
+    try:
+        listed = [list_decoder_files(name) for name in names]
+    except IcecoreError:  # no such decoder, which costs its own points
+        return None
+    is_at_hub = not spec.merge and "/" in spec.name and not exists(spec.name)
+    if removes and is_at_hub and COMMIT.fullmatch(spec.revision or ""):
         listed = [[]]
     for adapter in (*spec.adapters, *(adapter for part in spec.merge for adapter in part.adapters)):
         folder = Path(adapter).expanduser()

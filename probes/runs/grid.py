@@ -107,6 +107,11 @@ class Grid:
         return self.reference[PLAN] == (CAUSAL if CAUSAL in names else names[0])
 
     @property
+    def has_one_decoder(self) -> bool:
+        """Whether all points are of one decoder."""
+        return len({digest_json(plain_decoder(point.config.decoder)) for point in self.points}) == 1
+
+    @property
     def unread(self) -> dict[str, str]:
         """Label to why a point cannot be computed; DecoderError where that is true of all."""
         reasons = {point.label: point.why_not for point in self.points if point.why_not}

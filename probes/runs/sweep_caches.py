@@ -125,8 +125,7 @@ def obtain_point_caches(
     caches = PointCaches()
     for label, why in grid.unread.items():
         caches.fail([label], why, watcher)
-    decoders = list(find_families(grid, tasks))
-    for name, families in decoders:
+    for name, families in find_families(grid, tasks):
         spec = families[0][0].config.decoder
         was_there = is_fetched(spec.name, spec.revision) if removes else True
         loaded = grown.loaded.pop(name, None) if grown else None
@@ -137,7 +136,7 @@ def obtain_point_caches(
         except (IcecoreError, OSError, RuntimeError) as error:
             caches.fail_or_raise([point for family in families for point in family], error, grid, watcher)
         if loaded is not None:
-            misfits = find_misfits(families, len(loaded.blocks), is_only=len(decoders) == 1)
+            misfits = find_misfits(families, len(loaded.blocks), is_only=grid.has_one_decoder)
             for label, why in misfits.items():
                 caches.fail([label], why, watcher)
             fitting = [[point for point in family if point.label not in misfits] for family in families]

@@ -13,7 +13,7 @@ import numpy as np
 
 from extract.decoders.decoder import read_n_blocks
 from extract.decoders.fetch import is_fetched, remove_fetched
-from extract.errors import CodeError, ConfigError, IcecoreError, first_line, unknown_name
+from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, first_line, unknown_name
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
 from probes.data.task import MIN_SPLIT_ROWS, Task
@@ -297,8 +297,7 @@ class SearchedGrid:
         counts = {key: count_texts(task, fewest) for key, task in tasks.items()}
         families = list[Family]()
         self.failed |= scored.unread
-        decoders = list(find_families(scored, judged))
-        for _, listed in decoders:
+        for _, listed in find_families(scored, judged):
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
             if self.removes and not is_fetched(spec.name, spec.revision):
                 self.grown.fetched.append(spec)
@@ -309,7 +308,7 @@ class SearchedGrid:
                     raise  # nothing is left
                 self.failed |= dict.fromkeys((point.label for point in points), first_line(error))
                 continue
-            misfits = find_misfits(listed, n_blocks, is_only=len(decoders) == 1)
+            misfits = find_misfits(listed, n_blocks, is_only=self.grid.has_one_decoder)
             self.failed |= misfits
             for family in listed:
                 if self.grid.is_of_plans:
@@ -319,6 +318,8 @@ class SearchedGrid:
                 routes = {self.scored[point.label]: route_of(point.plan, n_blocks) for point in fitting}
                 if routes:
                     families.append(Family(routes, counts[id(task)], keeps_rows(first, task), len(first.members)))
+        if not self.alive:
+            raise HeadError(f"no point can be computed on every task: {'; '.join(dict.fromkeys(self.failed.values()))}")
         plans = {name: points[""].plan for name, points in self.alive.items()} if self.grid.is_of_plans else {}
         return SearchSpace(
             tuple(self.alive),

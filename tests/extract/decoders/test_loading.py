@@ -428,7 +428,7 @@ def test_an_adapter_of_anybody_neither_hangs_nor_fills_the_memory(
     copy = Path(shutil.copytree(adapter, tmp_path / "theirs"))
     settings = json.loads((copy / "adapter_config.json").read_text(encoding="utf-8"))
     (copy / "adapter_config.json").write_text(json.dumps({**settings, **changes}), encoding="utf-8")
-    with pytest.raises(DecoderError, match=f"{sentence}.*; allowed: LoRA, as peft writes it"):
+    with pytest.raises(DecoderError, match=f"{sentence}.*; allowed: LoRA or DoRA whose settings are names and numbers"):
         load_decoder(DecoderSpec(str(folder), adapter=str(copy), device="cpu"))
 
 
@@ -454,11 +454,16 @@ def test_weights_of_elsewhere_are_refused(folder: Path, adapter: Path, tmp_path:
     (tmp_path / "mine.safetensors").write_bytes((copy / "model.safetensors").read_bytes())
     (copy / "model.safetensors").unlink()
     keys = dict.fromkeys(load_file(tmp_path / "mine.safetensors"), "../mine.safetensors")
-    for name in ("../mine.safetensors", str(tmp_path / "mine.safetensors"), "none.safetensors"):
+    os.mkfifo(copy / "pipe.safetensors")
+    for name in ("../mine.safetensors", str(tmp_path / "mine.safetensors"), "pipe.safetensors"):
         index = {"metadata": {}, "weight_map": dict.fromkeys(keys, name)}
         (copy / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
         with pytest.raises(DecoderError, match=r"names .*, which is no file beside it"):
             load_decoder(str(copy))
+    more = Path(shutil.copytree(folder, tmp_path / "more"))  # as many are: the index of a form that was not fetched
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}}
+    (more / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
+    load_decoder(str(more))
     both = Path(shutil.copytree(folder, tmp_path / "both"))
     shutil.copy(adapter / "adapter_config.json", both)
     with pytest.raises(DecoderError, match=r"holds an adapter, whose decoder is another; give that as decoder\.name"):

@@ -176,5 +176,5 @@ def test_a_pipe_is_refused_and_not_waited_for(folder: Path) -> None:
 def test_a_separator_is_no_pattern(folder: Path, key: str) -> None:
     (folder / "good.jsonl").rename(folder / "good.csv")
     declare(folder, f"data_files: good.csv\n  {key}")
-    with pytest.raises(TaskError, match="has a separator of several characters; give one"):
+    with pytest.raises(TaskError, match="has a separator of several characters, or an engine"):
         texts(folder)

@@ -280,5 +280,6 @@ def test_a_checkpoint_that_was_fetched_and_removed_is_known_by_its_revision() ->
     assert first is not None
     assert inputs("step1", "step2") == first
     assert inputs("step1", "step3") != first
+    assert inputs("step1", "main") is None, "a branch moves"
     assert inputs("step1", "step2", removes=False) is None, "what stays at the hub's cache may be another one"
     assert describe_inputs(config, grid_of(config, ["poolings=mean,last"]), removes=True) is None, "it has no revision"

@@ -796,3 +796,21 @@ def test_a_sweep_predicts_nothing_and_says_what_does(
     said = capsys.readouterr().err
     assert "is a sweep, which has heads at many points; allowed: a folder made by `icecore run`." in said
     assert "ValueError" not in said
+
+
+def test_a_search_of_which_no_point_fits_any_decoder_says_why(
+    config: RunConfig, decoder_folder: Path, tmp_path: Path
+) -> None:
+    shallow = save_decoder(tmp_path / "shallow", num_hidden_layers=2)
+    over = {"decoder.name": [str(decoder_folder), str(shallow)], "plan": ["backward:98", "backward:99"]}
+    with pytest.raises(HeadError, match=r"no point can be computed on every task: .*needs 98 blocks"):
+        sweep(replace(config, runs=str(tmp_path)), over, search="halving", budget=0.9)
+
+
+def test_an_unknown_decoder_costs_its_own_points_alone(config: RunConfig, decoder_folder: Path, tmp_path: Path) -> None:
+    over = {"decoder.name": [str(decoder_folder), "nosuchname"]}
+    result = sweep(replace(config, runs=str(tmp_path)), over)
+    assert result.record.grid is not None
+    [failure] = result.record.grid.failed
+    assert "nosuchname" in failure.why
+    assert len(result.record.plans) == 1
