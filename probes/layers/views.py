@@ -585,7 +585,7 @@ class _Classes:
         return np.stack(bits), [CS[c] for c in best]
 
     def code(
-        self, parts: Sequence[Float32[np.ndarray, "N d"]], picked: Sequence[float]
+        self, parts: Sequence[Float32[np.ndarray, "N _"]], picked: Sequence[float]
     ) -> tuple[Float[np.ndarray, " L"], float]:
         """Send the gold of train in portions that double: the first by equal odds, each further by a probe of those."""
         n = len(self.rows.train.gold)
