@@ -130,7 +130,7 @@ def _adapter_file(adapter: str) -> Path:
 
 
 def _read_lora(
-    adapter: str, settings: Any, keys: Collection[str], modules: Collection[str], largest: int
+    adapter: str, settings: object, keys: Collection[str], modules: Collection[str], largest: int
 ) -> dict[str, Any]:
     """Read what an adapter computes; whatever else its settings ask for is left out, or refused (`DecoderError`).
 

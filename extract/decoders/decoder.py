@@ -449,12 +449,13 @@ def _read_config(located: Located, spec: DecoderSpec) -> PreTrainedConfig:
     return getattr(config, "thinker_config", config)  # of an omni model, the part that reads and writes text
 
 
-def _numbers_of(values: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers_of(value)
-        elif isinstance(value, int):
-            yield str(key), value
+def _numbers_of(value: object, key: str = "") -> Iterator[tuple[str, int]]:
+    """Give the whole numbers inside plain values, each with its key."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _numbers_of(part, str(name))
+    elif isinstance(value, int):
+        yield key, value
 
 
 def check_folder(folder: Path) -> None:
@@ -510,7 +511,7 @@ def _read(located: Located, spec: DecoderSpec, device: torch.device, *, with_hea
 def _require_own_files(located: Located) -> None:
     """Refuse a checkpoint whose weights are elsewhere: it is no adapter, and its index names files beside it alone."""
     folder = Path(located.path)
-    if find_adapter_config_file(located.path, revision=_options(located, DecoderSpec()).get("revision")):
+    if find_adapter_config_file(located.path, revision=located.revision or None):
         raise DecoderError(
             f"{located.name!r} holds an adapter, whose decoder is another; give that as decoder.name, and this as "
             "decoder.adapter."

@@ -13,7 +13,6 @@ import platform
 import queue
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, BinaryIO, Literal, get_args
 
 from extract.decoders.decoder_spec import KNOWN_DECODERS, KnownDecoder, Wheel, known_decoder, split_random
 from extract.errors import DecoderError, FetchError, first_line, require_name, without_panics
@@ -387,52 +386,73 @@ MOST_BLOCKS = 10_000
 """Blocks of the deepest decoder that is read; its configuration may come from anybody."""
 MOST_ITEMS = 1 << 20
 """Numbers of an array of a GGUF file, for which its reader makes an object each."""
-GGUF_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""Kind of a value in a GGUF file to how it is packed."""
-GGUF_TEXT, GGUF_ARRAY = 8, 9
+GGUF_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Kind of a value in a GGUF file to its bytes; a text and an array have a length before them."""
+GGUF_TEXT, GGUF_ARRAY, LONGEST_KEY = 8, 9, 1 << 16
+
+
+@dataclass
+class _GgufHeader:
+    """Reads past the header of a GGUF file, whose format is that of ggml's docs/gguf.md; nothing in it is kept."""
+
+    file: BinaryIO
+    name: str
+    size: int
+
+    def refuse(self, what: str) -> DecoderError:
+        """Say what no decoder has."""
+        return DecoderError(f"GGUF file {self.name!r} {what}; allowed: a decoder in version 2 or 3 of the format.")
+
+    def number(self, n_bytes: int) -> int:
+        """Read a whole number."""
+        content = self.file.read(n_bytes)
+        if len(content) < n_bytes:
+            raise self.refuse("is cut off in its header")
+        return int.from_bytes(content, "little")
+
+    def skip_text(self) -> None:
+        """Read past a text."""
+        self.file.seek(min(self.number(8), self.size), os.SEEK_CUR)
+
+    def skip_array(self) -> None:
+        """Read past an array of texts or of numbers, of which there may be no endless many."""
+        kind, n = self.number(4), self.number(8)
+        if kind == GGUF_TEXT:
+            for _ in range(n):
+                self.skip_text()
+        elif kind not in GGUF_BYTES or n > MOST_ITEMS:  # or an array of arrays, in which more could be hidden
+            raise self.refuse(f"has an array of {n:,} values of kind {kind}")
+        else:
+            self.file.seek(n * GGUF_BYTES[kind], os.SEEK_CUR)
+
+    def value(self) -> int:
+        """Read past a value; its content where that is a number."""
+        kind = self.number(4)
+        if kind == GGUF_TEXT:
+            self.skip_text()
+        elif kind == GGUF_ARRAY:
+            self.skip_array()
+        elif kind in GGUF_BYTES:
+            return self.number(GGUF_BYTES[kind])
+        else:
+            raise self.refuse(f"has a value of kind {kind}")
+        return 0
 
 
 def _check_gguf(path: Path) -> None:
-    """Refuse a GGUF file whose header asks for more blocks or numbers than any decoder has (`DecoderError`).
-
-    The format is that of ggml's docs/gguf.md; whatever else is wrong with a file is left to its readers.
-    """
+    """Refuse a GGUF file whose header asks for more blocks or numbers than any decoder has (`DecoderError`)."""
     with path.open("rb") as file:
-
-        def unpack(kind: int) -> Any:
-            layout = f"<{GGUF_FORMATS[kind]}"
-            [value] = struct.unpack(layout, file.read(struct.calcsize(layout)))
-            return value
-
-        def skip(kind: int) -> Any:
-            """Read past a value; give it where it is a number."""
-            if kind == GGUF_TEXT:
-                file.seek(unpack(10), os.SEEK_CUR)
-            elif kind == GGUF_ARRAY:
-                inner, n = unpack(4), unpack(10)
-                if n > MOST_ITEMS and inner != GGUF_TEXT:
-                    raise DecoderError(f"GGUF file {path.name!r} has an array of {n:,} values, as no decoder has.")
-                if inner in GGUF_FORMATS:
-                    file.seek(n * struct.calcsize(f"<{GGUF_FORMATS[inner]}"), os.SEEK_CUR)
-                elif inner == GGUF_TEXT:
-                    for _ in range(n):
-                        skip(GGUF_TEXT)
-                else:  # in which more could be hidden
-                    raise DecoderError(f"GGUF file {path.name!r} has an array of arrays, as no decoder has.")
-            else:
-                return unpack(kind)
-            return None
-
-        try:
-            file.seek(4)
-            version, _, n_keys = unpack(4), unpack(10), unpack(10)
-            for _ in range(n_keys if version in (2, 3) else 0):
-                key = file.read(min(unpack(10), 1 << 16))
-                value = skip(unpack(4))
-                if key.endswith(b".block_count") and isinstance(value, int) and value > MOST_BLOCKS:
-                    raise DecoderError(f"GGUF file {path.name!r} names {value:,} blocks; allowed: {MOST_BLOCKS:,}.")
-        except (struct.error, KeyError, OSError, OverflowError):
-            return  # cut off or damaged, which its reader says better
+        header = _GgufHeader(file, path.name, path.stat().st_size)
+        file.seek(4)
+        version, _, n_keys = header.number(4), header.number(8), header.number(8)
+        if version not in (2, 3):
+            raise header.refuse(f"is of version {version}")
+        for _ in range(n_keys):
+            if (length := header.number(8)) > LONGEST_KEY:
+                raise header.refuse(f"has a key of {length:,} letters")
+            key = file.read(length)
+            if (value := header.value()) > MOST_BLOCKS and key.endswith(b".block_count"):
+                raise header.refuse(f"names {value:,} blocks, of at most {MOST_BLOCKS:,}")
 
 
 def _convert_model(gguf: Path, folder: Path) -> None:

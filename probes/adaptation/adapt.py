@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.pytorch_utils import Conv1D
 
-from extract.decoders.adapters import quiet_peft
+from extract.decoders.adapters import ADAPTER_CONFIG, quiet_peft
 from extract.decoders.decoder import Decoder, describe_offload
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, first_line
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
@@ -108,7 +108,7 @@ class Lora:
         """Return the adapter's files as peft writes them, for `decoder.adapter` and any other program; weights last."""
         with TemporaryDirectory() as folder:
             self.tuned.save_pretrained(folder)
-            return {name: read_file(Path(folder) / name) for name in (ADAPTER, WEIGHTS)}
+            return {name: read_file(Path(folder) / name) for name in (ADAPTER_CONFIG, WEIGHTS)}
 
     def remove(self) -> None:
         """Take the updates away for good; what is left is the language model as it was."""
@@ -612,7 +612,7 @@ def look_once(module: Adaptation, data: StepData) -> None:
 
 RECORD = "adaptation.json"
 LOSSES, LOOKS = "losses.csv", "held_out.csv"
-WEIGHTS, ADAPTER = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 SCHEMA = 1
 SHOWN = 3
 """Decimals of losses."""
@@ -767,7 +767,7 @@ def adapt(
 def find_adapted(folder: Path) -> Adapted | None:
     """Find the adapter of a folder; None where there is none that is whole, `ConfigError` for a foreign one."""
     has_weights = (folder / WEIGHTS).exists()
-    if not (folder / RECORD).exists() and (has_weights or (folder / ADAPTER).exists()):
+    if not (folder / RECORD).exists() and (has_weights or (folder / ADAPTER_CONFIG).exists()):
         raise ConfigError(
             f"folder {str(folder)!r} holds an adapter without {RECORD}, so it is not known to be made here; give "
             "another name, or remove the folder."

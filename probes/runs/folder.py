@@ -465,7 +465,7 @@ def _tuples(values: Values) -> Plain:
 # `icecore run` and `icecore sweep` find what is finished by its stamp instead of computing it again. Whatever is not
 # known without computing (code of the user's own, a decoder at the hub, pretraining, latents that were handed over)
 # leaves no stamp, and any difference counts as a change: then the run goes the whole way, where every part decides by
-# itself what is reused. A checkpoint that a sweep fetched and removed again is known by its revision.
+# itself what is reused. A checkpoint that a sweep fetched and removed again is known by its commit or step.
 
 
 STAMP, SWEEP, SEARCH = "stamp.json", "sweep", "search"
@@ -498,7 +498,7 @@ def describe_inputs(
 ) -> Inputs | None:
     """Digest what decides a run, or a sweep or search over the points of a grid; None where it is not known.
 
-    With `removes`, decoders at the hub that name a revision are known by it.
+    With `removes`, decoders at the hub whose revision is a commit or a step are known by it.
     """
     configs = [point.config for point in grid.points] if grid else [config]
     decoders = {digest_json(to_plain(one.decoder)): one.decoder for one in configs}

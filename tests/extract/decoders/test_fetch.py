@@ -245,10 +245,15 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_cut_off_gguf_is_refused_and_leaves_nothing(gguf: Path, tmp_path: Path) -> None:
-    (tmp_path / "cut.gguf").write_bytes(gguf.read_bytes()[:3000])
-    with pytest.raises(DecoderError, match=r"cannot convert GGUF file 'cut\.gguf': transformers says"):
-        cached_gguf(tmp_path / "cut.gguf", cache_dir=tmp_path)
-    assert list((tmp_path / "decoders").iterdir()) == []
+    whole = gguf.read_bytes()
+    for n_bytes, sentence in (
+        (3000, r"GGUF file 'cut\.gguf' is cut off in its header"),
+        (len(whole) - 1000, r"cannot convert GGUF file 'cut\.gguf': transformers says"),
+    ):
+        (tmp_path / "cut.gguf").write_bytes(whole[:n_bytes])
+        with pytest.raises(DecoderError, match=sentence):
+            cached_gguf(tmp_path / "cut.gguf", cache_dir=tmp_path)
+        assert list((tmp_path / "decoders").iterdir()) == []
 
 
 def test_unknown_source_is_refused() -> None:
@@ -274,11 +279,17 @@ def test_the_real_decoder_has_30_layers_and_knows_paris() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("llama.block_count", 10**8, "names 100,000,000 blocks; allowed: 10,000"),
-        ("some.array", [1] * ((1 << 20) + 1), "has an array of 1,048,577 values, as no decoder has"),
+        (
+            "llama.block_count",
+            10**8,
+            "names 100,000,000 blocks, of at most 10,000; allowed",
+        ),
+        ("some.array", [1] * ((1 << 20) + 1), "has an array of 1,048,577 values of kind 0"),
     ],
 )
-def test_a_gguf_file_of_anybody_ends_in_a_sentence(key: str, value: Any, sentence: str, tmp_path: Path) -> None:
+def test_a_gguf_file_of_anybody_ends_in_a_sentence(
+    key: str, value: int | list[int], sentence: str, tmp_path: Path
+) -> None:
     """A few bytes that would have blocks built, or objects made of numbers, for hours."""
     path = tmp_path / "theirs.gguf"
     head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", len(key)) + key.encode()
@@ -298,3 +309,23 @@ def test_a_merge_that_no_token_has_is_a_sentence(gguf: Path, tmp_path: Path) -> 
     (tmp_path / "theirs.gguf").write_bytes(content.replace(b"2 0", b"\xff 0"[:3]))
     with pytest.raises(DecoderError, match="cannot convert GGUF file"):
         convert_gguf(tmp_path / "theirs.gguf", tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        struct.pack("<Q", 4) + b"some" + struct.pack("<IIQ", 9, 9, 1),  # an array of arrays
+        struct.pack("<Q", 1 << 17) + b"s" * (1 << 17) + struct.pack("<If", 6, 1.0),  # a long key
+        struct.pack("<Q", 4) + b"some" + struct.pack("<I", 99),  # a kind that is none
+    ],
+)
+def test_nothing_hides_the_blocks_of_a_gguf_file(before: bytes, tmp_path: Path) -> None:
+    """What cannot be read on is refused, so that no number stays unread behind it."""
+    path, key = tmp_path / "theirs.gguf", b"llama.block_count"
+    count = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 10**8)
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 2) + before + count)
+    with pytest.raises(DecoderError, match=r"GGUF file 'theirs\.gguf' has a"):
+        convert_gguf(path, tmp_path / "made")
+    path.write_bytes(struct.pack(">4sIQQ", b"GGUF", 3, 0, 0))
+    with pytest.raises(DecoderError, match="is of version 50331648"):
+        convert_gguf(path, tmp_path / "made")

@@ -268,7 +268,7 @@ def test_the_views_of_a_config_are_encoded_as_an_encoder_has_them(
     ],
 )
 def test_a_stock_folder_of_anybody_has_no_settings_but_those_of_an_export(
-    file: str, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, change: dict[str, object] | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others would have transformers write files where they say, or fetch code."""
     monkeypatch.chdir(tmp_path)

@@ -127,9 +127,9 @@ def test_bits_are_found_where_they_are_planted(n_classes: int) -> None:
 def test_a_layer_that_is_alike_in_every_row_tells_nothing(n_classes: int) -> None:
     """As the first layer of the pooling `last`, under a template that ends every text alike."""
     rows = planted_rows([0.0, 2.0, 1.5], n_classes=n_classes, constant=(0,))
-    found = measure_information(rows, 1, components=4)
-    assert abs((found.prior - found.alone)[0].mean()) < 0.03
-    assert abs((found.alone[1] - found.beside[0]).mean()) < 0.01
+    measured = measure_information(rows, 1, components=4)
+    assert abs((measured.prior - measured.alone)[0].mean()) < 0.03
+    assert abs((measured.alone[1] - measured.beside[0]).mean()) < 0.01
     readout = Readout.of(rows, components=4)
     assert pick_layers(readout.error, readout.penalty, 3)[0] == 1
     assert np.isfinite(readout.outputs([0, 1])).all()
