@@ -197,8 +197,9 @@ class SolverOptions:
     """Largest decrease still expected of the objective, as a share of it, at which a problem may stop."""
     max_iterations: int = 500
     """Most L-BFGS iterations per problem."""
-    history: int = 20
-    """Pairs of steps and gradient changes that L-BFGS remembers."""
+    history: int = 40
+    """Pairs of steps and gradient changes that L-BFGS remembers: on latents of Banking77 as in `tol`, 40 need a tenth
+    fewer iterations than 20."""
     precision: str = "float32"
     """A name from `PRECISIONS`."""
     is_standardised: bool = True
