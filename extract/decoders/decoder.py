@@ -47,7 +47,7 @@ from extract.decoders.decoder_spec import (
     short_name,
 )
 from extract.decoders.fetch import MOST_BLOCKS, Located, locate_decoder
-from extract.errors import DecoderError, without_panics
+from extract.errors import DecoderError, first_line, without_panics
 from extract.files import digest_module, digest_tokenizer, hooks_of, read_file
 from extract.records import to_plain
 
@@ -377,7 +377,7 @@ def choose_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise DecoderError(
-            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); allowed: auto, cpu"
+            f"device {name!r} cannot be used here ({first_line(error)}); allowed: auto, cpu"
             f"{', cuda' if torch.cuda.is_available() else ''}."
         ) from error
     return device
@@ -408,7 +408,7 @@ def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
         raise
     except Exception as error:  # transformers, accelerate, torch and pickle raise a dozen types on foreign files
         raise DecoderError(
-            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
+            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {first_line(error)}. "
             + ("Check decoder.device_map, or set it to auto." if isinstance(spec.device_map, dict) else FILES_WANTED)
         ) from error
 
@@ -660,11 +660,6 @@ def _shape(shape: torch.Size | None) -> str:
     return "absent" if shape is None else "x".join(map(str, shape))
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return (lines[0].rstrip(".") if lines else type(error).__name__) + "."
-
-
 def placing_options(spec: DecoderSpec, config: PreTrainedConfig, dtype: torch.dtype | str) -> dict[str, Any]:
     """Build the arguments by which `from_pretrained` spreads, splits or quantises a decoder (`DecoderError`)."""
     options: dict[str, Any] = {}
@@ -832,12 +827,13 @@ def _pairs(one: Decoder, other: Decoder) -> Iterator[tuple[str, str, Tensor, Ten
             f"{len(other.blocks)}; allowed: checkpoints of one architecture and size."
         )
     first, second = _compared_weights(one), _compared_weights(other)
-    for (layer, part, key), a in first.items():
-        b = second.get((layer, part, key))
-        if b is None or a.shape != b.shape:
+    for layer, part, key in dict.fromkeys([*first, *second]):
+        a, b = first.get((layer, part, key)), second.get((layer, part, key))
+        if a is None or b is None or a.shape != b.shape:
+            shapes = [_shape(None if weight is None else weight.shape) for weight in (a, b)]
             raise DecoderError(
-                f"{key!r} is {_shape(a.shape)} in one checkpoint and {_shape(None if b is None else b.shape)} in the "
-                "other; allowed: checkpoints of one architecture and size."
+                f"{key!r} is {shapes[0]} in one checkpoint and {shapes[1]} in the other; allowed: checkpoints of one "
+                "architecture and size."
             )
         yield layer, part, a, b
 

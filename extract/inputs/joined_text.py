@@ -107,7 +107,7 @@ def read_spans(text: str) -> SpanSource | None:
     if not path.is_file():
         raise ConfigError(f"spans are {text!r}; allowed: 'random:SEED', or a JSON Lines file with text and spans.")
     spans: dict[str, list[tuple[int, int]]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if line.strip():
             try:
                 row = json.loads(line)

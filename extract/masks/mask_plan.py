@@ -111,7 +111,7 @@ def register_mask(
         name: Words of small letters joined by hyphens; the same again replaces it.
         rule: Takes the positions `(T, 1)` of queries, `(1, T)` of keys, the number `n` and spans; returns
             `(T, T)` bool, true where a query attends to a key. It must work on batches of positions, too.
-        what: One line for `icecore list masks`; the first line of its docstring when empty.
+        what: One line for `icecore list masks`; the first sentence of its docstring when empty.
         default: The number of a kind that has one, the `n` of the rule: `my-kind` has this one, `my3-kind` another.
         needs_spans: Whether it reads spans.
 

@@ -14,7 +14,7 @@ from functools import cache, cached_property, partial
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -343,7 +343,9 @@ def _extract_views(
             cache = extract_latents(decoder, texts, spec=view, folder=folder, workers=workers)
         elif workers.rank == 0:
             warn_truncated(cache)
-        views[name] = cache or extract_latents(decoder, texts, spec=view, folder=folder, workers=workers)
+        views[name] = cache or extract_latents(
+            decoder, texts, spec=view, folder=folder, progress=progress, workers=workers
+        )
     return views
 
 
@@ -374,7 +376,7 @@ def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
         if isinstance(text, JoinedText):
             require_words(text, i)
         elif not isinstance(text, str) or not text.strip():
-            raise InputError(f"text {i} is {text!r}; allowed: a string with at least one visible character.")
+            raise InputError(f"text {i} is {repr(text)[:60]}; allowed: a string with at least one visible character.")
         if unique and type(text) is not type(next(iter(unique))):
             raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
         unique[text] = None
@@ -684,21 +686,29 @@ class Extraction:
         self.session.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
 
+class Launch(NamedTuple):
+    """The place of this process among those that torchrun or SLURM launched; alone where neither did."""
+
+    rank: int = 0
+    local_rank: int = 0
+    size: int = 1
+    n_nodes: int = 1
+
+
 def launched_size() -> int:
     """Count the processes that torchrun or SLURM launched, this one included."""
-    return _launched()[2]
+    return _launched().size
 
 
-def _launched() -> tuple[int, int, int]:
-    """Return the rank of this process, its rank on its node, and the number of all, as torchrun or SLURM gives them."""
+def _launched() -> Launch:
+    """Read the place of this process; torchrun counts before SLURM, inside whose allocation it may run."""
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
-        names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+        names = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "GROUP_WORLD_SIZE": 1}
     elif "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
-        names = "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"
+        names = {"SLURM_PROCID": 0, "SLURM_LOCALID": 0, "SLURM_NTASKS": 1, "SLURM_NNODES": 1}
     else:
-        return 0, 0, 1
-    rank, local, size = (int(os.environ.get(name, "0")) for name in names)
-    return rank, local, size
+        return Launch()
+    return Launch(*(int(os.environ.get(name, default)) for name, default in names.items()))
 
 
 def require_one_process(key: PlacementKey) -> None:
@@ -712,21 +722,20 @@ def require_one_process(key: PlacementKey) -> None:
 
 def place_worker(device: str = "auto") -> Workers:
     """Choose rank and device of this process among those launched, without joining them: none waits for another."""
-    rank, local, size = _launched()
-    n_devices = torch.cuda.device_count() if size > 1 and device == "auto" else 0
-    return Workers(rank, size, device=f"cuda:{local % n_devices}" if n_devices else device)
+    launch = _launched()
+    n_devices = torch.cuda.device_count() if launch.size > 1 and device == "auto" else 0
+    return Workers(launch.rank, launch.size, device=f"cuda:{launch.local_rank % n_devices}" if n_devices else device)
 
 
 def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:
     """Join the group of this process through Lightning Fabric, on `auto` or a torch device; alone, this is free."""
-    size = launched_size()
-    if size == 1:
+    launch = _launched()
+    if launch.size == 1:
         return Workers(device=device)
     from lightning.fabric import Fabric
 
-    n_nodes = int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", "1")))
-    accelerator = "cpu" if device == "cpu" else "auto"
-    fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
+    accelerator, on_node = "cpu" if device == "cpu" else "auto", launch.size // launch.n_nodes
+    fabric = Fabric(accelerator=accelerator, devices=on_node, num_nodes=launch.n_nodes, strategy="ddp")
     fabric.launch()
     device = "auto" if shares_decoder else str(fabric.device)
     return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, device, shares_decoder)

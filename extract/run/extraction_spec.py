@@ -126,15 +126,11 @@ class ExtractionSpec:
     def members(self) -> tuple["ExtractionSpec", ...]:
         """The settings of the extractions whose latents are averaged: these, unless there are several templates."""
         templates = self.template.members
-        return (self,) if len(templates) == 1 else tuple(self.with_template(template) for template in templates)
+        return (self,) if len(templates) == 1 else tuple(with_values(self, template=one) for one in templates)
 
     def shares_prefix(self, n_texts: int) -> bool:
         """Whether rows may share what the template writes before every text; few texts do not make up for its proof."""
         return n_texts >= FEWEST_SHARING and (bool(self.template.instruction) or self.template.chat != "none")
-
-    def with_template(self, template: InputTemplate) -> "ExtractionSpec":
-        """Return the same settings with another template."""
-        return with_values(self, template=template)
 
     def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
         """Return the same settings under another plan, which is checked against them but not read from text again."""

@@ -37,7 +37,13 @@ from extract.run.extraction import (
     unique_texts,
     warn_truncated,
 )
-from extract.run.extraction_spec import WINDOW_TEXTS, ExtractionProgress, ExtractionSpec, join_readings
+from extract.run.extraction_spec import (
+    WINDOW_TEXTS,
+    ExtractionProgress,
+    ExtractionSpec,
+    join_readings,
+    require_one_reading,
+)
 from extract.store.cache import LatentCache, MeanCache, ShardedCache, ViewCache, cache_path, describe_shard, find_cache
 from extract.store.format import create_store, explain_write_error, explained_errors, locked_file, require_locks
 from extract.store.items import keep_texts, move_texts
@@ -61,10 +67,13 @@ class CachePart:
     texts: Sequence[str]
 
 
-def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Path) -> LatentCache:
+def compose_cache(
+    parts: Sequence[CachePart], *, manifest: Manifest, folder: Path, stores_texts: bool = False
+) -> LatentCache:
     """Write the cache that an extraction of the texts of all parts, each in one of them, would have written.
 
-    The certificate is that of the last part, with the identities of all parts.
+    The certificate is that of the last part, with the identities of all parts. Texts are kept beside it where they are
+    asked for, or kept beside every part.
     """
     expected = of_all_texts(manifest.identity)
     for part in parts:
@@ -91,7 +100,7 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    if all(part.cache.keeps_texts for part in parts):
+    if stores_texts or all(part.cache.keeps_texts for part in parts):
         keep_texts(path, [text for part in parts for text in part.texts])
     return LatentCache(path, expected=manifest.identity)
 
@@ -180,6 +189,7 @@ def sweep_latents(
         raise ConfigError("no plan was given to sweep over; give at least one.")
     n_blocks = len(decoder.blocks)
     sweep_cost(plans, n_blocks)
+    texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
     if spec.views:
         return _sweep_views(decoder, unique, plans, spec=spec, folder=folder, progress=progress)
@@ -214,14 +224,14 @@ def sweep_latents(
             _fill(decoder, wiring, branches)
     caches = [
         find_cache(Path(folder), manifests[plan].identity)
-        or extract_latents(decoder, unique, spec=specs[plan], folder=folder)
+        or extract_latents(decoder, unique, spec=specs[plan], folder=folder, progress=progress)
         for plan in plans
     ]
     if spec.store_texts:
         for cache in caches:
             keep_texts(cache.path, unique)
     warn_truncated(caches[0])
-    return caches
+    return [cache.with_texts(texts) for cache in caches]
 
 
 def extract_views(
@@ -233,7 +243,7 @@ def extract_views(
     progress: ExtractionProgress | None = None,
 ) -> LatentCache:
     """Extract views as `extract_latents` does, in one process; those that differ in their plans alone are swept."""
-    texts = list(texts)
+    texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
     identities = {name: describe_extraction(decoder, unique, view).identity for name, view in spec.readings.items()}
     missing = {name: spec.readings[name] for name in spec.views if find_cache(Path(folder), identities[name]) is None}
@@ -381,7 +391,8 @@ def extract_shards(
 
 
 def require_shardable(spec: ExtractionSpec, window: int) -> None:
-    """Refuse windows of no texts, and a template that stands for several: `ConfigError`."""
+    """Refuse windows of no texts, views, and a template that stands for several: `ConfigError`."""
+    require_one_reading(spec, "a folder of shards holds one extraction")
     if window < 1:
         raise ConfigError(f"window is {window}; allowed: a whole number of texts, at least 1.")
     if len(spec.members) > 1:
@@ -610,10 +621,10 @@ class Ledger:
         with locked_folder(self.folder):
             index = self.index
             numbers = [shard.window for shard in index.shards]
-            if numbers[-1] >= self.n_windows:
+            if max(numbers, default=-1) >= self.n_windows:
                 raise CacheIdentityError(
                     f"there are {self.n_windows} windows of texts, but {str(self.folder)!r} has a shard of window "
-                    f"{numbers[-1]}; give all texts that the extraction was begun with, or choose another folder."
+                    f"{max(numbers)}; give all texts that the extraction was begun with, or choose another folder."
                 )
             missing = {*range(self.n_windows)} - {*numbers}
             if missing:

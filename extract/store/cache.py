@@ -30,7 +30,7 @@ from extract.errors import (
 )
 from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, digest_texts
 from extract.store.format import CHECKSUMS, StoredArray, latent_path, read_layout, rows_that_count
-from extract.store.items import CachedTexts, CachedWords, WordPlaces, read_kept, row_keys
+from extract.store.items import CachedTexts, CachedWords, WordPlaces, read_kept, row_keys, texts_file
 from extract.store.manifest import (
     STORAGE_DTYPES,
     CacheIdentity,
@@ -118,9 +118,8 @@ class LatentCache:
 
     def with_texts(self, texts: Sequence[str | JoinedText]) -> "LatentCache":
         """Return this cache with its texts beside it, in whose order `numpy.asarray` gives its latents."""
-        shown = copy.copy(self)
+        shown = copy.copy(self)  # without `texts`, as a pickle
         shown._texts = texts
-        vars(shown).pop("texts", None)
         return shown
 
     def __getstate__(self) -> dict[str, object]:
@@ -129,7 +128,7 @@ class LatentCache:
     @property
     def keeps_texts(self) -> bool:
         """Whether its texts are kept beside it (`store_texts`)."""
-        return self._read_texts() is not None
+        return all(self._file.files.exists(texts_file(name)) for name in self._file.names)
 
     @cached_property
     def texts(self) -> tuple[str | JoinedText, ...]:
@@ -247,7 +246,7 @@ class LatentCache:
 
     @property
     def n_words(self) -> int:
-        """Words over all texts, each with a latent; 0 for whole texts."""
+        """Words over all texts, those without a latent too; 0 for whole texts."""
         return self.manifest.n_words
 
     @cached_property
@@ -316,7 +315,7 @@ class LatentCache:
             self.with_texts(texts).texts  # noqa: B018 - compared
 
     def verify_latents(self) -> None:
-        """Do so without the texts, which decide no number."""
+        """Verify latents and certificate alone, not the texts that are kept beside them."""
         require_sound(self.path)
 
     @property
@@ -760,7 +759,9 @@ def _match(keys: StoredArray, others: StoredArray, part: LatentCache) -> Int[np.
     """Find the position of each key of one cache in another."""
     order, other = np.lexsort(keys.T), np.lexsort(others.T)
     if keys.shape != others.shape or (keys[order] != others[other]).any():
-        raise CacheError(f"cache {str(part.path)!r} holds other texts than the first; take the mean of the same texts.")
+        raise CacheError(
+            f"cache {str(part.path)!r} does not hold the rows of the first; give both the same texts, cut alike."
+        )
     positions = np.empty(len(keys), np.int64)
     positions[order] = other
     return positions

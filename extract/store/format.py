@@ -227,7 +227,7 @@ def explain_write_error(error: Exception, path: Path, *, needed: int | None = No
     number = error.errno if isinstance(error, OSError) else None
     free = free_bytes(path.parent)
     if number not in NO_SPACE and (number or needed is None or free >= needed):
-        reason = os.strerror(number) if number else str(error).splitlines()[0]
+        reason = os.strerror(number) if number else first_line(error)
         return CacheError(f"cache {str(path)!r} cannot be written: {reason}. Check the folder and its permissions.")
     if number == errno.EFBIG:
         return DiskFullError(

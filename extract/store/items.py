@@ -271,13 +271,18 @@ def move_texts(cache: Path, to: Path) -> None:
         path.replace(to.with_name(texts_file(to.name)))
 
 
+def remove_cache(path: Path) -> None:
+    """Remove a cache with the texts that are kept beside it."""
+    for file in (path, path.with_name(texts_file(path.name))):
+        file.unlink(missing_ok=True)
+
+
 def read_kept(files: "ShardFiles", name: str) -> list[str | JoinedText] | None:
     """Read the texts of a cache or shard; None where none are kept, `CacheError` where they cannot be read."""
     file = texts_file(name)
-    try:
-        content = files.read(file)
-    except CacheError:
+    if not files.exists(file):
         return None
+    content = files.read(file)
     try:
         lines = [json.loads(line) for line in unpack(content).decode().split("\n") if line]
         return [_text(line) for line in lines]

@@ -210,8 +210,8 @@ def of_all_texts(identity: CacheIdentity) -> Plain:
     return {key: value for key, value in identity.to_plain().items() if key not in OF_TEXTS}
 
 
-def flatten(values: Plain, prefix: str = "") -> Plain:
-    """Flatten nested dictionaries to dotted names.
+def flatten(values: Plain, prefix: str = "", *, keeps_empty: bool = False) -> Plain:
+    """Flatten nested dictionaries to dotted names; one that is empty has none, or is a value where it is kept.
 
     Example:
         >>> flatten({"a": {"b": 1}, "c": 2})
@@ -219,8 +219,8 @@ def flatten(values: Plain, prefix: str = "") -> Plain:
     """
     flat: Plain = {}
     for key, value in values.items():
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{key}."))
+        if isinstance(value, dict) and (value or not keeps_empty):
+            flat.update(flatten(value, f"{prefix}{key}.", keeps_empty=keeps_empty))
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -394,6 +394,10 @@ class LocalFiles:
         with self._open(name) as file:
             return file.read()
 
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        return (self.folder / name).is_file()
+
     def size(self, name: str) -> int:
         """Return the bytes of a file."""
         try:
@@ -477,6 +481,10 @@ class RemoteFiles:
         """Read a file whole."""
         content: bytes = self._ask(name, self._system.cat_file)
         return content
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        return bool(self._ask(name, self._system.exists))
 
     def size(self, name: str) -> int:
         """Return the bytes of a file."""

@@ -136,7 +136,8 @@ class StoreWriter:
 
     def close_rows(self, first: int, n_rows: int) -> None:
         """Let consecutive rows that were written count."""
-        self._write("/rows/is_done", first, np.full(n_rows, CLOSED, np.uint8))
+        with explained_errors(self.path):
+            self._write("/rows/is_done", first, np.full(n_rows, CLOSED, np.uint8))
 
     def _read(self, name: str) -> NDArray[np.uint8]:
         array = self._layout[name]

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from extract.decoders.decoder import changed
-from extract.errors import DecoderError
+from extract.errors import DecoderError, first_line
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_plan
@@ -549,7 +549,7 @@ def choose_attention(model: PreTrainedModel, name: str, family: str) -> None:
     try:
         model.set_attn_implementation(name)
     except (ValueError, KeyError, NotImplementedError) as error:
-        raise only_causal(family, f"does not let its attention be chosen ({str(error).splitlines()[0]})") from error
+        raise only_causal(family, f"does not let its attention be chosen ({first_line(error)})") from error
     if model.config._attn_implementation != name:
         raise only_causal(family, why)
 

@@ -200,15 +200,16 @@ def geometry_command(args: GeometryArgs) -> int:
     for name in names:
         if name not in ALL_MEASURES:
             raise unknown_name("measure", name, ALL_MEASURES)
+    asks_gold = bool(args.measures) and GOLD in names
     sources = [Path(name) for name in args.sources]
-    if GOLD in args.measures:
+    if asks_gold:
         _require_gold(args, names, sources)
     caches = [open_named(source, args.caches) for source in args.sources]
     options: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
     measures = [name for name in names if name in MEASURES]
     parts = []
     for source, cache in zip(sources, caches, strict=True):
-        pairs = _pairs_of(source, is_asked=GOLD in args.measures) if is_run(source) else None
+        pairs = _pairs_of(source, is_asked=asks_gold) if is_run(source) else None
         if measures:
             # The first of every pair: a paraphrase beside it would be its nearest neighbour.
             first = [] if pairs is None else [pairs.rows(split)["sentence1"] for split in pairs.splits]

@@ -27,7 +27,7 @@ from probes.latents.text_latents import (
     standardise_chunks,
 )
 from probes.logistic.problem import check_finite
-from probes.metrics.prediction_metrics import score_classes
+from probes.metrics.prediction_metrics import ClassCounts, class_metric, score_classes
 from probes.networks.pair_networks import cosine
 
 
@@ -378,7 +378,7 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
         kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))  # of equals the first kind
         _, threshold, above = best[kind][layer]
         module = CosineThreshold(
-            self.context.cache.width,
+            self.context.cache.width_of(self.channels.layers),
             training_names(task),
             kind=options.kinds[kind],
             above=above,
@@ -428,7 +428,18 @@ def fit_threshold(
     else:
         ordered = np.unique(values)
         cuts = np.concatenate([[ordered[0] - 1.0], (ordered[1:] + ordered[:-1]) / 2])
-    above = (values[None, :] > cuts[:, None]).astype(np.int64)
-    scores = np.stack([score_classes(classes[codes], gold, metric=metric) for codes in (1 - above, above)])
+    # rows of each class up to a cut, and above it; a table of rows by cuts would be quadratic
+    n_classes = 1 + int(max(classes.max(), gold.max(initial=0)))
+    up_to = np.zeros((len(values) + 1, n_classes))
+    (gold[np.argsort(values), None] == np.arange(n_classes)).cumsum(0, out=up_to[1:])
+    n_gold = np.broadcast_to(up_to[-1], (len(cuts), n_classes))
+    below = up_to[np.searchsorted(np.sort(values), cuts, side="right")]
+    above = n_gold - below
+    scores = np.zeros((2, len(cuts)))
+    for upper in range(2):  # the class above the threshold
+        hits, n_predicted = np.zeros_like(below), np.zeros_like(below)
+        for code, rows in ((classes[upper], above), (classes[1 - upper], below)):
+            hits[:, code], n_predicted[:, code] = rows[:, code], rows.sum(1)
+        scores[upper] = class_metric(metric)(ClassCounts(hits, n_predicted, n_gold))
     side, cut = np.unravel_index(int(np.argmax(scores)), scores.shape)
     return float(scores[side, cut]), float(cuts[cut]), int(side)

@@ -155,6 +155,8 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
         elif isinstance(value, bool) or kind is bool or kind is str:
             if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):  # to Python, True is an int
                 yield value
+        elif kind is int and isinstance(value, int):  # beyond 2 ** 53, a float would be another number
+            yield value
         elif kind is float or float(value).is_integer():
             yield kind(float(value))
     except (TypeError, ValueError, OverflowError):

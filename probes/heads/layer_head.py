@@ -22,6 +22,7 @@ from extract.files import digest_json
 from extract.poolings.pooling_table import split_poolings
 from extract.records import Values
 from extract.registry import digest_own
+from extract.run.embed import embed_texts
 from extract.run.extraction import unique_texts
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
@@ -468,8 +469,6 @@ def embed_once(
 ) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
     """Embed every different text once; returns the latents, and the position of each text in them."""
     unique = unique_texts(texts)
-    from extract.run.embed import embed_texts
-
     return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
 
 

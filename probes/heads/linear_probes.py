@@ -18,7 +18,7 @@ from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
-from probes.heads.result import MOST_LIKELY, Rows
+from probes.heads.result import MOST_LIKELY, NO_CHOICE, Rows
 from probes.latents.text_latents import ClassFeatures
 from probes.logistic.estimator import MODES, check_folds, describe_oversampling, fit_oversampled, stratified_folds
 from probes.logistic.problem import ConvergenceReport, LogisticFit, SolverOptions, check_codes, check_strengths
@@ -268,7 +268,7 @@ def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) ->
     codes, names = training_codes(task), training_names(task)
     check_codes(codes, n_classes=len(names), folds=(codes >= 0)[None])
     if not has_choice:
-        return "nothing to choose"
+        return NO_CHOICE
     if "validation" in task.splits:
         return "validation"
     check_folds(codes, n_folds=options.folds, groups=task.groups("train"), class_names=names)
@@ -366,7 +366,7 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
     @property
     def selection(self) -> str:
         """Validation, or nothing to choose."""
-        return "validation" if len(self.channels.names) > 1 else "nothing to choose"
+        return "validation" if len(self.channels.names) > 1 else NO_CHOICE
 
     def fit(self) -> Fitted[FewShotProbe]:
         """Fit every layer on every draw, choose a layer, and keep its classifiers."""

@@ -33,7 +33,7 @@ from probes.heads.head_table import (
     try_building,
 )
 from probes.heads.layer_head import FitContext, Head, HeadParts, Heads, Reporter, embed_once, read_channels
-from probes.heads.result import Curve, HeadResult, residuals_of, top_layer
+from probes.heads.result import NO_CHOICE, Curve, HeadResult, residuals_of, top_layer
 from probes.latents.text_latents import PairLatents, TextLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.prediction_metrics import CORRELATIONS, correlations, fit_calibration, pearson, read_calibration
@@ -205,7 +205,7 @@ class PairFits(Head):
         residuals = {split: residuals_of(context.task, split, rows) for split, rows in calibrated.items()}
         chosen, curves, extras = _layer_choice(fitted)
         has_best_epoch = is_trained and self.options.keep == "best"
-        selection = "nothing to choose" if is_trained else "validation (layer and kind)"
+        selection = NO_CHOICE if is_trained else "validation (layer and kind)"
         if has_best_epoch:
             selection = f"{context.rules.selection} (epoch)"
         return HeadResult(

@@ -48,6 +48,10 @@ class Curve:
     by_seed: tuple[tuple[float, ...], ...] = ()
 
 
+NO_CHOICE = "nothing to choose"
+"""`selection` of a head with one layer and one value of everything."""
+
+
 @dataclass(frozen=True, eq=False)
 class HeadResult:
     """The result of one head on one task.
@@ -104,6 +108,11 @@ class HeadResult:
     def is_optimistic(self) -> bool:
         """Whether the reported numbers are optimistic."""
         return bool(self.optimistic_because)
+
+    @property
+    def chosen_on(self) -> str:
+        """The split or folds that the choice was made on; empty where there was nothing to choose."""
+        return "" if self.selection == NO_CHOICE else self.selection.partition(" (")[0]
 
     @property
     def splits(self) -> tuple[str, ...]:

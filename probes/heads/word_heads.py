@@ -27,7 +27,7 @@ from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, EpochReport, fin
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
 from probes.heads.head_table import HeadOptions, Purpose
 from probes.heads.layer_head import MIX, FitContext, Head, HeadParts, Heads, Reporter, Together, read_channels
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import NO_CHOICE, Curve, HeadResult
 from probes.heads.word_fits import (
     ReadingOptions,
     TagScorer,
@@ -106,7 +106,7 @@ class TokenFits(Head):
             layers=names,
             options=asdict(options),
             metric=task.metric,
-            selection=f"validation ({listed})" if choices else "nothing to choose",
+            selection=f"validation ({listed})" if choices else NO_CHOICE,
             selection_score=float("nan") if score is None else score,
             chosen={
                 "layer": names[probe],

@@ -338,7 +338,7 @@ class HeadStudy:
         """The layer that the run chose, or else the best alone on validation, and what it was chosen on."""
         parts, split, layer = self.parts, self.split, str(self.result.chosen.get("layer", ""))
         if layer in parts.layers:
-            return layer, self.result.selection.partition(" (")[0] if len(parts.layers) > 1 else ""
+            return layer, self.result.chosen_on if len(parts.layers) > 1 else ""
         if "validation" in self.context.task.splits and split != "validation":
             split = "validation"
             parts = take_apart(self.resolved, self.context, self.result, split, self.reporter)

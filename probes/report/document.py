@@ -297,11 +297,11 @@ def _numbers(context: Context) -> str:
     header = context.scores.header
     has_seeds = any(len(result.seeds) > 1 for _, result in context.results)
     is_honest = not any(result.is_optimistic for _, result in context.results)
-    chosen = "; ".join(f"`{name}` {result.selection}" for name, result in context.results)
+    chosen = "; ".join(f"`{name}` on {result.selection}" for name, result in context.results if result.chosen_on)
     return (
         f"Scores times 100{', mean ± standard deviation over seeds' * has_seeds}; the interval is a "
         f"{header.n_resamples}-fold bootstrap over test {context.report.resampled(header.task)}. "
-        f"Chosen on: {chosen}{'; nothing was chosen on test' * is_honest} (protocol `{header.protocol}`, "
+        f"Chosen: {chosen or 'nothing'}{'; nothing was chosen on test' * is_honest} (protocol `{header.protocol}`, "
         "docs/protocol.md)."
     )
 
@@ -498,8 +498,7 @@ def _where(result: HeadResult) -> str:
 
 def _split(result: HeadResult) -> str:
     """Name what the choice was made on; validation where there was nothing to choose."""
-    split = result.selection.partition(" (")[0]
-    return "validation" if split == "nothing to choose" else split
+    return result.chosen_on or "validation"
 
 
 def _score(result: HeadResult) -> float:

@@ -210,8 +210,9 @@ def _advice(result: HeadResult, split: str, findings: HeadFindings | None) -> st
     layer = str(result.chosen.get("layer", ""))
     further = describe_point({name: value for name, value in result.chosen.items() if name != "layer"})
     if layer and layer != MIX:
-        on = findings.chosen_on if findings and findings.chosen_on else result.selection.partition(" (")[0]
-        advice = f"Use {layer}{f' ({further})' if further else ''}, chosen on {on}: {whole}."
+        on = findings.chosen_on if findings and findings.chosen_on else result.chosen_on
+        chosen = f", chosen on {on}" if on else ""
+        advice = f"Use {layer}{f' ({further})' if further else ''}{chosen}: {whole}."
     elif findings and len(findings.layers) > 1:
         alone = findings.score(findings.recommended)
         advice = f"All layers together have {whole}. As a single layer use {findings.recommended}, which has {alone}."

@@ -74,7 +74,9 @@ def write_scored(path: Path, heads: Mapping[str, HeadResult]) -> None:
     ]
     for split in results[0].scored:
         columns = [
-            [result.names[split][code] for code in codes] if split in result.names else [f"{v:.9g}" for v in codes]
+            [result.names[split][code] if code != NO_PREDICTION else "" for code in codes]
+            if split in result.names
+            else [f"{value:.9g}" for value in codes]
             for result in results
             for codes in result.scored[split].tolist()
         ]
@@ -104,7 +106,8 @@ def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:
         for split, part in groupby(rows, key=lambda row: row[names.index("split")]):
             columns = dict(zip(names, map(list, zip(*part, strict=True)), strict=True))
             tables[split] = {"unit": columns["row"], **columns}
-            columns["gold"]
+            if "gold" not in columns:
+                raise KeyError("gold")
     except (OSError, ValueError, KeyError, IndexError, StopIteration, csv.Error) as error:
         raise HeadError(f"{str(path)!r} cannot be read ({first_line(error)}); run its config again.") from error
     return tables

@@ -19,7 +19,7 @@ from rich.table import Table as ScreenTable
 
 from extract import registry as gate
 from extract.decoders.decoder_spec import layer_names, split_tap
-from extract.errors import HeadError, UnknownNameError, first_line, printable, unknown_name
+from extract.errors import CodeError, HeadError, UnknownNameError, first_line, printable, unknown_name
 from extract.masks.mask_plan import parse_plan
 from extract.records import Values
 from extract.registry import import_own, require_recorded
@@ -482,10 +482,11 @@ class Comparison:
         above = sum(gap.value > 0 for gap in gains.values())
         sure = {value: gap for value, gap in gains.items() if gap.n_units >= FEW_UNITS and gap.low * gap.high > 0}
         more, less = ([value for value, gap in sure.items() if (gap.low > 0) is is_more] for is_more in (True, False))
-        told = [f"for certain on {', '.join(more) or 'none'}", *[f"less for certain on {', '.join(less)}"] * bool(less)]
+        certain = [f"for certain on {', '.join(more) or 'none'}"]
+        certain += [f"less for certain on {', '.join(less)}"] if less else []
         return (
             f"By {self.by}, {self.runs[k + 1].label} has more than {self.runs[0].label} on {above} of {len(gains)} "
-            f"values, {', and '.join(told)} (intervals not corrected for their number)"
+            f"values, {', and '.join(certain)} (intervals not corrected for their number)"
         )
 
     def notes(self) -> list[str]:
@@ -736,7 +737,7 @@ def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:
         if any(plan.architecture != "inplace" or plan.has_tail for plan in plans):
             return None
         kinds = [plan.kinds(run.folder.n_blocks) for plan in plans]
-    except UnknownNameError:  # a mask kind that is not registered in this process
+    except (UnknownNameError, CodeError):  # a mask kind that is not registered, or may not be imported, here
         return None
     return next((k for k, (one, other) in enumerate(zip(*kinds, strict=True), start=1) if one != other), None)
 

@@ -388,7 +388,7 @@ def _describe_view(spec: ExtractionSpec, decoder: Decoder, *, of_words: bool) ->
     """Describe what a view reads as the record of a cache does."""
     n_blocks = len(decoder.blocks)
     poolings = (
-        select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+        select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks, n_copies=spec.template.repeat)
         if of_words
         else select_poolings(spec.poolings)
     )
@@ -452,9 +452,10 @@ class LoadedRun:
 
     def __repr__(self) -> str:
         result = self.record.heads[self.best]
+        score = f"{result.metric} {result.selection_score:.3f}{f' on {result.chosen_on}' * bool(result.chosen_on)}"
         return (
             f"<run {self.name!r}: {self.kind}, plan {self.plan}, {len(self.heads)} heads, best {self.best} with "
-            f"{result.metric} {result.selection_score:.3f} on {result.selection.partition(' (')[0]}\n in {self.folder}>"
+            f"{score}\n in {self.folder}>"
         )
 
     @property

@@ -27,6 +27,7 @@ from extract.run.extraction import describe_extraction, extract_latents, unique_
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache
 from extract.store.cache import LatentCache, ViewCache, cache_path, whole_caches
+from extract.store.items import remove_cache
 from extract.store.manifest import of_all_texts
 from probes.data.bare_file import MISSING, Column, Roles, holds_numbers, read_bare_file
 from probes.data.task_table import TASKS
@@ -132,16 +133,7 @@ def reuse_latents(
     """
     texts, folder = list(texts), Path(folder)
     if spec.views:
-        views = {}
-        for name, view in spec.readings.items():
-            cache = reuse_latents(decoder, texts, spec=view, folder=folder, progress=progress)
-            manifest = describe_extraction(decoder, unique_texts(texts), view, n_rows=len(cache))
-            if cache.identity.text_digest != manifest.identity.text_digest:  # views hold the same texts, and no others
-                manifest = describe_extraction(decoder, unique_texts(texts), view)
-                plain = [text for text in unique_texts(texts) if isinstance(text, str)]
-                cache = compose_cache([CachePart(cache, plain)], manifest=manifest, folder=folder)
-            views[name] = cache
-        return ViewCache(views).with_texts(texts)
+        return _reuse_views(decoder, texts, spec=spec, folder=folder, progress=progress)
     plain = [text for text in unique_texts(texts) if isinstance(text, str)]
     parts, is_missing = list[CachePart](), np.ones(len(plain), np.bool_)
     manifest = describe_extraction(decoder, plain or unique_texts(texts), spec)
@@ -151,6 +143,11 @@ def reuse_latents(
                 is_here = cache.holds(plain)
                 if is_here.all():
                     cache.verify_latents()
+                    if spec.store_texts and not cache.keeps_texts:
+                        parts = [CachePart(cache, plain)]
+                        return compose_cache(parts, manifest=manifest, folder=folder, stores_texts=True).with_texts(
+                            texts
+                        )
                     return cache.with_texts(texts)
                 if (is_new := is_here & is_missing).any():
                     cache.verify_latents()
@@ -159,14 +156,38 @@ def reuse_latents(
     if not parts:
         return extract_latents(decoder, texts, spec=spec, folder=folder, progress=progress)
     if not is_missing.any():
-        return compose_cache(parts, manifest=manifest, folder=folder).with_texts(texts)
+        return compose_cache(parts, manifest=manifest, folder=folder, stores_texts=spec.store_texts).with_texts(texts)
     missing = [plain[k] for k in np.flatnonzero(is_missing)]
     before = {*folder.glob("*.h5")}
     new = extract_latents(decoder, missing, spec=spec, folder=folder, progress=progress)
-    whole = compose_cache([*parts, CachePart(new, missing)], manifest=manifest, folder=folder)
+    whole = compose_cache(
+        [*parts, CachePart(new, missing)], manifest=manifest, folder=folder, stores_texts=spec.store_texts
+    )
     if new.path not in before:
-        new.path.unlink()  # its rows are in the whole one
+        remove_cache(new.path)  # its rows are in the whole one
     return whole.with_texts(texts)
+
+
+def _reuse_views(
+    decoder: Decoder,
+    texts: Sequence[str | JoinedText],
+    *,
+    spec: ExtractionSpec,
+    folder: Path,
+    progress: ExtractionProgress | None,
+) -> LatentCache:
+    """Return the views of the texts, each as `reuse_latents` does; views hold the same texts, and no others."""
+    unique = unique_texts(texts)
+    views = {}
+    for name, view in spec.readings.items():
+        cache = reuse_latents(decoder, texts, spec=view, folder=folder, progress=progress)
+        manifest = describe_extraction(decoder, unique, view, n_rows=len(cache))
+        if cache.identity.text_digest != manifest.identity.text_digest:
+            manifest = describe_extraction(decoder, unique, view)
+            parts = [CachePart(cache, [text for text in unique if isinstance(text, str)])]
+            cache = compose_cache(parts, manifest=manifest, folder=folder, stores_texts=view.store_texts)
+        views[name] = cache
+    return ViewCache(views).with_texts(texts)
 
 
 def list_rows(rows: object, noun: str = "texts") -> list[Any]:
@@ -445,13 +466,12 @@ class Gold:
 
     def lines(self, kind: str) -> Iterator[str]:
         """Write the rows as JSON Lines."""
+        is_paired = kind != "words" and self.n_texts == 2
         for row, target in zip(self.rows, self.targets, strict=True):
             if kind == "words":
                 yield json.dumps({"words": row, "tags": [str(tag) for tag in target or ()]})
             else:
-                texts = (
-                    dict(zip(TEXT_COLUMNS, row or (None, None), strict=True)) if self.n_texts == 2 else {"text": row}
-                )
+                texts = dict(zip(TEXT_COLUMNS, row or (None, None), strict=True)) if is_paired else {"text": row}
                 label = str(target) if isinstance(target, bool) else target
                 yield json.dumps({**texts, "label" if kind == "classes" else "score": label}, default=str)
 

@@ -27,7 +27,6 @@ from extract.run.extraction import (
     place_worker,
     require_one_process,
 )
-from extract.run.extraction_spec import require_one_reading
 from extract.run.shards import extract_shards, extract_views
 from extract.store.cache import LatentCache, ShardedCache
 from probes.data.task import Corpus, Task, TaskInfo
@@ -123,7 +122,6 @@ def obtain_shards(
     watcher: Watcher = SILENT,
 ) -> ShardedCache:
     """Extract texts into shards, or resume there, with the processes launched together or `n_on_ray` workers of Ray."""
-    require_one_reading(config.extraction, "a folder of shards holds one extraction")
     title = f"extracting {name}"
     if n_on_ray is not None:
         from extract.run.ray import extract_shards_on_ray

@@ -19,6 +19,7 @@ from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions, split_poolings
 from extract.records import Values, complete, read_fields, to_plain, with_values
 from extract.run.extraction_spec import ExtractionSpec
+from extract.store.manifest import flatten
 from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.fitting.fit_options import check_loggers, find_protocol
 from probes.heads.head_table import check_head, resolve_head
@@ -298,11 +299,10 @@ def _check_choices(spec: object, prefix: str = "") -> None:
     for name, hint in get_type_hints(type(spec)).items():
         if getattr(spec, name) is None and type(None) not in get_args(hint):
             raise ConfigError(f"{prefix}{name} is null; give a value, or leave the key out to have its default.")
-        section = (
-            hint if isinstance(hint, type) and is_dataclass(hint) else dict if get_origin(hint) is dict else object
-        )
+        is_section = isinstance(hint, type) and is_dataclass(hint)
+        section = hint if is_section else dict if get_origin(hint) is dict else object
         if not isinstance(getattr(spec, name), section):
-            raise ConfigError(f"{prefix}{name} is {getattr(spec, name)!r}; allowed: a {section.__name__}.")
+            raise ConfigError(f"{prefix}{name} is {getattr(spec, name)!r}; allowed: a mapping of names to values.")
         if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
             raise unknown_name(f"{prefix}{name}", getattr(spec, name), get_args(hint))
 
@@ -314,8 +314,10 @@ def describe_sources(config: RunConfig) -> dict[str, str]:
     """
     protocol, name = find_protocol(config.protocol), f"protocol {config.protocol}"
     extraction = protocol.extraction.get(config.task.kind, {})
-    decided = _flatten(to_plain({"extraction": extraction, "pretraining": {"autoencoder": protocol.autoencoder}}))
-    values, defaults = _flatten(config.to_dict()), _flatten(RunConfig().to_dict())
+    decided = flatten(
+        to_plain({"extraction": extraction, "pretraining": {"autoencoder": protocol.autoencoder}}), keeps_empty=True
+    )
+    values, defaults = (flatten(one.to_dict(), keeps_empty=True) for one in (config, RunConfig()))
     sources = {}
     for key, value in values.items():
         parts = key.split(".")
@@ -336,16 +338,6 @@ def _template_of(config: RunConfig, key: str) -> str | None:
     is_decided = section == "extraction.template" and field in fields
     text = str(fields.get(field)).replace(TASK, template.task)
     return f"template {template.name}" if is_decided and str(getattr(template, field)) == text else None
-
-
-def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Write nested mappings as one with dotted keys."""
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        flat |= (
-            _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
-        )
-    return flat
 
 
 FORMATS = ("png", "svg", "pdf")

@@ -19,7 +19,7 @@ from extract.run.extraction import describe_extraction, extract_latents, unique_
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache, sweep_cost, sweep_latents
 from extract.store.cache import LatentCache, cache_path, find_cache
-from extract.store.items import texts_file
+from extract.store.items import remove_cache
 from extract.store.manifest import Manifest
 from probes.data.task import Task
 from probes.data.task_table import task_title
@@ -280,7 +280,7 @@ class _Growth:
                     whole = CachePart(LatentCache(path), self.texts)
                     had = set(self._held(plan))
                     if missing := [text for text in self.texts if text not in had]:  # composed before a kill
-                        _remove_part(cache_path(self.folder / GROWING, self._describe(plan, missing)))
+                        remove_cache(cache_path(self.folder / GROWING, self._describe(plan, missing)))
                     self.latest[plan] = whole
             alike.setdefault(len(self._held(plan)), []).append(plan)
         for same in alike.values():
@@ -305,18 +305,12 @@ class _Growth:
             self.latest[plan] = CachePart(whole, self.texts)
         if held:
             for cache in made.values():
-                _remove_part(cache.path)  # its rows are in the composed one
+                remove_cache(cache.path)  # its rows are in the composed one
             with suppress(OSError):  # another search may be at work there
                 folder.rmdir()
 
     def _describe(self, plan: MaskPlan, texts: Sequence[str]) -> Manifest:
         return describe_extraction(self.decoder, texts, self.spec.with_plan(plan))
-
-
-def _remove_part(path: Path) -> None:
-    """Remove a cache with the texts that are kept beside it."""
-    for file in (path, path.with_name(texts_file(path.name))):
-        file.unlink(missing_ok=True)
 
 
 def _grow(

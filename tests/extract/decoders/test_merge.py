@@ -171,6 +171,14 @@ def test_only_the_part_that_was_changed_differs(folders: list[str], tmp_path: Pa
         )
 
 
+def test_weights_that_one_side_alone_has_are_refused_from_both_sides(tmp_path: Path) -> None:
+    plain = load_decoder(str(save_decoder(tmp_path / "plain", family="llama")))
+    biased = load_decoder(str(save_decoder(tmp_path / "biased", family="llama", attention_bias=True)))
+    for sides in ((plain, biased), (biased, plain)):
+        with pytest.raises(DecoderError, match=r"bias' is .*absent.* allowed: checkpoints of one architecture"):
+            compare_weights(*sides)
+
+
 def forms(base: Path, family: str, form: str, **changes: Any) -> tuple[str, str]:
     """Save a text decoder, and a checkpoint whose body is of the same shape inside another model."""
     save_decoder(base / "text", family=family, **changes)

@@ -69,6 +69,14 @@ def test_a_file_of_spans_is_read_and_its_content_decides_the_identity(tmp_path: 
     assert InputTemplate(spans=str(one)).to_dict()["spans"] == first.identity
 
 
+def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path) -> None:
+    path, text = tmp_path / "spans.jsonl", f"One\u2028line. {TEXT}"
+    path.write_text(json.dumps({"text": text, "spans": [[0, 3]]}, ensure_ascii=False) + "\n", encoding="utf-8")
+    source = read_spans(str(path))
+    assert source is not None
+    assert source.identity == GivenSpans({text: [(0, 3)]}).identity
+
+
 def test_spans_that_cannot_be_read_are_refused_with_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="spans are 'randm:3'"):
         read_spans("randm:3")

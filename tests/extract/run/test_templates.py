@@ -252,7 +252,7 @@ def test_a_mean_of_other_texts_or_plans_is_refused(
     with pytest.raises(CacheIdentityError, match="text_digest is"):
         MeanCache([cache.parts[0], other])
     same = other.shown_as(replace(other.identity, text_digest=cache.identity.text_digest))
-    with pytest.raises(CacheError, match="holds other texts than the first"):
+    with pytest.raises(CacheError, match="does not hold the rows of the first"):
         MeanCache([cache.parts[0], same])
 
 

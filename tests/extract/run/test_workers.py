@@ -59,3 +59,28 @@ def test_place_and_device_without_joining(
     assert (worker.rank, worker.world_size, worker.device) == place
     assert place_worker("cpu").device == "cpu"
     assert not torch.distributed.is_initialized()
+
+
+def test_torchrun_inside_an_allocation_of_several_nodes_counts_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    class Fabric:
+        device, global_rank, world_size, barrier = "cpu", 5, 8, staticmethod(lambda: None)
+
+        def __init__(self, **options: object) -> None:
+            asked.update(options)
+
+        def launch(self) -> None:
+            pass
+
+    for name in (*LAUNCHERS, "GROUP_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**BY_TORCHRUN, "GROUP_WORLD_SIZE": "1", **BY_SLURM, "SLURM_NNODES": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("lightning.fabric.Fabric", Fabric)
+    assert join_workers("cpu").rank == 5
+    assert (asked["devices"], asked["num_nodes"]) == (8, 1)
+    for name in BY_TORCHRUN:
+        monkeypatch.delenv(name)
+    join_workers("cpu")
+    assert (asked["devices"], asked["num_nodes"]) == (4, 2)

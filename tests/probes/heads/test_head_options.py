@@ -29,6 +29,7 @@ def test_options_are_sorted_by_who_needs_them() -> None:
         ("learning_rate", 1, 1.0),
         ("hidden", "64", 64),
         ("hidden", 64.0, 64),
+        ("hidden", 2**53 + 1, 2**53 + 1),
         ("weight_decay", 0, 0.0),
         ("loss", "mse", "mse"),
         ("encoder_learning_rate", "1e-5", 1e-5),

@@ -15,6 +15,8 @@ from extract.errors import CacheError, ConfigError, InputError, UnknownNameError
 from extract.run.embed import embed_texts
 from extract.run.extraction import extract_latents
 from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import whole_caches
+from extract.store.items import SUFFIX
 from probes.runs import probe as module
 from probes.runs.probe import Encoder, list_rows
 
@@ -63,6 +65,17 @@ def test_no_text_is_computed_twice(encoder: Encoder, tmp_path: Path, monkeypatch
     np.testing.assert_array_equal(both[:, :6], first)
     encoder.set_params(plan="backward").encode(TEXTS[:2])
     assert extracted[-1] == TEXTS[:2]
+
+
+def test_texts_are_kept_of_whatever_cache_is_reused(decoder_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "caches"
+    without, keeping = (Encoder(decoder_folder, caches=str(folder), store_texts=keeps) for keeps in (False, True))
+    without.encode(TEXTS[:6])
+    for texts in (TEXTS[:6], TEXTS[1:3], [*TEXTS[5:9]]):
+        keeping.encode(texts)
+        assert any(cache.keeps_texts and {*texts} <= {*cache.texts} for cache in whole_caches(folder))
+    kept = {file.name.removesuffix(SUFFIX) for file in folder.glob(f"*{SUFFIX}")}
+    assert kept <= {file.stem for file in folder.glob("*.h5")}  # none is left of a cache that was joined
 
 
 def test_a_decoder_that_was_changed_is_loaded_again(decoder_folder: Path) -> None:

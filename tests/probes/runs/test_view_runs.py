@@ -33,7 +33,12 @@ from tests.probes.finished_run import edit_config, forbid
 
 ECHO: dict[str, object] = {"template": "echo", "poolings": ["echo-mean"]}
 OF_TEXTS: dict[str, Any] = {"plain": {}, "echo": ECHO}
-OF_WORDS: dict[str, Any] = {"plain": None, "back": {"plan": "backward"}, "start": {"words": {"poolings": "first"}}}
+OF_WORDS: dict[str, Any] = {
+    "plain": None,
+    "back": {"plan": "backward"},
+    "start": {"words": {"poolings": "first"}},
+    "twice": {"template": {"repeat": 2}},
+}
 SIAMESE = {"max_epochs": 2, "batch_size": 16, "hidden": 8, "bottleneck": 4}
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "pairs": ("sts-sample", {"layer-cosine": {}, "siamese-cosine": SIAMESE}, OF_TEXTS),

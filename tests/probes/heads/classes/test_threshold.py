@@ -12,7 +12,7 @@ from extract.store.cache import LatentCache
 from probes.data.class_task import ClassTask
 from probes.heads.class_heads import fit_threshold
 from probes.heads.result import HeadResult
-from probes.metrics.prediction_metrics import score_classes
+from probes.metrics.prediction_metrics import CLASS_METRICS, score_classes
 from tests.probes.data.planted_classes import make_class_task, plant_classes, with_new_class
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
@@ -110,3 +110,16 @@ def test_rows_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     cache = plant_classes(tmp_path / "c.h5", task, broken="test 7 right")
     with pytest.raises(HeadError, match="test: layer 0, row 7 holds nan in dimension 0"):
         choose(cache, task, tmp_path)
+
+
+@pytest.mark.parametrize("metric", CLASS_METRICS)
+@pytest.mark.parametrize("thresholds", ["gaps", "hundred"])
+def test_cuts_are_scored_as_their_predictions(metric: str, thresholds: str) -> None:
+    rng = np.random.default_rng(1)
+    classes, gold = np.array([2, 0]), rng.integers(0, 3, 60)  # with a class that no cut predicts
+    values = np.round(rng.uniform(size=60), 1).astype(np.float32)  # with ties
+    score, threshold, above = fit_threshold(values, gold, metric=metric, classes=classes, thresholds=thresholds)
+    assert score == score_classes(classes[np.where(values > threshold, above, 1 - above)], gold, metric=metric)
+    cuts = np.unique([-1.0, *(np.linspace(0, 1, 11) + 0.05)])
+    codes = (values > cuts[:, None]).astype(int)
+    assert score == max(score_classes(classes[side], gold, metric=metric).max() for side in (codes, 1 - codes))
