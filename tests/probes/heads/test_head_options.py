@@ -204,4 +204,5 @@ def test_checking_options_draws_nothing() -> None:
 
 
 def test_a_whole_number_keeps_its_digits() -> None:
-    assert resolve_head("few-shot-probe", {"seed": 2**53 + 1}).options["seed"] == 2**53 + 1
+    options: Any = resolve_head("few-shot-probe", {"seed": 2**53 + 1}).options
+    assert options.seed == 2**53 + 1
