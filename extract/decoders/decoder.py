@@ -594,7 +594,14 @@ def _merge(
     is_empty = True  # nothing with a weight was added yet
     for part in spec.merge:
         located = locate_decoder(part.name, revision=part.revision, report=report)
-        single = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
+        single = DecoderSpec(
+            name=part.name,
+            revision=part.revision,
+            adapter=part.adapter,
+            dtype="float32",
+            device="cpu",
+            trust_remote_code=spec.trust_remote_code,
+        )
         with _loading(located, single):
             if merged is None:
                 first, tokenizer = located.name, _read_tokenizer(located, single)

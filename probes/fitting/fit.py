@@ -45,6 +45,10 @@ class _Kept(TypedDict):
     is_done: Tensor
 
 
+def _train_all(stacks: Sequence[int]) -> None:
+    """Let every stack stay, also those that are done."""
+
+
 class KeepBest(FitHooks):
     """Keeps the weights of the best epoch of every stack of layers that are trained together; a pair head is one stack.
 
@@ -70,10 +74,10 @@ class KeepBest(FitHooks):
         patience: int,
         first: int = 1,
         report: EpochReport = ignore_epoch,
-        train_only: Callable[[Sequence[int]], object] = len,
+        train_only: Callable[[Sequence[int]], object] = _train_all,
     ) -> None:
         self.parts, self.look, self.patience, self.first, self.report = parts, look, patience, first, report
-        self.train_only = train_only  # `len` does nothing
+        self.train_only = train_only
         self.scores = np.full(n_stacks, -np.inf)
         self.best_epochs = np.zeros(n_stacks, dtype=np.int64)
         """From 1; 0 for a stack without a finite score."""

@@ -182,8 +182,8 @@ class HeadParts:
         layers: Its `L` layers, bottom up.
         scorer: How predictions of the split are scored.
         alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
-        together: Predicts from sets of layers; None for a head that reads one layer.
         how: How `alone` was computed, in a clause.
+        together: Predicts from sets of layers; None for a head that reads one layer.
         names: What `alone` holds positions of; empty for numbers.
         likely: `(L, N, T)` positions of the likeliest classes, and their probabilities; None where there are none.
     """
@@ -192,8 +192,8 @@ class HeadParts:
     layers: tuple[str, ...]
     scorer: UnitScorer
     alone: NDArray[np.generic]
-    together: Together | None
     how: str
+    together: Together | None = None
     names: tuple[str, ...] = ()
     likely: tuple[NDArray[np.generic], NDArray[np.generic]] | None = None
 
@@ -425,14 +425,13 @@ def fit_every_layer(
         codes, shares = (np.stack(part) for part in zip(*(alone.likely[split] for alone in results), strict=True))
         likely = codes, shares
     return HeadParts(
-        channels.pooling,
-        channels.names,
-        context.task.scorer(split, result.metric),
-        np.stack([alone.predictions[split] for alone in results])[None],
-        None,
-        "the head fitted on the layer alone, its other choices made as in the run",
-        results[0].names.get(split, ()),
-        likely,
+        pooling=channels.pooling,
+        layers=channels.names,
+        scorer=context.task.scorer(split, result.metric),
+        alone=np.stack([alone.predictions[split] for alone in results])[None],
+        how="the head fitted on the layer alone, its other choices made as in the run",
+        names=results[0].names.get(split, ()),
+        likely=likely,
     )
 
 

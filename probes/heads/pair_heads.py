@@ -249,12 +249,12 @@ class PairFits(Head):
         ]
         is_joint = not isinstance(fitted[0].head, LayerCosine)
         return HeadParts(
-            data.pooling,
-            data.layers,
-            self.context.task.scorer(split, result.metric),
-            np.stack([head.cosines for head in muted]),
-            (lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
-            "the similarity that the fitted head makes of the layer",
+            pooling=data.pooling,
+            layers=data.layers,
+            scorer=self.context.task.scorer(split, result.metric),
+            alone=np.stack([head.cosines for head in muted]),
+            how="the similarity that the fitted head makes of the layer",
+            together=(lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         )
 
     @property

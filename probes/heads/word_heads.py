@@ -146,7 +146,13 @@ class TokenFits(Head):
             alone = np.stack([[predict(head, layer) for layer in range(len(data.layers))] for head in heads])
         how = "the mix with the means of all other layers" if mixes else "the classifier of the layer"
         return HeadParts(
-            data.channels.pooling, data.layers, scorer.unit_scorer(), alone, together, how, scorer.gold.names
+            pooling=data.channels.pooling,
+            layers=data.layers,
+            scorer=scorer.unit_scorer(),
+            alone=alone,
+            how=how,
+            together=together,
+            names=scorer.gold.names,
         )
 
     @property

@@ -321,12 +321,11 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         del reporter
         variant = self.options.variants[self.options.names.index(str(result.chosen["kind"]))]
         return HeadParts(
-            self.channels.pooling,
-            self.channels.names,
-            self.scorer(split, result.metric),
-            self.curve(split, variant),
-            None,
-            "the layer's latents compared as in the run",
+            pooling=self.channels.pooling,
+            layers=self.channels.names,
+            scorer=self.scorer(split, result.metric),
+            alone=self.curve(split, variant),
+            how="the layer's latents compared as in the run",
         )
 
     def row_scores(self, split: str, predicted: Rows) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ from probes.report.style import Album
 from probes.report.sweep_frames import PLAN_AXIS, axes_of, points_frame
 
 SUMMARY, SCORES, POINTS = "summary.md", "scores.json", "points.csv"
-UNTOLD = ("seconds", "command", "commit", "sha256")
+UNCOMPARED = ("seconds", "command", "commit", "sha256")
 """Keys of scores.json that differ between runs of the same numbers."""
 
 
@@ -120,7 +120,7 @@ def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingSco
     sealed = sealed_scores(scores.to_dict())
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, IcecoreError):
         written = json.loads(read_file(folder / SCORES))
-        told = [{key: part[key] for key in part.keys() - {*UNTOLD}} for part in (written, sealed)]
-        if written["sha256"] == seal_scores(written) and told[0] == told[1]:  # nobody changed it
+        old, new = ({key: part[key] for key in part.keys() - {*UNCOMPARED}} for part in (written, sealed))
+        if written["sha256"] == seal_scores(written) and old == new:  # nobody changed it
             return
     write_file(folder / SCORES, json.dumps(sealed, indent=1, allow_nan=False) + "\n")

@@ -324,8 +324,9 @@ def _run(
         predicted["random-weights"] = _random_decoder(config, task, best_result(heads.values()), folder, watcher)
     baselines = score_baselines(predicted, heads, task=task, report=kind.report, n_resamples=config.bootstrap)
     over_cosine = leads_over_cosine(heads, task=task, report=kind.report, n_resamples=config.bootstrap)
+    seconds = {"extraction": extracted - started, "heads": fitted - extracted, "baselines": time.monotonic() - fitted}
     scores = RunScores(
-        make_header(
+        header=make_header(
             config,
             "run",
             folder,
@@ -333,16 +334,12 @@ def _run(
             decoder=cache.manifest.provenance["decoder"],
             task=kind.describe(task, cache),
         ),
-        describe_cache(cache),
-        heads,
-        pretrained.describe(corpus),
-        {
-            "extraction": round(extracted - started, 2),
-            "heads": round(fitted - extracted, 2),
-            "baselines": round(time.monotonic() - fitted, 2),
-        },
-        baselines,
-        over_cosine,
+        cache=describe_cache(cache),
+        heads=heads,
+        pretraining=pretrained.describe(corpus),
+        seconds={part: round(taken, 2) for part, taken in seconds.items()},
+        baselines=baselines,
+        over_cosine=over_cosine,
     )
     write_run(folder, scores, task, kind.report, formats=config.figures)
     if inputs is not None:
