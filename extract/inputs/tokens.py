@@ -56,10 +56,14 @@ class Frame:
 
     before: Pieces
     after: Pieces
-    joiner: str  # between copies
-    repeat: int  # copies of a text
-    is_chat: bool  # the pieces bring special tokens with them
-    changes_ends: bool  # the end and the quotes of texts are normalised first
+    joiner: str
+    """Between copies."""
+    repeat: int
+    """Copies of a text."""
+    is_chat: bool
+    """The pieces bring special tokens with them."""
+    changes_ends: bool
+    """The end and the quotes of texts are normalised first."""
 
     @property
     def is_open(self) -> bool:
@@ -79,8 +83,10 @@ class WrittenText:
     """The characters of a row, before the tokenizer adds its specials."""
 
     whole: str
-    borders: NDArray[np.int64]  # `(P + 1,)` where each piece begins, and the end
-    roles: NDArray[np.int64]  # `(P,)`
+    borders: NDArray[np.int64]
+    """`(P + 1,)` where each piece begins, and the end."""
+    roles: NDArray[np.int64]
+    """`(P,)`."""
 
     @property
     def starts(self) -> Int[np.ndarray, " K"]:
@@ -167,10 +173,14 @@ def normalise_sentence(text: str) -> str:
 class WordColumns:
     """The `W` words of a row."""
 
-    columns: NDArray[np.int64]  # `(W, 2)` first and one past the last column each word is read at; equal for no latent
-    flags: NDArray[np.uint8]  # `(W,)` bits of `extract.inputs.joined_text`
-    start: int = 0  # position of the first of them among the words of the text
-    echo: NDArray[np.int64] | None = None  # `(W, 2)` the same as `columns` in the last copy; None without another copy
+    columns: NDArray[np.int64]
+    """`(W, 2)` first and one past the last column each word is read at; equal for no latent."""
+    flags: NDArray[np.uint8]
+    """`(W,)` bits of `extract.inputs.joined_text`."""
+    start: int = 0
+    """Position of the first of them among the words of the text."""
+    echo: NDArray[np.int64] | None = None
+    """`(W, 2)` the same as `columns` in the last copy; None without another copy."""
 
 
 @dataclass(frozen=True)
@@ -178,15 +188,24 @@ class EncodedText:
     """One row of `T` tokens: a text, or a piece of one."""
 
     ids: NDArray[np.int64]
-    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION`, `TEXT`, `SUFFIX`, `JOINER`, `CHAT` or `ELSEWHERE`
-    is_truncated: bool  # text tokens were dropped from the end
-    spans: NDArray[np.int64] | None = None  # span number per token, `CONTEXT` outside spans; None without spans
-    index: int = 0  # position of the text in the caller's list
-    words: WordColumns | None = None  # the words read from this row; None for a plain text
-    copy_of: NDArray[np.int8] | None = None  # `copies`; None for a text that is written once
-    placeholder: int | None = None  # column of a placeholder that a plan prepends to the text
-    last: int | None = None  # column that the pooling `last` reads; that of the last token when absent
-    windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: read instead of `ids`
+    roles: NDArray[np.int8]
+    """`SPECIAL`, `INSTRUCTION`, `TEXT`, `SUFFIX`, `JOINER`, `CHAT` or `ELSEWHERE`."""
+    is_truncated: bool
+    """Text tokens were dropped from the end."""
+    spans: NDArray[np.int64] | None = None
+    """Span number per token, `CONTEXT` outside spans; None without spans."""
+    index: int = 0
+    """Position of the text in the caller's list."""
+    words: WordColumns | None = None
+    """The words read from this row; None for a plain text."""
+    copy_of: NDArray[np.int8] | None = None
+    """`copies`; None for a text that is written once."""
+    placeholder: int | None = None
+    """Column of a placeholder that a plan prepends to the text."""
+    last: int | None = None
+    """Column that the pooling `last` reads; that of the last token when absent."""
+    windows: tuple["EncodedText", ...] = ()
+    """Of a plain text longer than a row: read instead of `ids`."""
 
     @property
     def rows(self) -> tuple["EncodedText", ...]:
@@ -208,14 +227,20 @@ class EncodedText:
 class TokenisedText:
     """One text with all of its `T` tokens, before anything is cut."""
 
-    text: str  # without its frame
-    index: int  # position in the caller's list
+    text: str
+    """Without its frame."""
+    index: int
+    """Position in the caller's list."""
     ids: NDArray[np.int64]
     roles: NDArray[np.int8]
-    offsets: NDArray[np.int64]  # `(T, 2)` characters of each token, from the first copy's beginning; negative before it
-    copies: NDArray[np.int8]  # copy of the text that each token is of, from 1; 0 outside the text
-    written: WrittenText  # the text with everything around it
-    n_characters: int  # of the text, in `written`
+    offsets: NDArray[np.int64]
+    """`(T, 2)` characters of each token, from the first copy's beginning; negative before it."""
+    copies: NDArray[np.int8]
+    """Copy of the text that each token is of, from 1; 0 outside the text."""
+    written: WrittenText
+    """The text with everything around it."""
+    n_characters: int
+    """Of the text, in `written`."""
 
     @property
     def label(self) -> str:
@@ -470,9 +495,12 @@ def _short(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> str:
 class PlacedWords:
     """Overlapping windows over the tokens of one text, each with words, and the window of each of its `W` words."""
 
-    starts: NDArray[np.int64]  # first token of each window, ascending
-    window_of: NDArray[np.int64]  # `(W,)`, ascending; a word that is not whole in any goes with its neighbours
-    is_whole: NDArray[np.bool_]  # `(W,)`, all tokens of the word are in its window
+    starts: NDArray[np.int64]
+    """First token of each window, ascending."""
+    window_of: NDArray[np.int64]
+    """`(W,)`, ascending; a word that is not whole in any goes with its neighbours."""
+    is_whole: NDArray[np.bool_]
+    """`(W,)`, all tokens of the word are in its window."""
 
 
 def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n_tokens: int, room: int) -> PlacedWords:

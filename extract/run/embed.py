@@ -292,9 +292,12 @@ def _lost(item: TokenisedText, spans: Sequence[tuple[int, int]], word: int, *, w
 class EmbeddedWords:
     """Latents of the words of texts, one text after the other."""
 
-    latents: Float[Tensor, "L P W D"]  # float32 on the CPU; zeros where a word has no latent
-    offsets: NDArray[np.int64]  # (N + 1,) where the words of each text start
-    flags: UInt8[np.ndarray, " W"]  # bits of `extract.inputs.joined_text`
+    latents: Float[Tensor, "L P W D"]
+    """Float32 on the CPU; zeros where a word has no latent."""
+    offsets: NDArray[np.int64]
+    """(N + 1,) where the words of each text start."""
+    flags: UInt8[np.ndarray, " W"]
+    """Bits of `extract.inputs.joined_text`."""
 
     @property
     def has_latent(self) -> Bool[np.ndarray, " W"]:
@@ -396,15 +399,24 @@ TIMED_TOKENS = 512  # on a CPU none of more tokens than these: it takes seconds,
 class Estimate:
     """The cost of an extraction."""
 
-    n_rows: int  # of the store: unique texts, or windows of them where words are read in windows
-    n_tokens: int  # to compute, specials and instruction included, in each window again
-    n_truncated: int  # texts longer than the window
-    longest: int  # tokens of the longest text
-    bytes_by_array: dict[str, int]  # on disk, per array of the store
-    tokens_per_second: float  # the median of a few batches of these texts, after warm-up, scaled to all lengths
-    seconds: float  # estimated time of the computation
-    n_words: int = 0  # over all texts; 0 for whole texts
-    example: str = ""  # the first row, written out with roles
+    n_rows: int
+    """Of the store: unique texts, or windows of them where words are read in windows."""
+    n_tokens: int
+    """To compute, specials and instruction included, in each window again."""
+    n_truncated: int
+    """Texts longer than the window."""
+    longest: int
+    """Tokens of the longest text."""
+    bytes_by_array: dict[str, int]
+    """On disk, per array of the store."""
+    tokens_per_second: float
+    """The median of a few batches of these texts, after warm-up, scaled to all lengths."""
+    seconds: float
+    """Estimated time of the computation."""
+    n_words: int = 0
+    """Over all texts; 0 for whole texts."""
+    example: str = ""
+    """The first row, written out with roles."""
 
     @property
     def n_bytes(self) -> int:

@@ -514,7 +514,8 @@ class Extraction:
     texts: Sequence[str | JoinedText]
     spec: ExtractionSpec
     writer: StoreWriter
-    session: Session  # in a sweep one for all stores
+    session: Session
+    """In a sweep one for all stores."""
     workers: Workers = field(default_factory=Workers)
 
     @cached_property

@@ -406,10 +406,14 @@ def require_shardable(spec: ExtractionSpec, window: int) -> None:
 class Window:
     """Consecutive texts that become one shard."""
 
-    number: int  # position among the windows
-    first: int  # position of its first text
-    n_texts: int  # repeats included
-    texts: list[str | JoinedText]  # each once
+    number: int
+    """Position among the windows."""
+    first: int
+    """Position of its first text."""
+    n_texts: int
+    """Repeats included."""
+    texts: list[str | JoinedText]
+    """Each once."""
 
     def __str__(self) -> str:
         return f"window {self.number} (texts {self.first} to {self.first + self.n_texts - 1})"
@@ -442,8 +446,10 @@ def read_windows(texts: Iterable[str | JoinedText], size: int) -> Iterator[Windo
 class Claim:
     """The right of this process to compute a window, which ends with the process."""
 
-    file: Path  # its lock is the claim
-    descriptor: int  # of the open file
+    file: Path
+    """Its lock is the claim."""
+    descriptor: int
+    """Of the open file."""
 
     @property
     def drafts(self) -> Path:

@@ -33,9 +33,12 @@ CERTIFICATE = f"{CHECKSUMS}/certificate"
 class ArrayPlace:
     """Where one array is in the file."""
 
-    offset: int  # first byte
-    shape: tuple[int, ...]  # the first axis counts rows
-    dtype: np.dtype[Any]  # as stored (bfloat16 as uint16)
+    offset: int
+    """First byte."""
+    shape: tuple[int, ...]
+    """The first axis counts rows."""
+    dtype: np.dtype[Any]
+    """As stored (bfloat16 as uint16)."""
 
     @property
     def row_bytes(self) -> int:

@@ -96,8 +96,10 @@ class CacheIdentity:
 class Manifest:
     """The identity and provenance of one cache."""
 
-    identity: CacheIdentity  # equal identities hold equal latents
-    provenance: Plain = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
+    identity: CacheIdentity
+    """Equal identities hold equal latents."""
+    provenance: Plain = field(default_factory=dict)
+    """Informs only: names, batching, device, time, remarks."""
 
     @property
     def words(self) -> WordIdentity | None:

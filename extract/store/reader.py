@@ -42,27 +42,39 @@ NONSENSE = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overflo
 class Shard:
     """One shard: a whole cache file of one window of texts."""
 
-    window: int  # which window of the texts
-    file: str  # name beside the index
+    window: int
+    """Which window of the texts."""
+    file: str
+    """Name beside the index."""
     n_rows: int
-    n_words: int  # 0 for whole texts
-    n_bytes: int  # of the file
-    sha256: str  # of the file
-    text_digest: str  # as in its identity: the digests of its texts, in the order they were given
+    n_words: int
+    """0 for whole texts."""
+    n_bytes: int
+    """Of the file."""
+    sha256: str
+    """Of the file."""
+    text_digest: str
+    """As in its identity: the digests of its texts, in the order they were given."""
     n_tokens: int
     n_truncated: int
-    layout: Layout  # where its arrays are, by HDF5 path
+    layout: Layout
+    """Where its arrays are, by HDF5 path."""
 
 
 @dataclass(frozen=True)
 class ShardIndex:
     """What a folder of shards holds."""
 
-    identity: Plain  # of every shard, without what depends on its texts
-    provenance: Plain  # of the first shard
-    window_texts: int  # texts of a window, repeats included; the last has fewer
-    shards: tuple[Shard, ...] = ()  # those that are there, by window
-    is_complete: bool = False  # whether they hold all texts
+    identity: Plain
+    """Of every shard, without what depends on its texts."""
+    provenance: Plain
+    """Of the first shard."""
+    window_texts: int
+    """Texts of a window, repeats included; the last has fewer."""
+    shards: tuple[Shard, ...] = ()
+    """Those that are there, by window."""
+    is_complete: bool = False
+    """Whether they hold all texts."""
 
     @property
     def n_rows(self) -> int:

@@ -54,21 +54,18 @@ MODULES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How texts become vectors: one layer and pooling of an extraction, or those of several views side by side.
-
-    Attributes:
-        readings: View to its extraction, of one layer and pooling alone; under no name where there is one.
-        normalise: Whether vectors are divided by their length.
-        decoder: `name`, `weight_digest` and `tokenizer_digest` of the decoder.
-        is_stock: Whether sentence-transformers' own modules read it, or the module of this project.
-        read_outs: View to what is done to its latents, fitted on other texts; those to which nothing is are not there.
-    """
+    """How texts become vectors: one layer and pooling of an extraction, or those of several views side by side."""
 
     readings: Mapping[str, ExtractionSpec]
+    """View to its extraction, of one layer and pooling alone; under no name where there is one."""
     normalise: bool
+    """Whether vectors are divided by their length."""
     decoder: Mapping[str, str]
+    """`name`, `weight_digest` and `tokenizer_digest` of the decoder."""
     is_stock: bool = False
+    """Whether sentence-transformers' own modules read it, or the module of this project."""
     read_outs: Mapping[str, Transform] = field(default_factory=dict)
+    """View to what is done to its latents, fitted on other texts; those to which nothing is are not there."""
     FILE: ClassVar[str] = "icecore.json"
     TENSORS: ClassVar[str] = "icecore.safetensors"
     SCHEMAS: ClassVar[tuple[int, int]] = (1, 2)

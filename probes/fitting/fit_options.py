@@ -77,32 +77,28 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol: defaults of a run, over which the options of a config take precedence.
-
-    Attributes:
-        description: One line.
-        kinds: Kinds of tasks it is for; all where empty.
-        selection: The split that epochs are chosen on.
-        optimistic_because: Why its numbers are optimistic; empty where they are not.
-        heads: Head to the options that replace its defaults.
-        started_heads: The same for heads that start from autoencoders.
-        autoencoder: Options of autoencoders that replace their defaults.
-        task: Options of the task's reader, set where the reader has them.
-        extraction: Kind of task to part of the extraction to what replaces its default, value by value where it has
-            several.
-        cut: Kind of task to the name of a cut that is applied to the task first.
-    """
+    """A protocol: defaults of a run, over which the options of a config take precedence."""
 
     description: str
+    """One line."""
     kinds: tuple[str, ...] = ()
+    """Kinds of tasks it is for; all where empty."""
     selection: str = "validation"
+    """The split that epochs are chosen on."""
     optimistic_because: str = ""
+    """Why its numbers are optimistic; empty where they are not."""
     heads: Mapping[str, Options] = field(default_factory=dict)
+    """Head to the options that replace its defaults."""
     started_heads: Mapping[str, Options] = field(default_factory=dict)
+    """The same for heads that start from autoencoders."""
     autoencoder: Options = field(default_factory=dict)
+    """Options of autoencoders that replace their defaults."""
     task: Options = field(default_factory=dict)
+    """Options of the task's reader, set where the reader has them."""
     extraction: Mapping[str, Options] = field(default_factory=dict)
+    """Kind of task to part of the extraction to what replaces its default, value by value where it has several."""
     cut: Mapping[str, str] = field(default_factory=dict)
+    """Kind of task to the name of a cut that is applied to the task first."""
 
     def options_of(self, head: str, options: Options) -> dict[str, Any]:
         """Complete the options of a head in a config with those of the protocol."""

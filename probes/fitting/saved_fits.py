@@ -64,27 +64,24 @@ M_co = TypeVar("M_co", bound=FittedModule, covariant=True)
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What is stored with a fitted head, as plain values.
-
-    Attributes:
-        name: The head.
-        pooling: The pooling it reads, or several joined by `+`.
-        layers: The layers it reads, in order.
-        details: What only heads of its kind have.
-        arguments: Arguments of the module's constructor.
-        fit_id: Digest of all that decides the fit.
-        latents: What it was fitted on, see `describe_latents`; early heads do not say.
-        schema: Version of the form.
-    """
+    """What is stored with a fitted head, as plain values."""
 
     name: str
+    """The head."""
     pooling: str = ""
+    """The pooling it reads, or several joined by `+`."""
     layers: tuple[str, ...] = ()
+    """The layers it reads, in order."""
     details: Values = field(default_factory=dict)
+    """What only heads of its kind have."""
     arguments: Values = field(default_factory=dict)
+    """Arguments of the module's constructor."""
     fit_id: str = ""
+    """Digest of all that decides the fit."""
     latents: Values = field(default_factory=dict)
+    """What it was fitted on, see `describe_latents`; early heads do not say."""
     schema: int = SCHEMA
+    """Version of the form."""
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> "FitRecord":

@@ -38,16 +38,13 @@ AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """Predictions without the decoder.
-
-    Attributes:
-        note: How it predicts and what it is fitted on, in a clause.
-        predictions: Split to `(N,)` predictions in the form of `HeadResult.predictions`: numbers, positions of names,
-            or scores of rows for a metric that is the mean of rows.
-    """
+    """Predictions without the decoder."""
 
     note: str
+    """How it predicts and what it is fitted on, in a clause."""
     predictions: Mapping[str, Rows]
+    """Split to `(N,)` predictions in the form of `HeadResult.predictions`: numbers, positions of names, or scores of
+    rows for a metric that is the mean of rows."""
 
 
 Baselines = Mapping[str, Baseline]

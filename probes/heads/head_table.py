@@ -44,19 +44,16 @@ _NOUNS = {
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """The options of one head, checked.
-
-    Attributes:
-        name: The head.
-        values: Its options, one value per source (see `resolve_sources`), in order.
-        pooling: The pooling it reads, or several joined by `+`; where empty the first extracted one, or all views.
-        layers: The layers it reads.
-    """
+    """The options of one head, checked."""
 
     name: str
+    """The head."""
     values: tuple[Any, ...]
+    """Its options, one value per source (see `resolve_sources`), in order."""
     pooling: str
+    """The pooling it reads, or several joined by `+`; where empty the first extracted one, or all views."""
     layers: tuple[str, ...]
+    """The layers it reads."""
 
     @property
     def options(self) -> Any:
@@ -181,17 +178,14 @@ def try_building(name: str, network: type[Any], arguments: Options) -> None:
 
 @dataclass(frozen=True)
 class Purpose:
-    """The run that a head is to be fitted in.
-
-    Attributes:
-        protocol: The protocol of the run.
-        chooses_plan: Whether a mask plan is chosen by its validation score, as in a sweep or a search.
-        extracted: The layers that are extracted, as a config names them.
-    """
+    """The run that a head is to be fitted in."""
 
     protocol: str = "icecore"
+    """The protocol of the run."""
     chooses_plan: bool = False
+    """Whether a mask plan is chosen by its validation score, as in a sweep or a search."""
     extracted: tuple[str, ...] = ("all",)
+    """The layers that are extracted, as a config names them."""
 
 
 @dataclass(frozen=True)
@@ -199,33 +193,31 @@ class HeadEntry:
     """One row of the table of heads, whose functions and classes may be named by `later`.
 
     A subclass of `probes.heads.layer_head.Head` has its functions as `run`, `check` and `take_apart`.
-
-    Attributes:
-        name: The name in configs.
-        kind: The kind of task it is for.
-        description: One line.
-        sources: What declares its options: dataclasses, instances whose values are the defaults, or a network's class.
-        evaluate: Fits it for every seed or loads it, chooses as the protocol says and reads test once.
-        check: Refuses a task it cannot be fitted on, before anything is extracted.
-        check_options: Refuses options that contradict each other.
-        oldest_schema: Oldest schema of saved heads that it can be read from.
-        build: Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and
-            numbers are scored by its `predict`.
-        parts: Takes a fitted head apart (`probes.heads.layer_head`); None for one that is refitted on every layer.
-        gives_probabilities: Whether the softmax of its outputs is the probability of each class.
     """
 
     name: str
+    """The name in configs."""
     kind: str
+    """The kind of task it is for."""
     description: str
+    """One line."""
     sources: tuple[Any, ...]
+    """What declares its options: dataclasses, instances whose values are the defaults, or a network's class."""
     evaluate: "Callable[[HeadOptions, FitContext, Reporter], HeadResult]"
+    """Fits it for every seed or loads it, chooses as the protocol says and reads test once."""
     check: Callable[[Any, HeadOptions, Purpose], None]
+    """Refuses a task it cannot be fitted on, before anything is extracted."""
     build: "Callable[..., FittedModule]"
+    """Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and numbers
+    are scored by its `predict`."""
     check_options: Callable[[HeadOptions], None] = lambda _: None
+    """Refuses options that contradict each other."""
     oldest_schema: int = 1
+    """Oldest schema of saved heads that it can be read from."""
     parts: "Callable[[HeadOptions, FitContext, HeadResult, str, Reporter], HeadParts] | None" = None
+    """Takes a fitted head apart (`probes.heads.layer_head`); None for one that is refitted on every layer."""
     gives_probabilities: bool = False
+    """Whether the softmax of its outputs is the probability of each class."""
 
     def options(self) -> tuple[str, ...]:
         """List the names of its options."""

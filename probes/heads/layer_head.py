@@ -42,35 +42,32 @@ Reporter = Callable[[int], EpochReport]
 
 @dataclass(frozen=True)
 class FitContext:
-    """What all heads of a run share.
-
-    Attributes:
-        cache: The latents.
-        task: The task.
-        seeds: Seeds of trained heads.
-        n_resamples: Bootstrap resamples.
-        device: Where heads are fitted.
-        folder: Where fitted heads are saved, one folder per head and seed.
-        protocol: A key of `PROTOCOLS`.
-        calibration: A key of `CALIBRATIONS`; how predictions of pair heads become scores.
-        anchor_identical: Whether a text paired with itself gets the highest score.
-        autoencoders: Loads or fits the autoencoders of a pooling, for heads that start from them.
-        documents: The latents of documents, where they are read under another template than queries.
-        has_details: Whether subsets of test and residuals are described too; sweeps leave them out.
-    """
+    """What all heads of a run share."""
 
     cache: LatentCache
+    """The latents."""
     task: Any
+    """The task."""
     seeds: tuple[int, ...]
+    """Seeds of trained heads."""
     n_resamples: int
+    """Bootstrap resamples."""
     device: str
+    """Where heads are fitted."""
     folder: Path
+    """Where fitted heads are saved, one folder per head and seed."""
     protocol: str = "icecore"
+    """A key of `PROTOCOLS`."""
     calibration: str = "linear"
+    """A key of `CALIBRATIONS`; how predictions of pair heads become scores."""
     anchor_identical: bool = False
+    """Whether a text paired with itself gets the highest score."""
     autoencoders: Callable[[str], SavedHead[LayerAutoencoder]] | None = None
+    """Loads or fits the autoencoders of a pooling, for heads that start from them."""
     has_details: bool = True
+    """Whether subsets of test and residuals are described too; sweeps leave them out."""
     documents: LatentCache | None = None
+    """The latents of documents, where they are read under another template than queries."""
 
     def __post_init__(self) -> None:
         find_protocol(self.protocol)
@@ -175,27 +172,24 @@ Together = Callable[[Bool[np.ndarray, "M L"]], NDArray[np.generic]]
 
 @dataclass(frozen=True, eq=False)
 class HeadParts:
-    """A head's predictions of one split from single layers and from sets of them.
-
-    Attributes:
-        pooling: The pooling it reads.
-        layers: Its `L` layers, bottom up.
-        scorer: How predictions of the split are scored.
-        alone: `(S, L, N)` predictions of each layer by itself, for `S` seeds.
-        how: How `alone` was computed, in a clause.
-        together: Predicts from sets of layers; None for a head that reads one layer.
-        names: What `alone` holds positions of; empty for numbers.
-        likely: `(L, N, T)` positions of the likeliest classes, and their probabilities; None where there are none.
-    """
+    """A head's predictions of one split from single layers and from sets of them."""
 
     pooling: str
+    """The pooling it reads."""
     layers: tuple[str, ...]
+    """Its `L` layers, bottom up."""
     scorer: UnitScorer
+    """How predictions of the split are scored."""
     alone: NDArray[np.generic]
+    """`(S, L, N)` predictions of each layer by itself, for `S` seeds."""
     how: str
+    """How `alone` was computed, in a clause."""
     together: Together | None = None
+    """Predicts from sets of layers; None for a head that reads one layer."""
     names: tuple[str, ...] = ()
+    """What `alone` holds positions of; empty for numbers."""
     likely: tuple[NDArray[np.generic], NDArray[np.generic]] | None = None
+    """`(L, N, T)` positions of the likeliest classes, and their probabilities; None where there are none."""
 
 
 class Head(ABC):

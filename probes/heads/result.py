@@ -29,23 +29,20 @@ MOST_LIKELY = 3
 
 @dataclass(frozen=True)
 class Curve:
-    """A score of every layer on one split.
-
-    Attributes:
-        name: What the line is, for instance `standardised` or `C 0.1`; empty where a head has one line only.
-        split: The split that was scored.
-        metric: The metric.
-        values: Scores in the order of the result's layers, the mean over seeds.
-        spread: Standard deviations over seeds; empty for one seed.
-        by_seed: Scores of each seed; empty where the seeds agree or there is one.
-    """
+    """A score of every layer on one split."""
 
     name: str
+    """What the line is, for instance `standardised` or `C 0.1`; empty where a head has one line only."""
     split: str
+    """The split that was scored."""
     metric: str
+    """The metric."""
     values: tuple[float, ...]
+    """Scores in the order of the result's layers, the mean over seeds."""
     spread: tuple[float, ...] = ()
+    """Standard deviations over seeds; empty for one seed."""
     by_seed: tuple[tuple[float, ...], ...] = ()
+    """Scores of each seed; empty where the seeds agree or there is one."""
 
 
 NO_CHOICE = "nothing to choose"
@@ -54,55 +51,52 @@ NO_CHOICE = "nothing to choose"
 
 @dataclass(frozen=True, eq=False)
 class HeadResult:
-    """The result of one head on one task.
-
-    Attributes:
-        name: The head.
-        pooling: The pooling it read, or several joined by `+`.
-        layers: Names of the `L` layers it could read.
-        options: Its options as plain values; a pair head's are how it is fitted, and what was set of its network.
-        metric: The metric it was chosen by.
-        selection: What was chosen and where, in words, for instance `validation (epoch and layer)`.
-        selection_score: The score that decided, by which mask plans are compared too; NaN where there is none.
-        chosen: What was chosen: `layer`, and for instance `C`, `kind` or `threshold`; empty where nothing was.
-        summary: Split to metric to mean, spread and interval over seeds.
-        curves: Scores of every layer.
-        seeds: Per seed `seed`, `best_epoch`, `seconds`, `history` and what else the head records.
-        baselines: Baseline to split to its score by `metric`, for instance `majority`.
-        optimistic_because: Why the reported numbers are optimistic; empty when they are not.
-        departures: Where the run departs from the protocol it names, one line each.
-        extras: What only some heads have, plain values by name.
-        predictions: Split to `(N,)` predictions: scores, or positions in `names`; -1 is no prediction.
-        names: Split to the class or tag names that predictions are positions of; empty for scores.
-        scored: Split to `(S, N)` predictions as `summary` scores them: of every seed or draw, neither averaged nor
-            calibrated. Empty where that is `predictions`.
-        row_scores: Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none.
-        likely: Split to `(N, T)` positions of the likeliest classes and their probabilities, the highest first; empty
-            for heads without probabilities.
-        top_cosines: Kind of cosine to its `(N,)` values at the top layer, on the reported split; of `layer-cosine`.
-    """
+    """The result of one head on one task."""
 
     name: str
+    """The head."""
     pooling: str
+    """The pooling it read, or several joined by `+`."""
     layers: tuple[str, ...]
+    """Names of the `L` layers it could read."""
     options: Values
+    """Its options as plain values; a pair head's are how it is fitted, and what was set of its network."""
     metric: str
+    """The metric it was chosen by."""
     selection: str
+    """What was chosen and where, in words, for instance `validation (epoch and layer)`."""
     selection_score: float
+    """The score that decided, by which mask plans are compared too; NaN where there is none."""
     chosen: Values
+    """What was chosen: `layer`, and for instance `C`, `kind` or `threshold`; empty where nothing was."""
     summary: Mapping[str, Mapping[str, SeedSummary]]
+    """Split to metric to mean, spread and interval over seeds."""
     curves: tuple[Curve, ...] = ()
+    """Scores of every layer."""
     seeds: tuple[Values, ...] = ()
+    """Per seed `seed`, `best_epoch`, `seconds`, `history` and what else the head records."""
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Baseline to split to its score by `metric`, for instance `majority`."""
     optimistic_because: str = ""
+    """Why the reported numbers are optimistic; empty when they are not."""
     departures: tuple[str, ...] = ()
+    """Where the run departs from the protocol it names, one line each."""
     extras: Values = field(default_factory=dict)
+    """What only some heads have, plain values by name."""
     predictions: Mapping[str, Rows] = field(default_factory=dict)
+    """Split to `(N,)` predictions: scores, or positions in `names`; -1 is no prediction."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Split to the class or tag names that predictions are positions of; empty for scores."""
     scored: Mapping[str, Rows] = field(default_factory=dict)
+    """Split to `(S, N)` predictions as `summary` scores them: of every seed or draw, neither averaged nor calibrated.
+    Empty where that is `predictions`."""
     row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none."""
     likely: Mapping[str, tuple[Rows, Rows]] = field(default_factory=dict)
+    """Split to `(N, T)` positions of the likeliest classes and their probabilities, the highest first; empty for heads
+    without probabilities."""
     top_cosines: Mapping[str, Rows] = field(default_factory=dict)
+    """Kind of cosine to its `(N,)` values at the top layer, on the reported split; of `layer-cosine`."""
 
     @property
     def is_optimistic(self) -> bool:
@@ -145,21 +139,18 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """Predicted minus gold over the rows of a split, in the units of the gold.
-
-    Attributes:
-        predicted: Calibrated predictions.
-        gold: The gold.
-        n_words: Words of both texts together.
-        overlap: Jaccard index of the two sets of words, 0 to 1.
-        texts: The pairs of texts.
-    """
+    """Predicted minus gold over the rows of a split, in the units of the gold."""
 
     predicted: Float[np.ndarray, " N"]
+    """Calibrated predictions."""
     gold: Float[np.ndarray, " N"]
+    """The gold."""
     n_words: Float[np.ndarray, " N"]
+    """Words of both texts together."""
     overlap: Float[np.ndarray, " N"]
+    """Jaccard index of the two sets of words, 0 to 1."""
     texts: tuple[tuple[str, str], ...]
+    """The pairs of texts."""
 
     @property
     def values(self) -> Float[np.ndarray, " N"]:

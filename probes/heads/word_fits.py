@@ -254,28 +254,25 @@ EXAMPLES = 4
 
 @dataclass(frozen=True, eq=False)
 class TagScorer:
-    """The gold of one split, and how predictions of it are scored.
-
-    Attributes:
-        gold: The gold tags.
-        offsets: Where each sentence starts, and the last one ends.
-        words: The words themselves.
-        documents: The document of each sentence, to resample whole documents, or one name for equal sentences; None
-            resamples sentences.
-        metric: `span-f1` or `accuracy`.
-        is_strict: Whether a span must begin with B.
-        scored: Positions of the words that are scored; all of them when None.
-        unit: What is resampled, `documents` or `sentences`.
-    """
+    """The gold of one split, and how predictions of it are scored."""
 
     gold: GoldTags
+    """The gold tags."""
     offsets: Int[np.ndarray, " N_1"]
+    """Where each sentence starts, and the last one ends."""
     words: Sequence[str]
+    """The words themselves."""
     documents: Sequence[str] | None
+    """The document of each sentence, to resample whole documents, or one name for equal sentences; None resamples
+    sentences."""
     metric: str
+    """`span-f1` or `accuracy`."""
     is_strict: bool = False
+    """Whether a span must begin with B."""
     scored: Int[np.ndarray, " V"] | None = None
+    """Positions of the words that are scored; all of them when None."""
     unit: str = "sentences"
+    """What is resampled, `documents` or `sentences`."""
 
     def score(self, ids: Int[np.ndarray, " W"]) -> float:
         """Score predictions, `NO_PREDICTION` being an error; higher is better."""
@@ -422,26 +419,23 @@ OUTSIDE = "O"
 
 @dataclass(frozen=True)
 class TokenFit:
-    """The result of a fit; the head itself holds the weights that were kept.
-
-    Attributes:
-        seed: The seed.
-        best_epochs: Epoch of the weights kept, from 1, for each probe.
-        scores: Validation score of the weights kept, for each probe; none without a validation split.
-        history: Per epoch `train_loss`, the mean over probes still trained, and, where epochs were looked at,
-            `validation_scores`, None for a probe that was done before, or whose weights are not finite.
-        seconds: Duration.
-        offsets: What was subtracted from the bias of O, for each probe; 0 where nothing was.
-        decoded: Way of decoding to the validation scores with it, for each probe; none without a validation split.
-    """
+    """The result of a fit; the head itself holds the weights that were kept."""
 
     seed: int
+    """The seed."""
     best_epochs: tuple[int, ...]
+    """Epoch of the weights kept, from 1, for each probe."""
     scores: tuple[float, ...]
+    """Validation score of the weights kept, for each probe; none without a validation split."""
     history: tuple[EpochLog, ...]
+    """Per epoch `train_loss`, the mean over probes still trained, and, where epochs were looked at,
+    `validation_scores`, None for a probe that was done before, or whose weights are not finite."""
     seconds: float
+    """Duration."""
     offsets: tuple[float, ...] = ()
+    """What was subtracted from the bias of O, for each probe; 0 where nothing was."""
     decoded: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Way of decoding to the validation scores with it, for each probe; none without a validation split."""
 
 
 def _keep_best(

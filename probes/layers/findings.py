@@ -301,25 +301,22 @@ MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class LayerPredictions:
-    """Predictions of one split from each of `L` layers alone: `N` numbers, or the `T` likeliest of `K` names.
-
-    Attributes:
-        head: The head.
-        split: The split that was predicted.
-        layers: Its `L` layers, bottom up.
-        numbers: `(L, N)` numbers, the mean over seeds, as the head gives them; None where it predicts names.
-        names: What the codes are positions of; empty for numbers.
-        codes: `(L, N, T)` positions of names, the likeliest first, and `K` for no prediction; None for numbers.
-        shares: `(L, N, T)` probabilities of these names; None for a head without probabilities.
-    """
+    """Predictions of one split from each of `L` layers alone: `N` numbers, or the `T` likeliest of `K` names."""
 
     head: str
+    """The head."""
     split: str
+    """The split that was predicted."""
     layers: tuple[str, ...]
+    """Its `L` layers, bottom up."""
     numbers: Float[np.ndarray, "L N"] | None = None
+    """`(L, N)` numbers, the mean over seeds, as the head gives them; None where it predicts names."""
     names: tuple[str, ...] = ()
+    """What the codes are positions of; empty for numbers."""
     codes: UInt[np.ndarray, "L N T"] | None = None
+    """`(L, N, T)` positions of names, the likeliest first, and `K` for no prediction; None for numbers."""
     shares: Float[np.ndarray, "L N T"] | None = None
+    """`(L, N, T)` probabilities of these names; None for a head without probabilities."""
 
     @classmethod
     def of(

@@ -220,31 +220,28 @@ RANKED = ("alone", "shapley", "without-imputed", "without", "v-information", "mi
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """How layers are studied.
-
-    Attributes:
-        views: Names from `PARTS`; kinds without fitting have `alone`, `baselines` and `by-view` only.
-        controls: Names from `CONTROLS`: labels without meaning, on which the head is fitted again.
-        split: The split that is scored; test where empty, or validation where there is no test.
-        n_resamples: Bootstrap resamples.
-        confidence: Of the set and of all intervals of a view together.
-        orders: Random orders of the layers for Shapley values.
-        components: Principal components of a layer in the readout of many layers.
-        information_components: Principal components of a layer in the views of information.
-        most_rows: Most rows of train that readouts and views of information are fitted on.
-        mix_seeds: Seeds of the learned mix.
-    """
+    """How layers are studied."""
 
     views: tuple[str, ...] = PARTS
+    """Names from `PARTS`; kinds without fitting have `alone`, `baselines` and `by-view` only."""
     controls: tuple[str, ...] = ()
+    """Names from `CONTROLS`: labels without meaning, on which the head is fitted again."""
     split: str = ""
+    """The split that is scored; test where empty, or validation where there is no test."""
     n_resamples: int = 1000
+    """Bootstrap resamples."""
     confidence: float = 0.95
+    """Of the set and of all intervals of a view together."""
     orders: int = 200
+    """Random orders of the layers for Shapley values."""
     components: int = 32
+    """Principal components of a layer in the readout of many layers."""
     information_components: int = 64
+    """Principal components of a layer in the views of information."""
     most_rows: int = 20000
+    """Most rows of train that readouts and views of information are fitted on."""
     mix_seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of the learned mix."""
 
     def __post_init__(self) -> None:
         for noun, names, table in (("view of layers", self.views, PARTS), ("control", self.controls, tuple(CONTROLS))):

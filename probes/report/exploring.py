@@ -47,89 +47,80 @@ class Series(TypedDict):
 
 @dataclass(frozen=True)
 class Measure:
-    """What can be shown of every layer.
-
-    Attributes:
-        key: Its name, the same for every head.
-        title: Its title in the list of measures.
-        asks: The question it answers.
-        unit: What its numbers are.
-        is_gain: Whether 0 means nothing, and it is drawn as bars.
-        layers: Layers, or groups of layers, in the order they are drawn.
-        series: Its lines.
-        on: What it was measured on, as `86 test rows`; empty where that is not rows.
-        levels: Baselines: name and value.
-        note: How it was computed.
-        aside: Why it should not be read alone; empty for most.
-    """
+    """What can be shown of every layer."""
 
     key: str
+    """Its name, the same for every head."""
     title: str
+    """Its title in the list of measures."""
     asks: str
+    """The question it answers."""
     unit: str
+    """What its numbers are."""
     is_gain: bool
+    """Whether 0 means nothing, and it is drawn as bars."""
     layers: Sequence[str]
+    """Layers, or groups of layers, in the order they are drawn."""
     series: Sequence[Series]
+    """Its lines."""
     on: str = ""
+    """What it was measured on, as `86 test rows`; empty where that is not rows."""
     levels: Sequence[tuple[str, float]] = ()
+    """Baselines: name and value."""
     note: str = ""
+    """How it was computed."""
     aside: str = ""
+    """Why it should not be read alone; empty for most."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A head of a run: what its layers are worth, and what it predicts.
-
-    Attributes:
-        label: The run and the head.
-        head: The head.
-        split: The split that is reported.
-        layers: Its layers, bottom up.
-        chosen: The layer to use; empty where none was chosen.
-        reads: The layer that the head reads; empty for one that reads several together.
-        tied: The layers statistically tied with the best; empty where that was not computed.
-        advice: Which layer to use and which are as good, in a sentence.
-        measures: What can be shown of every layer.
-        table: The key of its rows among the tables of the page.
-        predicted: What it predicts of these rows at the chosen layer, as texts.
-        by_layer: What it predicts of them at every layer.
-        missing: What to do for predictions of every layer, where there are none.
-    """
+    """A head of a run: what its layers are worth, and what it predicts."""
 
     label: str
+    """The run and the head."""
     head: str
+    """The head."""
     split: str
+    """The split that is reported."""
     layers: Sequence[str]
+    """Its layers, bottom up."""
     chosen: str
+    """The layer to use; empty where none was chosen."""
     reads: str
+    """The layer that the head reads; empty for one that reads several together."""
     tied: Sequence[str]
+    """The layers statistically tied with the best; empty where that was not computed."""
     advice: str
+    """Which layer to use and which are as good, in a sentence."""
     measures: Sequence[Measure]
+    """What can be shown of every layer."""
     table: str
+    """The key of its rows among the tables of the page."""
     predicted: Sequence[str]
+    """What it predicts of these rows at the chosen layer, as texts."""
     by_layer: Values = field(default_factory=dict)
+    """What it predicts of them at every layer."""
     missing: str = ""
+    """What to do for predictions of every layer, where there are none."""
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """Rows of a split that a page lists.
-
-    Attributes:
-        kind: `numbers`, `names`, `words`, or `groups`: names of clusters, which are none of the gold's.
-        columns: Titles of the texts, and the texts.
-        gold: The gold of every row, or of every word.
-        rows: Numbers of the rows in the task, from 0; of words those of their sentences.
-        n_rows: How many rows there are in all; `noun` says what they are.
-        noun: Rows, or sentences.
-    """
+    """Rows of a split that a page lists."""
 
     kind: str
+    """`numbers`, `names`, `words`, or `groups`: names of clusters, which are none of the gold's."""
     columns: Mapping[str, Sequence[str]]
+    """Titles of the texts, and the texts."""
     gold: Sequence[float | str]
+    """The gold of every row, or of every word."""
     rows: Sequence[int]
+    """Numbers of the rows in the task, from 0; of words those of their sentences."""
     n_rows: int
+    """How many rows there are in all; `noun` says what they are."""
     noun: str
+    """Rows, or sentences."""
     picked: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Positions of the listed rows among all predictions of the split."""
 

@@ -88,19 +88,16 @@ class ComparedRun:
 
 @dataclass(frozen=True, eq=False)
 class ComparedRows:
-    """Predictions of `S` systems for the same rows.
-
-    Attributes:
-        split: The split they are of.
-        metric: What they are scored by.
-        rows: The rows, of which the inputs are left out.
-        predicted: The predictions of each system, for every seed or draw that its score is the mean over.
-    """
+    """Predictions of `S` systems for the same rows."""
 
     split: str
+    """The split they are of."""
     metric: str
+    """What they are scored by."""
     rows: SplitRows
+    """The rows, of which the inputs are left out."""
     predicted: Sequence[Sequence[Sequence[object]]]
+    """The predictions of each system, for every seed or draw that its score is the mean over."""
 
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
         """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
@@ -334,17 +331,14 @@ UNRELATED = ("name", "caches", "runs", "figures", "loggers")
 
 @dataclass(frozen=True)
 class ComparedPart:
-    """Runs on the rows that have one value in a column.
-
-    Attributes:
-        value: The value.
-        scores: The score of each run, a fraction.
-        differences: The difference of each further run to the first, with a paired interval that is not corrected.
-    """
+    """Runs on the rows that have one value in a column."""
 
     value: str
+    """The value."""
     scores: tuple[float, ...]
+    """The score of each run, a fraction."""
     differences: tuple[Difference, ...]
+    """The difference of each further run to the first, with a paired interval that is not corrected."""
 
     @property
     def n_units(self) -> int:
@@ -354,30 +348,27 @@ class ComparedPart:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs on the same rows, compared with the first of them.
-
-    Attributes:
-        runs: The runs, in the order given.
-        split: The split whose predictions are compared.
-        metric: What they are scored by.
-        differences: The difference of each further run to the first, with a paired interval.
-        p_values: Their p-values by the same resamples, corrected by Holm for their number.
-        settings: For each further run, every setting that differs from the first run's: its dotted name to the value
-            of the first run and that of the run.
-        by: The column of the task by which rows are grouped; empty where they are not.
-        parts: The same for the rows of each value of that column.
-        n_left_out: Values of that column with too few units, or without a score.
-    """
+    """Runs on the same rows, compared with the first of them."""
 
     runs: tuple[ComparedRun, ...]
+    """The runs, in the order given."""
     split: str
+    """The split whose predictions are compared."""
     metric: str
+    """What they are scored by."""
     differences: tuple[Difference, ...]
+    """The difference of each further run to the first, with a paired interval."""
     p_values: tuple[float, ...]
+    """Their p-values by the same resamples, corrected by Holm for their number."""
     settings: tuple[Mapping[str, tuple[object, object]], ...]
+    """For each further run, every setting that differs from the first run's: its dotted name to the value of the first
+    run and that of the run."""
     by: str = ""
+    """The column of the task by which rows are grouped; empty where they are not."""
     parts: tuple[ComparedPart, ...] = ()
+    """The same for the rows of each value of that column."""
     n_left_out: int = 0
+    """Values of that column with too few units, or without a score."""
 
     @property
     def table(self) -> pd.DataFrame:

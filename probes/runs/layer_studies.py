@@ -138,17 +138,14 @@ def compare_layers(
 
 @dataclass(frozen=True, eq=False)
 class LayerStudy:
-    """What every layer of a run is worth by itself, to one head; a notebook shows verdict, figure and table.
-
-    Attributes:
-        run: Name of the run.
-        findings: The layer to use (`findings.recommended`), tied layers (`findings.best_set`), and every view.
-        frame: A row per view and layer with the columns of `compare_layers`: `value`, `low`, `high`, `in_set`.
-    """
+    """What every layer of a run is worth by itself, to one head; a notebook shows verdict, figure and table."""
 
     run: str
+    """Name of the run."""
     findings: HeadFindings
+    """The layer to use (`findings.recommended`), tied layers (`findings.best_set`), and every view."""
     frame: pd.DataFrame
+    """A row per view and layer with the columns of `compare_layers`: `value`, `low`, `high`, `in_set`."""
 
     @classmethod
     def of(

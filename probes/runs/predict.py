@@ -634,23 +634,20 @@ def load_run(
 
 @dataclass(frozen=True, eq=False)
 class ChosenEncoder:
-    """How texts become vectors: by one layer, or by those of several views side by side.
-
-    Attributes:
-        head: The head whose choice it is.
-        decoder: The decoder.
-        spec: The extraction, of one layer and one pooling; of the view that was chosen where there are views. Of views
-            side by side it has these, and the layers of all.
-        layer: The layer; of views side by side, view to layer.
-        read_out: What is done to the latents, fitted on train; None where nothing is. Of views side by side, view to
-            what is done to its latents.
-    """
+    """How texts become vectors: by one layer, or by those of several views side by side."""
 
     head: str
+    """The head whose choice it is."""
     decoder: DecoderSpec
+    """The decoder."""
     spec: ExtractionSpec
+    """The extraction, of one layer and one pooling; of the view that was chosen where there are views. Of views side by
+    side it has these, and the layers of all."""
     layer: str | Mapping[str, str]
+    """The layer; of views side by side, view to layer."""
     read_out: Transform | Mapping[str, Transform] | None
+    """What is done to the latents, fitted on train; None where nothing is. Of views side by side, view to what is done
+    to its latents."""
 
     @classmethod
     def of(
