@@ -184,7 +184,7 @@ def test_an_error_of_hdf5_without_a_number_is_judged_by_the_free_space(kind: typ
     assert isinstance(found, DiskFullError)
     found = explain_write_error(kind("file write failed"), tmp_path / "a.h5", needed=1)
     assert not isinstance(found, DiskFullError)
-    assert "cannot be written: file write failed" in str(found)
+    assert "file write failed. Check the folder" in str(found)
 
 
 def test_a_file_system_without_locks_or_maps_is_one_sentence(

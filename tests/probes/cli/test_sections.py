@@ -162,7 +162,7 @@ def test_a_section_in_python_is_its_class() -> None:
     wrong: Any = 5
     with pytest.raises(ConfigError, match="extraction is 5; allowed: keys with values"):
         RunConfig(extraction=wrong)
-    with pytest.raises(ConfigError, match="heads is 5; allowed: a dict"):
+    with pytest.raises(ConfigError, match="heads is 5; allowed: a mapping"):
         RunConfig(heads=wrong)
 
 

@@ -199,7 +199,7 @@ def test_every_kind_has_the_same_document(made: MadeRun) -> None:
     ):
         assert fact in used
     for name, result in made.scores.heads.items():
-        assert f"`{name}` {result.selection}" in text
+        assert f"`{name}` on {result.selection}" in text
     assert "100-fold bootstrap over test" in text
     assert "(protocol `magnet`, docs/protocol.md)" in text
     assert "benchmark" not in summary(made)

@@ -252,6 +252,7 @@ def test_files_and_encoders_know_the_views(
         "plain": "causal",
         "back": "backward",
         "start": "causal",
+        "twice": "causal",
     }
     encoder = Encoder(str(decoder_folder), views=OF_TEXTS, layer="block_02", caches=str(tmp_path / "caches"))
     texts = ["Ice is cold.", "Snow falls on the hill."]

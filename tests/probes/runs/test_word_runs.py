@@ -297,6 +297,8 @@ def test_a_cut_word_is_an_error_and_is_counted(decoder_folder: Path, tmp_path: P
     assert line == "sentences are not cut to 32 tokens, as the released code cuts them"  # but to 12, as was asked for
     summary = (tmp_path / "runs" / "lbw" / "summary.md").read_text(encoding="utf-8")
     assert "token-classifier (optimistic)" in summary
+    assert "Chosen: nothing" in summary
+    assert "nothing to choose" not in summary + repr(load_run(tmp_path / "runs" / "lbw"))
     assert "**optimistic**: words without a latent are left out of the scores" in summary
 
 
