@@ -26,6 +26,7 @@ from probes.heads.word_fits import tag_scorer
 from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
 from probes.metrics.prediction_metrics import decode_tags
+from probes.runs.predict import load_run
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from tests.probes.finished_run import opening, require_opening
