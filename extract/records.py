@@ -325,7 +325,7 @@ def unknown_key(key: str, allowed: Iterable[str]) -> UsageError:
     """Build the error for an unknown key: it names the nearest key, and those of the same section."""
     names = sorted(set(allowed))
     near = max(names, key=lambda name: (_likeness(key, name), -name.count(".")), default="")
-    near = near if _likeness(key, near) >= 0.5 else ""
+    near = near if _likeness(key, near) >= 0.6 else ""
     guess = f" Did you mean {near!r}?" if near else ""
     section = (near or key).rpartition(".")[0]
     siblings = [name for name in names if name.rpartition(".")[0] == section] or names

@@ -98,8 +98,8 @@ def _instructions() -> Rows:
 def _about(config: Path) -> str:
     """Read the first sentence of the comment that a config opens with, behind its command and runtime."""
     lines = takewhile(lambda line: line.startswith("#"), config.read_text(encoding="utf-8").splitlines()[1:])
-    text = " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# Runtime"))
-    return text.partition(". ")[0].removesuffix(".")
+    text = " ".join(line.removeprefix("# ") for line in lines)
+    return next(s for s in text.split(". ") if not s.startswith("Runtime")).removesuffix(".")
 
 
 TABLES: dict[str, Callable[[], Rows]] = {

@@ -210,7 +210,7 @@ def _total_lines(estimates: Sequence[Estimate]) -> list[str]:
     minutes, rest = divmod(round(seconds), 60)
     return [
         f"disk      {sum(estimate.n_bytes for estimate in estimates) / 1e6:,.1f} MB in all",
-        f"time      about {minutes} min {rest} s at {rate:,.0f} tokens/s",
+        f"time      about {minutes} min {rest} s for the extraction, at {rate:,.0f} tokens/s; heads are not estimated",
     ]
 
 

@@ -55,6 +55,7 @@ def show_run(folder: Path, scores: RunScores) -> None:
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
     show(f"{folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
+    show(f"Next: icecore layers {folder} says what each layer adds, icecore predict {folder} FILE predicts new rows.")
 
 
 def show_task(task: Task) -> None:

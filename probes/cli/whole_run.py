@@ -130,8 +130,9 @@ def choose_plans(args: SweepArgs) -> list[MaskPlan]:
         plans = plans_over_k(kinds, parse_counts(args.k))
     else:
         raise ConfigError(
-            "the sweep does not say its plans; allowed: --kinds with --k, --k with --k0, --kinds with --windows and "
-            "--read, or --plans 'PLAN;PLAN'."
+            "the sweep does not say what to vary; allowed: --over KEY=A,B for any key, as "
+            "--over extraction.plan=causal,nosink-bidirectional:10; for plans also --plans 'PLAN;PLAN', --kinds with "
+            "--k, --k with --k0, or --kinds with --windows and --read."
         )
     if not plans:
         raise ConfigError("the sweep has no plan left: every k0 is above k, or every window larger than its block.")

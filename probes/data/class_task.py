@@ -377,8 +377,11 @@ def _drop_rare(
             "be in train, validation and test: add rows, set `rare: drop`, or give files that are split already."
         )
     rest = [row for row, label in zip(rows, labels, strict=True) if label not in rare]
-    if not rest:
-        raise TaskError(f"task {task!r} has no class of {MIN_CLASS_ROWS} rows or more ({listed}): add rows.")
+    if (n_left := len({*labels} - {*rare})) < 2:
+        raise TaskError(
+            f"task {task!r} has {n_left} classes of {MIN_CLASS_ROWS} rows or more, and two are needed; those of fewer "
+            f"are left out ({listed}): add rows."
+        )
     n_dropped = len(rows) - len(rest)
     return rest, f"{len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}) dropped, {n_dropped} rows in all"
 

@@ -1,6 +1,7 @@
 """Sentence pairs with a graded similarity: the task every similarity head is trained and scored on."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -297,18 +298,25 @@ def read_pair_files(
         where, ranged = ("train", [splits["train"]]) if "train" in splits else ("all rows", list(splits.values()))
         scores = [gold for rows in ranged for gold in rows["score"]]
         low, high = min(scores), max(scores)
-        note = f"score_range is {low:g} to {high:g}, the scores of {where}; set score_range for another scale"
+        note = f"score_range is {low:g} to {high:g}, the scores of {where}; another: task.options.score_range: [0, 5]"
         notes = (*notes, note)
     task = PairTask(name, splits, limits or (low, high), origin, has_inferred_range=limits is None)
     return task.with_remarks(*notes, drawn)
 
 
+NUMBERS = re.compile(r" *-?\d+(\.\d+)? *(, *-?\d+(\.\d+)? *)*")
+"""Numbers with commas between them, as a command may have them."""
+
+
 def parse_score_range(value: object) -> tuple[float, float]:
-    """Check a score range that came from a YAML file: two finite numbers, the lower first."""
-    numbers = [v for v in value if is_number(v) and math.isfinite(v)] if isinstance(value, list | tuple) else []
-    if not isinstance(value, list | tuple) or len(value) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
+    """Check a score range that came from a YAML file or a command: two finite numbers, the lower first."""
+    ends: list[object] = list(value) if isinstance(value, list | tuple) else []
+    if isinstance(value, str) and NUMBERS.fullmatch(value):
+        ends = [*map(float, value.split(","))]
+    numbers = [float(end) for end in ends if isinstance(end, int | float) and is_number(end) and math.isfinite(end)]
+    if len(ends) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
         raise TaskError(f"`score_range` is {value!r}, but two numbers are needed, the lower first, such as [0, 5].")
-    return float(numbers[0]), float(numbers[1])
+    return numbers[0], numbers[1]
 
 
 def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error") -> PairTask:

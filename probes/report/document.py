@@ -346,19 +346,17 @@ def _lead(gap: Lead) -> str:
 
 
 def best_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
-    """Name the baseline of a head that is best where the head was chosen; empty without any."""
-    split, chosen = result.reported_split, _split(result)
+    """Name the baseline with the highest score on the rows that a head is reported on; empty without any."""
 
     def rank(name: str) -> float:
-        summary = baselines[name].summary
-        value = summary[chosen if chosen in summary else split][result.metric].mean
+        value = baselines[name].summary[result.reported_split][result.metric].mean
         return -math.inf if math.isnan(value) else value
 
     return max((name for name, scores in baselines.items() if result.name in scores.leads), key=rank, default="")
 
 
 def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -> str:
-    """Compare a head with the baseline that is best where the head was chosen, in a sentence; empty without any."""
+    """Compare a head with the best baseline on the rows it is reported on, in a sentence; empty without any."""
     best, split = best_baseline(result, baselines), result.reported_split
     if not best:
         return ""
@@ -795,15 +793,12 @@ def layer_in_words(layer: str, layers: tuple[str, ...] = ()) -> str:
 
 
 def _over_baseline(best: HeadResult, scores: RunScores) -> str:
-    """Compare with the baseline that comes nearest on the rows that are reported, in a sentence; empty without any."""
-    leads = {
-        name: baseline.leads[best.name] for name, baseline in scores.baselines.items() if best.name in baseline.leads
-    }
-    if not leads:
+    """Compare with the best baseline on the rows that are reported, for the page; empty without any."""
+    name = best_baseline(best, scores.baselines)
+    if not name:
         return ""
-    name = min(leads, key=lambda name: math.inf if math.isnan(leads[name].low) else leads[name].low)
     level = scores.baselines[name].summary[best.reported_split][best.metric].mean
-    gap = leads[name]
+    gap = scores.baselines[name].leads[best.name]
     words = OF_WORDS if scores.header.kind == "words" else BASELINE_WORDS
     baseline_text = f"{words.get(name, f'The baseline `{cell(name)}`')} reaches {percent(level)}"
     if math.isnan(gap.value):

@@ -439,8 +439,8 @@ class RunFolder:
 def no_run(path: Path, error: Exception) -> HeadError:
     """Say that a folder cannot be read."""
     return HeadError(
-        f"folder {str(path)!r} holds no finished run ({first_line(error)}); allowed: a folder made by `icecore run`, "
-        f"`icecore sweep` or `icecore search`, as runs/demo{'' if path.exists() else looked_in(path)}."
+        f"folder {str(path)!r} holds no finished run ({first_line(error)}); allowed: a folder made by `icecore run` or "
+        f"`icecore sweep`, as runs/demo{'' if path.exists() else looked_in(path)}."
     )
 
 

@@ -336,7 +336,7 @@ def test_a_range_of_scores_that_was_not_set_is_said_and_recorded(
         "rated",
     ]
     assert main([*argv, "--dry-run"]) == 0
-    told = "score_range is 1 to 5, the scores of train; set score_range for another scale"
+    told = "score_range is 1 to 5, the scores of train; another: task.options.score_range: [0, 5]"
     assert f"note      {told}\n" in capsys.readouterr().out
     assert main(argv) == 0
     assert f"note: {told}\n" in capsys.readouterr().err

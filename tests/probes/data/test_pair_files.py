@@ -266,7 +266,7 @@ def test_the_range_of_scores_is_that_of_train_unless_it_is_set(tmp_path: Path) -
     assert task.score_range == (1.0, 5.0)
     assert (task.gold01("train").min(), task.gold01("train").max()) == (0.0, 1.0)
     assert task.gold01("test").max() == 2.0
-    assert task.notes[0] == "score_range is 1 to 5, the scores of train; set score_range for another scale"
+    assert task.notes[0] == "score_range is 1 to 5, the scores of train; another: task.options.score_range: [0, 5]"
     assert read_pair_files({"test": files["test"]}).score_range == (1.0, 9.0)
     told = read_pair_files({"train": files["train"]}, score_range=[0, 5])
     assert told.score_range == (0.0, 5.0)

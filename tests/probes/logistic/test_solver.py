@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from threading import current_thread, main_thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from torch import Tensor
 
 from extract.linear import has_quick_linear
 from probes.logistic import problem as design
-from probes.logistic.problem import SolverOptions
+from probes.logistic import solver
+from probes.logistic.problem import Designs, SolverOptions
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import TIGHT, as_sklearn, objective, oracle, plant
 
@@ -121,6 +124,29 @@ def test_batched_equals_alone() -> None:
                 torch.testing.assert_close(found, alone.weight[0, 0, 0], rtol=0, atol=1e-6 * scale)
                 expected = float(alone.report.objective)
                 assert float(together.report.objective[layer, c, fold]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_problems_are_shared_out_over_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    latents, codes = plant(4, 60, 8, n_classes=3)
+    n_threads, follow = torch.get_num_threads(), solver.follow_path
+    seen: set[tuple[bool, int]] = set()
+
+    def watched(designs: Designs, **options: Any) -> list[Tensor]:
+        seen.add((current_thread() is main_thread(), torch.get_num_threads()))
+        return follow(designs, **options)
+
+    monkeypatch.setattr(solver, "follow_path", watched)
+    try:
+        torch.set_num_threads(2)
+        together = fit_logistic(latents, codes, Cs=CS, options=TIGHT)
+        assert torch.get_num_threads() == 2
+        assert seen == {(False, 1)}
+        torch.set_num_threads(1)
+        alone = fit_logistic(latents, codes, Cs=CS, options=TIGHT)
+        assert seen == {(False, 1), (True, 1)}
+    finally:
+        torch.set_num_threads(n_threads)
+    torch.testing.assert_close(together.weight, alone.weight, atol=1e-6, rtol=1e-5)
 
 
 def test_chunks_of_layers_and_of_memory_change_nothing() -> None:

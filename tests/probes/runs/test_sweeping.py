@@ -109,8 +109,8 @@ def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "does not say its plans"),
-        ({"kinds": "backward"}, "does not say its plans"),
+        ({}, "does not say what to vary"),
+        ({"kinds": "backward"}, "does not say what to vary"),
         ({"k": "1", "k0": "3"}, "no plan left"),
         ({"kinds": "backward", "k": "many"}, "'many' is not a list of counts"),
     ],
