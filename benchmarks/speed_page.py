@@ -42,6 +42,12 @@ def ratio_rows(sections: Sequence[str]) -> Iterator[str]:
     yield from map(ratio_row, firsts.values())
 
 
+def product_shares(facts: dict[str, Any]) -> tuple[float, float]:
+    """Return the shares of the rate of products that training in a loop, and of all layers at once, reach."""
+    seconds = facts["epoch_seconds"]
+    return facts["share"] * seconds["at once"] / seconds["loop"], facts["share"]
+
+
 def fact_rows() -> Iterator[str]:
     """Write what is no ratio of two times."""
     yield from ("| what | measured |", "|---|---|")
@@ -53,6 +59,11 @@ def fact_rows() -> Iterator[str]:
         few, many = (f"{memory[key][name] / 1e9:.2f} GB" for name in ("bytes", "bytes_10x"))
         n, growth = memory[key]["rows"], 100 * memory[key]["growth"]
         yield f"| peak memory of extracting {n:,} and {10 * n:,} {what} | {few}, {many} ({growth:+.1f} %) |"
+    here, there = (read_results(name)["heads"] for name in ("cpu-heads", "cpu-heads-zen4"))
+    for head in here:
+        shares = "; ".join(f"{100 * share:.0f} %" for heads in (here, there) for share in product_shares(heads[head]))
+        what = f"32 layers, {head}: share of the rate of products in a loop, at once; both on the second processor"
+        yield f"| {what} | {shares} |"
     probes = read_results("cpu-probes")["probes"]
     counted = f"{probes['n_lower']} of {probes['n_problems']}"
     yield f"| logistic probes with an objective no higher than scikit-learn's | {counted} |"
@@ -135,10 +146,15 @@ def machine_line() -> str:
         "PyTorch's library"
         for share in shares
     ]
+    heads = read_results("cpu-heads-zen4")
+    gains = ", ".join(f"{each['ratio']:.2f}" for each in heads["comparisons"])
+    most = max(product_shares(facts)[0] for facts in heads["heads"].values())
     return fill(
         f"The first row was measured on two cores that reach {rates[0]}. This gap is most of its ratio: on another "
         f"processor ({there['processor']}, {there['cores']} cores) that reaches {rates[1]}, it is "
-        f"{there['comparisons'][0]['ratio']:.2f}. Other rows come from other days and machines.",
+        f"{there['comparisons'][0]['ratio']:.2f}. Heads of 32 layers at once gain {gains} there: the loop "
+        f"of the last reaches {100 * most:.0f} % of the rate of products by itself, so nothing could gain more than "
+        f"{1 / most:.1f}. Other rows come from other days and machines.",
         width=128,
     )
 

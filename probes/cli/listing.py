@@ -54,7 +54,7 @@ def _with_options(text: str, options: Iterable[str]) -> str:
 
 def _decoders() -> Rows:
     for entry in KNOWN_DECODERS.values():
-        more = ", also from the package index" * bool(entry.wheel)
+        more = ", also from the package index" * bool(entry.wheel) + f"; {entry.note}" * bool(entry.note)
         blocks = f"{entry.n_layers} blocks, width {entry.width}"
         yield entry.name, f"{entry.hub_id}, {entry.family}, {blocks}, {entry.license}{more}"
 

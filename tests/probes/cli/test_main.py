@@ -374,3 +374,9 @@ def test_brackets_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setitem(listing.TABLES, "plans", lambda: [("[causal,backward]", "every [bold]block[/bold]")])
     assert main(["list", "plans"]) == 0
     assert "[causal,backward]  every [bold]block[/bold]" in capsys.readouterr().out
+
+
+def test_configs_are_described_by_their_first_sentence_and_not_by_their_runtime() -> None:
+    about = dict(listing.TABLES["configs"]())
+    assert about.keys() == shipped_configs().keys()
+    assert [name for name, text in about.items() if not text[:1].isalpha() or "Runtime" in text] == []

@@ -316,3 +316,14 @@ def test_a_parquet_file_that_names_a_column_twice(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), path)
     with pytest.raises(TaskError, match=r"p.parquet names column 'text' twice: every column needs its own name"):
         read_pair_files(path)
+
+
+@pytest.mark.parametrize("value", [[0, 5], (0.0, 5.0), "0,5", "0, 5.0"])
+def test_a_range_may_come_from_a_command(value: object) -> None:
+    assert parse_score_range(value) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("value", ["5,0", "0", "0,5,6", "a,b", "nan,5", [0, float("inf")], [True, 2], 5])
+def test_another_range_is_refused(value: object) -> None:
+    with pytest.raises(TaskError, match="two numbers are needed"):
+        parse_score_range(value)
