@@ -154,9 +154,10 @@ def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
 
 
 def gather_beside(study: Path, file: Path) -> dict[str, Any]:
-    """Add probes of the same adapters on another device to what was gathered; a head differs from one to another."""
+    """Add what was measured of the same adapters on another device; a head differs from one to another."""
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return results | {"beside": {"machine": describe_machine(choose_device("auto")), "tasks": _tasks(study)}}
+    beside = {"machine": describe_machine(choose_device("auto")), "abilities": _abilities(study)}
+    return results | {"beside": beside | {"tasks": _tasks(study)}}
 
 
 def _tasks(study: Path) -> dict[str, Any]:
@@ -240,7 +241,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(["infilling", *TASKS]))
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--beside", type=Path, metavar="FILE", help="add the probes of this study to a gathered one")
+    parser.add_argument("--beside", type=Path, metavar="FILE", help="add what this study measured to a gathered one")
     asked = parser.parse_args()
     if _stem(asked.decoder) not in SHAPES:
         parser.error(f"{asked.decoder!r} is no decoder of the study; allowed: {', '.join(SHAPES)}, or its .gguf file.")

@@ -160,7 +160,9 @@ def test_the_page_says_what_adapters_changed() -> None:
 def test_the_page_says_what_adapters_changed_for_probes() -> None:
     page, rows = _unwrapped("docs/results.md"), probes("smollm2")
     cosines, head = rows["all", "layer-cosine"], rows["all", "siamese-cosine"]
-    assert f"cosines {gain(cosines)}, the siamese head {gain(head)}. By source" in page
+    there = probes("smollm2", is_beside=True)["all", "siamese-cosine"]
+    assert f"cosines {gain(cosines)}, the siamese head {gain(head)}, on the CPU {gain(there)}. By source" in page
+    assert there["p_value"] < 0.05
     assert max(cosines["p_value"], head["p_value"]) < 0.05
     without, tied = rows["mntp-msg", "layer-cosine"], rows["mntp-msg", "siamese-cosine"]
     assert f"cosines, which lose {-100 * without['difference']:.1f} on SmolLM2" in page
@@ -174,8 +176,9 @@ def test_the_page_says_what_adapters_changed_for_probes() -> None:
     assert f"lose {fall(sources['headlines'], 100)} on headlines" in page
     gemma, speech = probes("gemma"), "ud-ewt token-classifier"
     cpu = probes("smollm2", is_beside=True)
-    words = f"gain {gain(cpu['wiki-0', speech])} on SmolLM2 and {gain(gemma['wiki-0', speech])} on Gemma"
-    assert f"Parts of speech {words}." in page
+    first, contrast = cpu["wiki-0", speech], 100 * cpu["all", speech]["difference"]
+    words = f"on SmolLM2 {gain(first)}, corrected p = {first['p_value']:.3f}, and with contrast {contrast:.1f}"
+    assert f"Parts of speech gain {gain(gemma['wiki-0', speech])} on Gemma; {words}." in page
     assert f"Entities gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
     assert all(row["p_value"] < 0.05 for (run, name), row in gemma.items() if run in ("bidirectional", "wiki-0"))
 
@@ -195,6 +198,20 @@ def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
     cosines, head = rows["wiki-0", "layer-cosine"], rows["wiki-0", "siamese-cosine"]
     assert cosines["high"] < 0
     assert head["p_value"] > 0.05
+
+
+def test_the_page_says_that_choosing_among_five_gains_nothing() -> None:
+    page, found = _unwrapped("docs/results.md"), read_results("adapted-smollm2")["beside"]["abilities"]
+    rows = {(row["system"], row["ability"], row["plan"]): row for row in found}
+    base, first = (rows[system, "choice-accuracy", "hybrid"] for system in ("causal", "wiki-0"))
+    value, low, high = (100 * end for end in first["difference"])
+    assert (
+        f"has {100 * base['value']:.1f} with both sides in sight, its first adapter {100 * first['value']:.1f}" in page
+    )
+    assert f"the difference is {value:.1f} ({low:.1f} to {high:.1f})" in page
+    assert low < 0 < high
+    spans = rows["wiki-0", "infilling-perplexity", "hybrid"]["value"]  # as on the GPU
+    assert spans == pytest.approx(abilities("smollm2")["wiki-0", "infilling-perplexity", "hybrid"]["value"], rel=1e-4)
 
 
 def test_merges_are_measured_at_every_ratio() -> None:
