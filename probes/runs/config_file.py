@@ -160,8 +160,8 @@ def require_file(name: str) -> str:
     guess = f" Did you mean {near[0]!r}?" if near else ""
     where = "" if Path(name).is_absolute() else f", which is looked for in {str(Path.cwd())!r},"
     raise ConfigError(
-        f"there is no config file {name!r}.{guess} Give a YAML file{where} or the name of a shipped config "
-        "(icecore list configs)."
+        f"there is no config file {name!r}.{guess} Give a YAML file{where}, the name of a shipped config "
+        "(icecore list configs), or data (.csv, .tsv, .jsonl, .parquet, .conll)."
     )
 
 
