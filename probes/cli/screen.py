@@ -18,7 +18,7 @@ from probes.fitting.fit_options import EpochReport
 from probes.report.blocks import plain_text
 from probes.report.document import run_lead, screen_table
 from probes.report.scores import RunScores
-from probes.runs.task_kinds import KINDS, WholeTaskKind
+from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Pace, Watcher, short_time
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
@@ -55,7 +55,7 @@ def show_run(folder: Path, scores: RunScores) -> None:
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
     show(f"{folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
-    if not isinstance(KINDS[scores.header.kind], WholeTaskKind):
+    if KINDS[scores.header.kind].predicts_rows:
         show(
             f"Next: icecore layers {folder} says what each layer adds, icecore predict {folder} FILE predicts new rows."
         )

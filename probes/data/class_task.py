@@ -379,8 +379,8 @@ def _drop_rare(
     rest = [row for row, label in zip(rows, labels, strict=True) if label not in rare]
     if (n_left := len({*labels} - {*rare})) < 2:
         raise TaskError(
-            f"task {task!r} has {n_left} classes of {MIN_CLASS_ROWS} rows or more, and two are needed; those of fewer "
-            f"are left out ({listed}): add rows."
+            f"task {task!r} needs two classes of {MIN_CLASS_ROWS} rows or more and has {n_left}; those of fewer are "
+            f"left out ({listed}): add rows."
         )
     n_dropped = len(rows) - len(rest)
     return rest, f"{len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}) dropped, {n_dropped} rows in all"

@@ -1,9 +1,9 @@
 """Sentence pairs with a graded similarity: the task every similarity head is trained and scored on."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -304,16 +304,13 @@ def read_pair_files(
     return task.with_remarks(*notes, drawn)
 
 
-NUMBERS = re.compile(r" *-?\d+(\.\d+)? *(, *-?\d+(\.\d+)? *)*")
-"""Numbers with commas between them, as a command may have them."""
-
-
 def parse_score_range(value: object) -> tuple[float, float]:
     """Check a score range that came from a YAML file or a command: two finite numbers, the lower first."""
-    ends: list[object] = list(value) if isinstance(value, list | tuple) else []
-    if isinstance(value, str) and NUMBERS.fullmatch(value):
-        ends = [*map(float, value.split(","))]
-    numbers = [float(end) for end in ends if isinstance(end, int | float) and is_number(end) and math.isfinite(end)]
+    ends: list[Any] = list(value) if isinstance(value, list | tuple) else []
+    if isinstance(value, str):  # as a command may have it: 0,5
+        with suppress(ValueError):
+            ends = [float(part) for part in value.split(",")]
+    numbers = [float(end) for end in ends if is_number(end) and math.isfinite(end)]
     if len(ends) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
         raise TaskError(f"`score_range` is {value!r}, but two numbers are needed, the lower first, such as [0, 5].")
     return numbers[0], numbers[1]

@@ -488,6 +488,8 @@ class TaskKind:
     """Whether latents are those of words, not of whole texts."""
     texts_per_row: ClassVar[int] = 1
     """Texts of a new row, unless a head was fitted on pairs."""
+    predicts_rows: ClassVar[bool] = True
+    """Whether a row has a prediction without the others."""
     predicts: ClassVar[str] = "prediction"
     """What the prediction of a row is called."""
     predicts_numbers: ClassVar[bool] = False

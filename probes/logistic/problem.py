@@ -198,8 +198,8 @@ class SolverOptions:
     max_iterations: int = 500
     """Most L-BFGS iterations per problem."""
     history: int = 40
-    """Pairs of steps and gradient changes that L-BFGS remembers: on latents of Banking77 as in `tol`, 40 need a tenth
-    fewer iterations than 20."""
+    """Pairs of steps and gradient changes that L-BFGS remembers: on latents of Banking77 (3,000 rows), 40 need a
+    tenth fewer iterations than 20."""
     precision: str = "float32"
     """A name from `PRECISIONS`."""
     is_standardised: bool = True

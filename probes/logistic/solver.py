@@ -539,8 +539,7 @@ def _rows(labels: Tensor, weights: Tensor | None, n_classes: int | None) -> Rows
 def _solve(chunk: Tensor, rows: Rows, *, Cs: Sequence[float], options: SolverOptions) -> list[list[Tensor]]:
     """Solve every layer and fold of a chunk of layers, in order; on a CPU groups of them in a thread each.
 
-    A product of one problem is too small for several threads: on two cores, two threads took 0.75 of the time with a
-    group each (latents as in `SolverOptions.tol`, 3,000 rows).
+    The products of one problem are too small for several threads.
     """
     pairs = [(layer, fold) for layer in range(len(chunk)) for fold in range(len(rows.weights))]
 
@@ -550,9 +549,8 @@ def _solve(chunk: Tensor, rows: Rows, *, Cs: Sequence[float], options: SolverOpt
 
     n_threads = max(1, min(torch.get_num_threads(), len(pairs))) if options.device == "cpu" else 1
     size = max(1, _n_together(chunk, rows, options) // n_threads)
-    n_groups = n_threads * ceil(len(pairs) / size / n_threads)
+    n_groups = min(len(pairs), n_threads * ceil(len(pairs) / size / n_threads))
     groups = [pairs[k * len(pairs) // n_groups : (k + 1) * len(pairs) // n_groups] for k in range(n_groups)]
-    groups = [group for group in groups if group]
     if n_threads == 1:
         return [solve(group) for group in groups]
     pool = ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,))

@@ -163,6 +163,7 @@ class WholeTaskKind(ShippedKind):
     """A kind without fitting, whose rows mean nothing without the others."""
 
     needs_train = False
+    predicts_rows = False
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -221,9 +221,9 @@ def test_a_class_with_one_sample(tmp_path: Path) -> None:
 
 def test_only_small_classes(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", [HEADER, "a,x", "b,y"])
-    assert "task 'class-files' has 0 classes of 3 rows or more, and two are needed" in fails(path, rare="drop")
+    assert "task 'class-files' needs two classes of 3 rows or more and has 0" in fails(path, rare="drop")
     one = save(tmp_path / "q.csv", [HEADER, "a,x", "b,x", "c,x", "d,x", "e,y"])
-    assert "two are needed; those of fewer are left out ('y': 1): add rows" in fails(one, rare="drop")
+    assert "and has 1; those of fewer are left out ('y': 1): add rows" in fails(one, rare="drop")
 
 
 def test_an_empty_split(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_scores_of_pairs_are_numbers_and_their_words_classes() -> None:
         ({"a": 1}, LABELS, "texts are a dict"),
         (pd.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS}), LABELS, "texts have the columns a, b, c; choose one"),
         ([*TEXTS[:118], [TEXTS[0]] * 2, TEXTS[1]], LABELS[:120], "rows have 1 to 2 texts"),
-        (TEXTS[:3], LABELS[:3], "0 classes of 3 rows or more"),
+        (TEXTS[:3], LABELS[:3], "two classes of 3 rows or more and has 0"),
         (TEXTS[:3], [1.5, 2, 3], "has 3 rows, 3 of them different, too few to draw splits"),
     ],
 )
